@@ -13,7 +13,7 @@ impl Hca {
     #[doc(alias = "ibv_dm_export_dmabuf_fd")]
     pub fn export_dm(&self, dm: DmId) -> Result<DmaBuf> {
         let mut engine = self.alive()?;
-        let config = engine.core.nic.config.clone();
+        let config = engine.common.nic.config.clone();
         let block = engine.dm(dm)?;
         if block.export.is_none() {
             block.export = Some(DmExport::new(&config, &block.memory)?);

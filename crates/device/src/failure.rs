@@ -68,7 +68,7 @@ impl Engine {
         }
         self.life = Life::Failed(why.into());
         // Before anything that might panic again.
-        for (_, ctx) in &mut self.core.objects.ctxs {
+        for (_, ctx) in &mut self.common.objects.ctxs {
             let event = EventType::DeviceFatal;
             ctx.events.push(AsyncEvent { event, source: EventSource::Device, cookie: 0 });
         }
@@ -76,7 +76,7 @@ impl Engine {
         self.stop();
         self.withdraw_everything();
         self.receivers.close();
-        self.core.out.shm.close();
+        self.common.out.shm.close();
     }
 }
 
@@ -134,10 +134,10 @@ mod tests {
         let [mut ours, mut theirs] =
             Process::pair(&rig::nic("failure-peers"), QpType::Rc).map(|process| process.engine);
         run(&mut [&mut ours, &mut theirs]);
-        let vf = ours.core.nic.vf;
-        assert!(theirs.core.out.shm.has(vf) && theirs.receivers.shm.len() > 0);
+        let vf = ours.common.nic.vf;
+        assert!(theirs.common.out.shm.has(vf) && theirs.receivers.shm.len() > 0);
         ours.fail("a test");
         run(&mut [&mut theirs]);
-        assert!(!theirs.core.out.shm.has(vf) && theirs.receivers.shm.len() == 0);
+        assert!(!theirs.common.out.shm.has(vf) && theirs.receivers.shm.len() == 0);
     }
 }

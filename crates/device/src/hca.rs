@@ -98,7 +98,7 @@ impl Hca {
     pub fn open_another(nic: &NicInfo) -> Result<Arc<Self>> {
         let _changing = Changing::begin();
         let hca = Arc::new(Self::start(nic)?);
-        let vf = hca.lock().core.nic.vf;
+        let vf = hca.lock().common.nic.vf;
         // No NIC has such a name, so that nobody else is given this one.
         let name = format!("{}#{vf}", nic.config.name);
         OPEN.get_or_init(Mutex::default).lock().push((name, Arc::downgrade(&hca)));
@@ -109,7 +109,7 @@ impl Hca {
         barrier::prepare();
         let waits = Arc::new(Waits::new()?);
         let engine = build_engine(nic, &waits)?;
-        let marker = engine.core.out.shm.table().map(Table::marker);
+        let marker = engine.common.out.shm.table().map(Table::marker);
         let shared = Arc::new(Shared {
             engine: Arc::new(biased::Mutex::new(engine)),
             waits,
@@ -211,7 +211,7 @@ impl Hca {
         shared.empty_polls.store(polls, Ordering::Relaxed);
         if polls >= POLLS_TO_TAKE_OVER {
             shared.polling.store(true, Ordering::Relaxed);
-            engine.core.out.shm.doorbell().inspect(|bell| bell.set_awake());
+            engine.common.out.shm.doorbell().inspect(|bell| bell.set_awake());
             shared.waits.wake();
         }
     }
@@ -228,7 +228,7 @@ impl Hca {
         engine.req_notify_cq(cq, solicited_only)?;
         self.shared.empty_polls.store(0, Ordering::Relaxed);
         if self.shared.polling.swap(false, Ordering::Relaxed) {
-            engine.core.out.shm.doorbell().inspect(|bell| bell.set_sleeping());
+            engine.common.out.shm.doorbell().inspect(|bell| bell.set_sleeping());
             engine.progress(Turn::Everything);
             self.shared.waits.wake();
         }
@@ -250,7 +250,7 @@ pub fn finish_records() {
             if let Some(mut engine) = hca.shared.engine.try_lock_for(LAST_LEASE) {
                 engine.send_delayed_acks();
                 engine.leave_port();
-                engine.core.finish_records();
+                engine.common.finish_records();
                 log_counters("left open", &engine.counters());
             }
         }
@@ -312,7 +312,7 @@ impl Drop for Hca {
         // Only now, so that nothing comes that is not in them.
         let mut engine = self.lock();
         engine.leave_port();
-        engine.core.finish_records();
+        engine.common.finish_records();
         let counters = engine.counters();
         drop(engine);
         log_counters("closed", &counters);

@@ -61,7 +61,7 @@ impl Engine {
     /// Where packets to an address are sent, if it is another host's. The Ethernet address of a
     /// group follows from its own.
     fn next_hop(&self, av: &Av) -> Option<SocketAddr> {
-        let (port, udp_port) = (&self.core.nic.port, self.core.nic.config.udp_port);
+        let (port, udp_port) = (&self.common.nic.port, self.common.nic.config.udp_port);
         if av.dgid.is_multicast() || port.gids.contains(&av.dgid) {
             return None;
         }

@@ -36,7 +36,7 @@ impl Hca {
         let (class, nic, device) = {
             let engine = self.alive()?;
             let class = engine.check_dmabuf(offset, length, iova, access)?;
-            (class, engine.core.nic.config.name.clone(), engine.core.nic.config.address)
+            (class, engine.common.nic.config.name.clone(), engine.common.nic.config.address)
         };
         let end = offset + length;
         let Some(fd) = fd else {
@@ -79,7 +79,7 @@ impl Hca {
         let (peermem, nic, class, device) = {
             let engine = self.alive()?;
             engine.check_reg_mr(addr, length, iova, access)?;
-            let config = &engine.core.nic.config;
+            let config = &engine.common.nic.config;
             (config.peermem, config.name.clone(), config.importer_class(), config.address)
         };
         let dmabuf::peer::PeerOwner { mapping, owner, has_client, .. } = found;

@@ -60,7 +60,7 @@ pub(crate) fn engine(nic: &NicInfo) -> Engine {
     let waits = Arc::new(Waits::new().expect("descriptors"));
     let mut engine = build_engine(nic, &waits).expect("a VF is free");
     engine.clock.pass(Duration::ZERO);
-    engine.core.out.shm.table().inspect(|table| table.pretend_mark(true));
+    engine.common.out.shm.table().inspect(|table| table.pretend_mark(true));
     engine
 }
 

@@ -11,7 +11,7 @@ use dmabuf::{
 };
 use umem::{Fault, HostBuf, Umem};
 
-use crate::core::Inner as Client;
+use crate::engine::Inner as Client;
 use crate::sys::Fixed;
 use crate::{Error, Result};
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use dmabuf::DmaBuf;
 use umem::HostBuf;
 
-use crate::core::{ClientConfig, Inner, Stats};
+use crate::engine::{ClientConfig, Inner, Stats};
 use crate::queue::Queue;
 use crate::{Buffer, Result};
 

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use umem::{HostBuf, Umem};
 
 use crate::buffer::{Buffer, View};
-use crate::core::Inner as Client;
+use crate::engine::Inner as Client;
 use crate::queue::Mailbox;
 use crate::sys::{Place, Waiter, call};
 use crate::{Error, File, Op, Result};

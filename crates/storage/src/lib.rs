@@ -44,14 +44,14 @@
 mod align;
 mod buffer;
 mod client;
-mod core;
+mod engine;
 mod error;
 mod file;
 mod flight;
 mod queue;
 mod sys;
 
-pub use crate::core::{ClientConfig, Engine, Stats};
+pub use crate::engine::{ClientConfig, Engine, Stats};
 pub use align::Alignment;
 pub use buffer::Buffer;
 pub use client::Client;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use umem::{HostBuf, Umem};
 
-use crate::core::Inner;
+use crate::engine::Inner;
 use crate::flight::{Flight, Request, Slot, Way};
 use crate::{Buffer, Client, Error, File, Op, Result};
 

@@ -25,7 +25,7 @@ impl Engine {
     pub(crate) fn send_overdue_acks(&mut self) {
         let now = self.clock.now();
         if !self.delayed_acks.is_empty() && now.since(self.delayed_acks.since) >= AT_ONCE {
-            self.core.now = now;
+            self.common.now = now;
             self.send_delayed_acks();
         }
     }
@@ -42,7 +42,7 @@ impl Engine {
         for index in 0..self.delayed_acks.qps.len() {
             let id = self.delayed_acks.qps[index];
             if self.qps.get(id).is_some_and(|entry| entry.qp.owes_answers()) {
-                self.core.catch_up(&self.clock);
+                self.common.catch_up(&self.clock);
                 self.transmit(id);
             }
         }
@@ -50,7 +50,7 @@ impl Engine {
 
     /// Takes note how the wait ended, and ends it.
     pub(super) fn judge_delayed_acks(&mut self, end: End) {
-        let is_soon = self.core.now.since(self.delayed_acks.since) < AT_ONCE;
+        let is_soon = self.common.now.since(self.delayed_acks.since) < AT_ONCE;
         let DelayedAcks { qps, is_vague, doubtful, .. } = &mut self.delayed_acks;
         // It is not known whether the program paused before it polled or after.
         if end == End::Answered && !is_soon && *is_vague && !qps.is_empty() {

@@ -28,8 +28,8 @@ impl Engine {
     /// (`docs/semantics.md` 2.5).
     #[doc(alias = "ibv_advise_mr")]
     pub fn advise_mr(&mut self, pd: PdId, advice: MrAdvice, sges: &[Sge]) -> Result<()> {
-        if !self.core.nic.config.has_odp() {
-            let name = &self.core.nic.config.name;
+        if !self.common.nic.config.has_odp() {
+            let name = &self.common.nic.config.name;
             refuse!(NotSupported, "advise_mr: {name} has no on-demand paging");
         }
         self.pd(pd)?;
@@ -48,18 +48,18 @@ impl Engine {
 
     fn check_advice(&self, pd: PdId, advice: MrAdvice, sge: &Sge) -> Result<MrId> {
         let Sge { lkey: LKey(key), addr, length } = *sge;
-        let is_rxe = self.core.nic.config.preset == Preset::Rxe;
+        let is_rxe = self.common.nic.config.preset == Preset::Rxe;
         let paged = self
-            .core
+            .common
             .memory
             .mrs
             .id_of(key)
-            .and_then(|id| Some((id, self.core.memory.mrs.get(id)?)));
+            .and_then(|id| Some((id, self.common.memory.mrs.get(id)?)));
         let Some((id, mr)) = paged.filter(|(_, mr)| mr.odp.is_some() || mr.import.is_some()) else {
             if is_rxe {
                 refuse!(Invalid, "advise_mr: {key:#x} is not the key of a region paged on demand");
             }
-            if self.core.memory.mrs.windows.has(key) {
+            if self.common.memory.mrs.windows.has(key) {
                 refuse!(Invalid, "advise_mr: {key:#x} is the key of a memory window");
             }
             refuse!(NotFound, "advise_mr: {key:#x} is not the key of a region paged on demand");
@@ -84,16 +84,16 @@ impl Engine {
     }
 
     fn prefetch(&mut self, id: MrId, addr: u64, length: u64) -> Result<()> {
-        let Some(mr) = self.core.memory.mrs.get_mut(id) else { return Ok(()) };
+        let Some(mr) = self.common.memory.mrs.get_mut(id) else { return Ok(()) };
         if let Some(odp) = &mut mr.odp {
-            self.core.counters.page_prefetch += odp.prefetch(addr, length);
+            self.common.counters.page_prefetch += odp.prefetch(addr, length);
             return Ok(());
         }
         let Some(import) = mr.import.clone() else { return Ok(()) };
-        match import.remap(&mr.umem, &self.core.memory.faults) {
+        match import.remap(&mr.umem, &self.common.memory.faults) {
             Remapped::Here(umem) => {
-                self.core.counters.page_prefetch += 1;
-                self.core.replace_memory(id, umem);
+                self.common.counters.page_prefetch += 1;
+                self.common.replace_memory(id, umem);
             }
             Remapped::Current => {}
             // It is being brought in, and the next access checks for itself.
@@ -105,7 +105,7 @@ impl Engine {
                 )
             }
             Remapped::Gone => {
-                self.core.revoke(id);
+                self.common.revoke(id);
                 refuse!(BadAddress, "advise_mr: the region's memory was taken away");
             }
         }

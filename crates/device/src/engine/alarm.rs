@@ -39,18 +39,18 @@ impl Engine {
     /// When progress is needed next even if nothing arrives.
     pub(crate) fn next_deadline(&self) -> Option<Time> {
         let timer = self.schedule.timers.peek().map(|Reverse((at, _))| *at);
-        let event = self.core.objects.due.moderated.iter().map(|(at, _)| *at);
-        let seen = self.core.observers_deadline();
+        let event = self.common.objects.due.moderated.iter().map(|(at, _)| *at);
+        let seen = self.common.observers_deadline();
         let cm = self.cm.next_deadline();
-        let udp = self.receivers.udp.deadline(&self.core.out.udp);
-        let overrun = (!self.core.objects.due.overruns.is_empty()).then_some(self.core.now);
+        let udp = self.receivers.udp.deadline(&self.common.out.udp);
+        let overrun = (!self.common.objects.due.overruns.is_empty()).then_some(self.common.now);
         timer.into_iter().chain(event).chain(seen).chain(cm).chain(overrun).chain(udp).min()
     }
 
     /// Whether a QP waits only for its turn, or for room that another thread must not be waited
     /// for.
     pub(crate) fn has_ready(&self) -> bool {
-        !self.schedule.ready.is_empty() || !self.core.out.loopback.is_empty()
+        !self.schedule.ready.is_empty() || !self.common.out.loopback.is_empty()
     }
 
     /// Whether a QP waits for room in a carrier, or a packet for a receive.
@@ -126,7 +126,7 @@ impl Engine {
         };
         if is_beyond {
             self.alarm = Alarm::Awake;
-            self.core.out.shm.waits().wake();
+            self.common.out.shm.waits().wake();
         }
     }
 

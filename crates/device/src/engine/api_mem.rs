@@ -67,28 +67,28 @@ impl Engine {
     /// Opens the device once more.
     pub fn open_ctx(&mut self) -> Result<CtxId> {
         let events = EventQueue::new()?;
-        Ok(self.core.objects.ctxs.insert(Ctx { events }).into())
+        Ok(self.common.objects.ctxs.insert(Ctx { events }).into())
     }
 
     /// The descriptor that is readable while an asynchronous event of the context waits. One read
     /// of eight bytes takes one event, which [`Engine::take_async_event`] then gives.
     pub fn async_fd(&self, ctx: CtxId) -> Option<BorrowedFd<'_>> {
         use std::os::fd::AsFd;
-        Some(self.core.objects.ctxs.get(ctx.index())?.events.as_fd())
+        Some(self.common.objects.ctxs.get(ctx.index())?.events.as_fd())
     }
 
     /// The oldest asynchronous event of a context.
     pub fn take_async_event(&mut self, ctx: CtxId) -> Option<AsyncEvent> {
-        self.core.objects.ctxs.get_mut(ctx.index())?.events.pop()
+        self.common.objects.ctxs.get_mut(ctx.index())?.events.pop()
     }
 
     /// Allocates a protection domain.
     #[doc(alias = "ibv_alloc_pd")]
     pub fn alloc_pd(&mut self, ctx: CtxId) -> Result<PdId> {
-        if self.core.objects.pds.len() >= self.core.nic.attr.max_pd as usize {
-            refuse!(NoMemory, "alloc_pd: max_pd is {}", self.core.nic.attr.max_pd);
+        if self.common.objects.pds.len() >= self.common.nic.attr.max_pd as usize {
+            refuse!(NoMemory, "alloc_pd: max_pd is {}", self.common.nic.attr.max_pd);
         }
-        Ok(self.core.objects.pds.insert(Pd { ctx, uses: Uses::default(), handles: 0 }).into())
+        Ok(self.common.objects.pds.insert(Pd { ctx, uses: Uses::default(), handles: 0 }).into())
     }
 
     /// Frees a protection domain that nothing uses.
@@ -102,12 +102,12 @@ impl Engine {
         if uses > 0 {
             refuse!(Busy, "dealloc_pd: {uses} objects are still in this protection domain");
         }
-        self.core.objects.pds.remove(pd.index());
+        self.common.objects.pds.remove(pd.index());
         Ok(())
     }
 
     pub(crate) fn pd(&mut self, pd: PdId) -> Result<&mut Pd> {
-        match self.core.objects.pds.get_mut(pd.index()) {
+        match self.common.objects.pds.get_mut(pd.index()) {
             Some(pd) => Ok(pd),
             None => refuse!(Invalid, "there is no protection domain {}", pd.handle()),
         }
@@ -115,15 +115,15 @@ impl Engine {
 
     /// Counts an address handle of a protection domain; handles hold no state but this count.
     pub fn count_ah(&mut self, pd: PdId, created: bool) -> Result<()> {
-        if created && self.core.objects.ahs >= self.core.nic.attr.max_ah {
-            refuse!(NoMemory, "create_ah: max_ah is {}", self.core.nic.attr.max_ah);
+        if created && self.common.objects.ahs >= self.common.nic.attr.max_ah {
+            refuse!(NoMemory, "create_ah: max_ah is {}", self.common.nic.attr.max_ah);
         }
         if !created && self.failure().is_some() {
             return Ok(());
         }
         let pd = self.pd(pd)?;
         pd.handles = if created { pd.handles + 1 } else { pd.handles.saturating_sub(1) };
-        let ahs = &mut self.core.objects.ahs;
+        let ahs = &mut self.common.objects.ahs;
         *ahs = if created { *ahs + 1 } else { ahs.saturating_sub(1) };
         Ok(())
     }
@@ -153,7 +153,7 @@ impl Engine {
     pub fn check_reg_mr(&self, addr: u64, length: u64, iova: u64, access: Access) -> Result<u64> {
         Self::check_access("reg_mr", access, MR_ACCESS)?;
         let lacking = Access::ZERO_BASED.union(Access::HUGETLB);
-        if self.core.nic.config.preset == Preset::Rxe && access.intersects(lacking) {
+        if self.common.nic.config.preset == Preset::Rxe && access.intersects(lacking) {
             refuse!(NotSupported, "reg_mr: rxe has no {:?}", access.intersection(lacking));
         }
         if access.contains(Access::ON_DEMAND) {
@@ -210,7 +210,7 @@ impl Engine {
         iova: u64,
         access: Access,
     ) -> Result<ImporterClass> {
-        let config = &self.core.nic.config;
+        let config = &self.common.nic.config;
         let Some(class) = config.importer_class() else {
             refuse!(NotSupported, "reg_dmabuf_mr: {} imports no dma-buf", config.name);
         };
@@ -297,7 +297,7 @@ impl Engine {
         iova: u64,
         access: Access,
     ) -> Result<()> {
-        let config = &self.core.nic.config;
+        let config = &self.common.nic.config;
         if !config.has_odp() {
             refuse!(NotSupported, "reg_mr: {} has no on-demand paging", config.name);
         }
@@ -327,8 +327,8 @@ impl Engine {
     }
 
     fn insert_mr(&mut self, pd: PdId, access: Access, iova: u64, part: Part) -> Result<MrInfo> {
-        if self.core.memory.mrs.len() >= self.core.nic.attr.max_mr as usize {
-            refuse!(NoMemory, "reg_mr: max_mr is {}", self.core.nic.attr.max_mr);
+        if self.common.memory.mrs.len() >= self.common.nic.attr.max_mr as usize {
+            refuse!(NoMemory, "reg_mr: max_mr is {}", self.common.nic.attr.max_mr);
         }
         let pd_use = self.pd(pd)?.uses.take();
         let dm_use = match part.kind {
@@ -337,7 +337,7 @@ impl Engine {
         };
         let Part { umem, offset, length, kind, import, peer, pinned } = part;
         let odp = access.contains(Access::ON_DEMAND).then(Box::default);
-        let (id, key) = self.core.memory.mrs.insert(|key| Mr {
+        let (id, key) = self.common.memory.mrs.insert(|key| Mr {
             pd,
             pd_use,
             _dm_use: dm_use,
@@ -364,7 +364,7 @@ impl Engine {
     pub(crate) fn take_mr(&mut self, id: MrId) -> Result<(Mr, UnderWay)> {
         self.check_unshown("dereg_mr", id)?;
         let under_way = self.withdraw_mr(id);
-        let Some(mr) = self.core.memory.mrs.remove(id) else {
+        let Some(mr) = self.common.memory.mrs.remove(id) else {
             refuse!(Invalid, "dereg_mr: there is no region {}", id.handle());
         };
         Ok((mr, under_way))
@@ -377,8 +377,8 @@ impl Engine {
         }
         self.uncharge_pins(mr.pinned);
         if let Some(import) = mr.import {
-            self.core.counters.page_invalidations += import.invalidations();
-            self.core.memory.faults.let_go(import);
+            self.common.counters.page_invalidations += import.invalidations();
+            self.common.memory.faults.let_go(import);
         }
         Ok(())
     }
@@ -387,7 +387,7 @@ impl Engine {
     /// (`docs/semantics.md` 3).
     #[doc(alias = "ibv_alloc_dm")]
     pub fn alloc_dm(&mut self, ctx: CtxId, length: u64, log_align: u32) -> Result<DmId> {
-        let max = self.core.nic.attr.max_dm_size;
+        let max = self.common.nic.attr.max_dm_size;
         if max == 0 {
             refuse!(NotSupported, "alloc_dm: this NIC has no device memory");
         }
@@ -400,10 +400,10 @@ impl Engine {
         let charge = length.next_multiple_of(64);
         let memory = HostBuf::memfd("peerdma-dm", length as usize)
             .map_err(|error| crate::refusal::no_memory("alloc_dm", &error))?;
-        let (nic, vf) = (&self.core.nic.config.name, self.core.nic.vf);
-        self.core.memory.dm_budget.take(nic, vf, charge, max)?;
+        let (nic, vf) = (&self.common.nic.config.name, self.common.nic.vf);
+        self.common.memory.dm_budget.take(nic, vf, charge, max)?;
         Ok(self
-            .core
+            .common
             .memory
             .dms
             .insert(Dm { ctx, length, memory, uses: Uses::default(), export: None })
@@ -411,7 +411,7 @@ impl Engine {
     }
 
     pub(crate) fn dm(&mut self, dm: DmId) -> Result<&mut Dm> {
-        match self.core.memory.dms.get_mut(dm.index()) {
+        match self.common.memory.dms.get_mut(dm.index()) {
             Some(block) => Ok(block),
             None => refuse!(Invalid, "there is no device memory {}", dm.handle()),
         }
@@ -427,9 +427,9 @@ impl Engine {
         if uses > 0 {
             refuse!(Busy, "free_dm: {uses} memory regions are on this device memory");
         }
-        let block = self.core.memory.dms.remove(dm.index());
-        let (nic, vf) = (&self.core.nic.config.name, self.core.nic.vf);
-        self.core.memory.dm_budget.give(nic, vf, block.length.next_multiple_of(64));
+        let block = self.common.memory.dms.remove(dm.index());
+        let (nic, vf) = (&self.common.nic.config.name, self.common.nic.vf);
+        self.common.memory.dm_budget.give(nic, vf, block.length.next_multiple_of(64));
         Ok(block.export)
     }
 

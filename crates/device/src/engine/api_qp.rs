@@ -5,7 +5,7 @@ use transport::wr::{RecvWr, SendWr};
 use transport::{PathCaps, PostError, Qp, QpInit, RateLimit};
 
 use super::Engine;
-use super::core::Core;
+use super::common::Common;
 use super::env::QpEnv;
 use crate::attr::DeviceAttr;
 use crate::carrier::Route;
@@ -123,7 +123,7 @@ impl Engine {
         holds: Vec<Use>,
     ) -> Result<(QpId, Qpn)> {
         let Some((id, qpn)) = self.qps.reserve() else {
-            refuse!(NoMemory, "create_qp: max_qp is {}", self.core.nic.attr.max_qp);
+            refuse!(NoMemory, "create_qp: max_qp is {}", self.common.nic.attr.max_qp);
         };
         // A sending QP of XRC has no receive queue, a receiving one takes from many.
         let is_xrc = matches!(spec.qp_type, QpType::XrcSend | QpType::XrcRecv);
@@ -142,8 +142,8 @@ impl Engine {
             },
             has_srq: takes_none,
         });
-        qp.set_congestion_control(self.core.nic.config.ecn);
-        let srq = spec.srq.and_then(|srq| self.core.objects.srqs.get(srq.index()));
+        qp.set_congestion_control(self.common.nic.config.ecn);
+        let srq = spec.srq.and_then(|srq| self.common.objects.srqs.get(srq.index()));
         let context = QpContext {
             id,
             qpn,
@@ -161,7 +161,7 @@ impl Engine {
             others: Vec::new(),
             dest_qpn: Qpn::new(0),
             av: iba::Av::default(),
-            path_mtu: self.core.nic.port.active_mtu(),
+            path_mtu: self.common.nic.port.active_mtu(),
             route: Route::default(),
             ordinal: self.qps.next_ordinal(),
             wr_id: 0,
@@ -172,7 +172,7 @@ impl Engine {
             starved_since: None,
             has_received: false,
             // The kernel's rxe says so of every receive, whether there is one or not (rxe_resp.c).
-            recv_flags: match self.core.nic.config.preset {
+            recv_flags: match self.common.nic.config.preset {
                 Preset::Rxe => WcFlags::GRH,
                 _ => WcFlags::empty(),
             },
@@ -183,7 +183,7 @@ impl Engine {
     }
 
     fn check_spec(&mut self, spec: &QpSpec) -> Result<()> {
-        let attr = &self.core.nic.attr;
+        let attr = &self.common.nic.attr;
         let cap = &spec.cap;
         if cap.max_send_wr > attr.max_qp_wr || cap.max_recv_wr > attr.max_qp_wr {
             refuse!(
@@ -272,7 +272,7 @@ impl Engine {
         if mask.contains(AttrMask::STATE) && matches!(attr.state, QpState::Reset | QpState::Err) {
             self.settle(id);
         }
-        let Self { core, qps, .. } = self;
+        let Self { common, qps, .. } = self;
         let Some(entry) = qps.get_mut(id) else {
             refuse!(Invalid, "there is no QP {}", id.handle());
         };
@@ -283,7 +283,7 @@ impl Engine {
                 entry.context.qpn
             );
         }
-        let result = entry.qp.modify(&mut QpEnv::new(core, &mut entry.context), attr, mask);
+        let result = entry.qp.modify(&mut QpEnv::new(common, &mut entry.context), attr, mask);
         if let Err(error) = result {
             refuse!(Invalid, "modify_qp: QP {}: {error}", entry.context.qpn);
         }
@@ -301,37 +301,37 @@ impl Engine {
         if state == QpState::Reset {
             context.route = Route::default();
             let (qpn, send, recv) = (context.qpn, context.send_cq, context.recv_cq);
-            core.clean_cqs(qpn, send, recv);
+            common.clean_cqs(qpn, send, recv);
         } else if state == QpState::Rtr || mask.contains(AttrMask::AV) {
             if context.qp_type.is_connected() {
-                context.route = core.route(&context.av, context.dest_qpn);
+                context.route = common.route(&context.av, context.dest_qpn);
                 if context.route.is_udp() {
-                    core.out.udp.use_it();
+                    common.out.udp.use_it();
                 }
                 tracing::debug!(
                     target: "peerdma::path",
                     qpn = %context.qpn, peer = %context.dest_qpn, dgid = ?context.av.dgid,
-                    route = ?context.route, "{}", context.route.why(core.nic.port.gids.contains(&context.av.dgid))
+                    route = ?context.route, "{}", context.route.why(common.nic.port.gids.contains(&context.av.dgid))
                 );
                 if let Some(vf) = context.route.peer() {
-                    core.out.shm.prepare(vf);
+                    common.out.shm.prepare(vf);
                 }
-                if core.out.udp.is_deaf() && context.route.is_udp() {
+                if common.out.udp.is_deaf() && context.route.is_udp() {
                     tracing::warn!(
                         target: "peerdma::udp", qpn = %context.qpn,
                         "UDP port {} was taken when the NIC was opened: answers of other hosts come if its holder runs \
                          peerdma, and not if it is the kernel's rxe or another program",
-                        core.nic.config.udp_port
+                        common.nic.config.udp_port
                     );
                 }
             }
             let path_mtu = if context.qp_type == QpType::Ud {
-                context.path_mtu = core.nic.port.active_mtu();
+                context.path_mtu = common.nic.port.active_mtu();
                 context.path_mtu
             } else {
                 context.path_mtu
             };
-            entry.qp.set_path(core.path_caps(context.route, path_mtu));
+            entry.qp.set_path(common.path_caps(context.route, path_mtu));
         }
         let under_way = self.publish_qp(id);
         self.make_ready(id);
@@ -340,11 +340,12 @@ impl Engine {
     }
 
     fn check_attr(&self, attr: &QpAttr, mask: AttrMask) -> Result<()> {
-        let ports = self.core.nic.attr.phys_port_cnt;
+        let ports = self.common.nic.attr.phys_port_cnt;
         if mask.contains(AttrMask::PORT) && !(1..=ports).contains(&attr.port_num) {
             refuse!(Invalid, "modify_qp: port {}; the device has {ports}", attr.port_num);
         }
-        if mask.contains(AttrMask::PKEY_INDEX) && attr.pkey_index >= self.core.nic.attr.max_pkeys {
+        if mask.contains(AttrMask::PKEY_INDEX) && attr.pkey_index >= self.common.nic.attr.max_pkeys
+        {
             refuse!(Invalid, "modify_qp: partition key index {}", attr.pkey_index);
         }
         // As `mlx5_ib_modify_qp` has it for both, and rxe for the first.
@@ -352,12 +353,12 @@ impl Engine {
             (
                 AttrMask::MAX_QP_RD_ATOMIC,
                 attr.max_rd_atomic,
-                self.core.nic.attr.max_qp_init_rd_atom,
+                self.common.nic.attr.max_qp_init_rd_atom,
             ),
             (
                 AttrMask::MAX_DEST_RD_ATOMIC,
                 attr.max_dest_rd_atomic,
-                self.core.nic.attr.max_qp_rd_atom,
+                self.common.nic.attr.max_qp_rd_atom,
             ),
         ];
         for (bit, wanted, limit) in limits {
@@ -402,7 +403,7 @@ impl Engine {
     }
 
     fn check_rate(&self, who: &str, kbps: u32) -> Result<()> {
-        let DeviceAttr { min_rate_limit: min, max_rate_limit: max, .. } = self.core.nic.attr;
+        let DeviceAttr { min_rate_limit: min, max_rate_limit: max, .. } = self.common.nic.attr;
         if max == 0 {
             refuse!(NotSupported, "{who}: a NIC of this preset does not pace packets");
         }
@@ -417,7 +418,7 @@ impl Engine {
         if !av.is_global {
             refuse!(Invalid, "address vector without a GRH: RoCE needs is_global = 1 and a dgid");
         }
-        let gids = self.core.nic.port.gids.len();
+        let gids = self.common.nic.port.gids.len();
         if usize::from(av.sgid_index) >= gids {
             refuse!(Invalid, "sgid_index {}; the port has {gids} GIDs", av.sgid_index);
         }
@@ -464,8 +465,8 @@ impl Engine {
         };
         let under_way = self.publish_qp(id);
         let context = entry.context;
-        self.core.clean_cqs(context.qpn, context.send_cq, context.recv_cq);
-        self.core.memory.mrs.windows.forget_qp(context.qpn);
+        self.common.clean_cqs(context.qpn, context.send_cq, context.recv_cq);
+        self.common.memory.mrs.windows.forget_qp(context.qpn);
         match context.role.as_deref() {
             Some(role) => self.release_role(role),
             None if context.qp_type == QpType::RawPacket => self.close_sender(),
@@ -532,7 +533,7 @@ impl Engine {
         if self.is_dead() || self.kick_fast(id) {
             return;
         }
-        self.core.now = self.clock.now();
+        self.common.now = self.clock.now();
         self.transmit(id);
         self.join_delayed_acks();
         self.after_transmit();
@@ -565,29 +566,29 @@ impl Engine {
             }
         }
         let srqs: Vec<usize> =
-            self.core.objects.srqs.iter().filter(|(_, s)| s.ctx == ctx).map(|(i, _)| i).collect();
+            self.common.objects.srqs.iter().filter(|(_, s)| s.ctx == ctx).map(|(i, _)| i).collect();
         for index in srqs {
             let _ = self.destroy_srq(index.into());
         }
         let cqs: Vec<usize> =
-            self.core.objects.cqs.iter().filter(|(_, c)| c.ctx == ctx).map(|(i, _)| i).collect();
+            self.common.objects.cqs.iter().filter(|(_, c)| c.ctx == ctx).map(|(i, _)| i).collect();
         for index in cqs {
             let _ = self.destroy_cq(index.into());
         }
-        self.core.objects.channels.retain(|_, channel| channel.ctx != ctx);
+        self.common.objects.channels.retain(|_, channel| channel.ctx != ctx);
         let pds: Vec<PdId> = self
-            .core
+            .common
             .objects
             .pds
             .iter()
             .filter(|(_, p)| p.ctx == ctx)
             .map(|(i, _)| i.into())
             .collect();
-        for id in self.core.memory.mrs.windows.ids_in(&pds) {
+        for id in self.common.memory.mrs.windows.ids_in(&pds) {
             let _ = self.dealloc_mw(id);
         }
         let mut mrs = Vec::new();
-        for id in self.core.memory.mrs.ids_in(&pds) {
+        for id in self.common.memory.mrs.ids_in(&pds) {
             if let Ok((mr, more)) = self.take_mr(id) {
                 mrs.push(mr);
                 under_way.join(more);
@@ -599,32 +600,32 @@ impl Engine {
     /// Closes a context when no peer copies any more.
     pub(crate) fn finish_close(&mut self, ctx: CtxId, mrs: Vec<Mr>) {
         if self.failure().is_some() {
-            self.core.objects.ctxs.try_remove(ctx.index());
+            self.common.objects.ctxs.try_remove(ctx.index());
             return;
         }
         for mr in mrs {
             let _ = self.finish_dereg(mr);
         }
-        self.core.objects.pds.retain(|_, pd| pd.ctx != ctx);
-        self.core.objects.xrcds.retain(|_, xrcd| xrcd.ctx != ctx);
-        self.core.objects.comp_cntrs.retain(|_, cntr| cntr.ctx != ctx);
+        self.common.objects.pds.retain(|_, pd| pd.ctx != ctx);
+        self.common.objects.xrcds.retain(|_, xrcd| xrcd.ctx != ctx);
+        self.common.objects.comp_cntrs.retain(|_, cntr| cntr.ctx != ctx);
         let dms: Vec<usize> =
-            self.core.memory.dms.iter().filter(|(_, d)| d.ctx == ctx).map(|(i, _)| i).collect();
+            self.common.memory.dms.iter().filter(|(_, d)| d.ctx == ctx).map(|(i, _)| i).collect();
         for index in dms {
             let _ = self.take_dm(index.into());
         }
-        self.core.objects.ctxs.try_remove(ctx.index());
+        self.common.objects.ctxs.try_remove(ctx.index());
     }
 
     /// Forgets events about an object that goes away.
     pub(crate) fn drop_async_events(&mut self, ctx: CtxId, gone: EventSource) {
-        if let Some(ctx) = self.core.objects.ctxs.get_mut(ctx.index()) {
+        if let Some(ctx) = self.common.objects.ctxs.get_mut(ctx.index()) {
             ctx.events.remove(|event| event.source == gone);
         }
     }
 }
 
-impl Core {
+impl Common {
     /// What a carrier lets a packet carry.
     fn path_caps(&self, route: Route, path_mtu: Mtu) -> PathCaps {
         // A record takes at most half of its ring. If packets are recorded or tampered with, each

@@ -19,7 +19,12 @@ impl Engine {
     #[doc(alias = "ibv_create_comp_channel")]
     pub fn create_channel(&mut self, ctx: CtxId) -> Result<ChannelId> {
         let events = EventQueue::new()?;
-        Ok(self.core.objects.channels.insert(Channel { ctx, events, uses: Uses::default() }).into())
+        Ok(self
+            .common
+            .objects
+            .channels
+            .insert(Channel { ctx, events, uses: Uses::default() })
+            .into())
     }
 
     /// Destroys a channel that no CQ uses.
@@ -27,37 +32,37 @@ impl Engine {
         if self.failure().is_some() {
             return Ok(());
         }
-        let Some(channel) = self.core.objects.channels.get(id.index()) else {
+        let Some(channel) = self.common.objects.channels.get(id.index()) else {
             refuse!(Invalid, "there is no completion channel {}", id.handle());
         };
         let uses = channel.uses.count();
         if uses > 0 {
             refuse!(Busy, "destroy_comp_channel: {uses} CQs use the channel");
         }
-        self.core.objects.channels.remove(id.index());
+        self.common.objects.channels.remove(id.index());
         Ok(())
     }
 
     /// The descriptor that is readable while a completion event waits. One read of eight bytes
     /// takes one event, which [`Engine::take_cq_event`] then gives.
     pub fn channel_fd(&self, id: ChannelId) -> Option<BorrowedFd<'_>> {
-        Some(self.core.objects.channels.get(id.index())?.events.as_fd())
+        Some(self.common.objects.channels.get(id.index())?.events.as_fd())
     }
 
     /// The CQ of the oldest event of a channel, and its cookie.
     pub fn take_cq_event(&mut self, id: ChannelId) -> Option<(CqId, u64)> {
-        let cq = self.core.objects.channels.get_mut(id.index())?.events.pop()?;
-        Some((cq, self.core.objects.cqs.get(cq.index())?.cookie))
+        let cq = self.common.objects.channels.get_mut(id.index())?.events.pop()?;
+        Some((cq, self.common.objects.cqs.get(cq.index())?.cookie))
     }
 
     /// Raises an event for a CQ that holds completions, unless one waits on its channel: for a
     /// caller that took one of several, and knows of another thread that waits.
     pub fn repeat_cq_event(&mut self, id: CqId) {
-        let Some(cq) = self.core.objects.cqs.get(id.index()).filter(|cq| !cq.is_empty()) else {
+        let Some(cq) = self.common.objects.cqs.get(id.index()).filter(|cq| !cq.is_empty()) else {
             return;
         };
         if let Some(channel) =
-            cq.channel.and_then(|c| self.core.objects.channels.get_mut(c.index()))
+            cq.channel.and_then(|c| self.common.objects.channels.get_mut(c.index()))
             && channel.events.is_empty()
         {
             channel.events.push(id);
@@ -74,7 +79,7 @@ impl Engine {
         comp_vector: u32,
         cookie: u64,
     ) -> Result<CqId> {
-        let attr = &self.core.nic.attr;
+        let attr = &self.common.nic.attr;
         if entries == 0 || entries > attr.max_cqe {
             refuse!(Invalid, "create_cq: {entries} entries; 1 to {} are possible", attr.max_cqe);
         }
@@ -85,17 +90,17 @@ impl Engine {
                 attr.num_comp_vectors
             );
         }
-        if self.core.objects.cqs.len() >= attr.max_cq as usize {
+        if self.common.objects.cqs.len() >= attr.max_cq as usize {
             refuse!(NoMemory, "create_cq: max_cq is {}", attr.max_cq);
         }
         let mut cq = Cq::new(ctx, channel, cookie, entries);
         if let Some(channel) = channel {
-            match self.core.objects.channels.get(channel.index()) {
+            match self.common.objects.channels.get(channel.index()) {
                 Some(channel) if channel.ctx == ctx => cq.channel_use = Some(channel.uses.take()),
                 _ => refuse!(Invalid, "create_cq: the channel is not of this context"),
             }
         }
-        Ok(self.core.objects.cqs.insert(cq).into())
+        Ok(self.common.objects.cqs.insert(cq).into())
     }
 
     /// From now on each completion tells exactly when it came. Without this, the completion of a
@@ -103,13 +108,13 @@ impl Engine {
     /// steps of its processing.
     #[doc(alias = "IBV_WC_EX_WITH_COMPLETION_TIMESTAMP")]
     pub fn stamp_completions(&mut self) {
-        self.core.stamps = true;
+        self.common.stamps = true;
     }
 
     /// Changes how many entries a CQ has; not below those it holds.
     #[doc(alias = "ibv_resize_cq")]
     pub fn resize_cq(&mut self, id: CqId, entries: u32) -> Result<()> {
-        let max = self.core.nic.attr.max_cqe;
+        let max = self.common.nic.attr.max_cqe;
         let cq = self.cq(id)?;
         if entries == 0 || entries > max || (entries as usize) < cq.len() {
             let held = cq.len();
@@ -126,8 +131,8 @@ impl Engine {
     #[doc(alias = "ibv_modify_cq")]
     pub fn moderate_cq(&mut self, id: CqId, count: u16, period: u16) -> Result<()> {
         let (most, longest) = (
-            self.core.nic.attr.max_cq_moderation_count,
-            self.core.nic.attr.max_cq_moderation_period,
+            self.common.nic.attr.max_cq_moderation_count,
+            self.common.nic.attr.max_cq_moderation_period,
         );
         if most == 0 {
             refuse!(NotSupported, "modify_cq: a NIC of this preset does not moderate events");
@@ -140,7 +145,7 @@ impl Engine {
         }
         let is_off = count == 0 || period == 0;
         // The period begins with a completion.
-        self.core.stamps |= !is_off;
+        self.common.stamps |= !is_off;
         self.cq(id)?.moderation = (!is_off).then(|| Moderation {
             count: u32::from(count),
             period: Duration::from_micros(u64::from(period)),
@@ -158,10 +163,10 @@ impl Engine {
         if uses > 0 {
             refuse!(Busy, "destroy_cq: {uses} queues complete here");
         }
-        let cq = self.core.objects.cqs.remove(id.index());
-        self.core.objects.due.moderated.retain(|(_, moderated)| *moderated != id);
+        let cq = self.common.objects.cqs.remove(id.index());
+        self.common.objects.due.moderated.retain(|(_, moderated)| *moderated != id);
         if let Some(channel) =
-            cq.channel.and_then(|c| self.core.objects.channels.get_mut(c.index()))
+            cq.channel.and_then(|c| self.common.objects.channels.get_mut(c.index()))
         {
             channel.events.remove(|event| *event == id);
         }
@@ -170,7 +175,7 @@ impl Engine {
     }
 
     pub(crate) fn cq(&mut self, id: CqId) -> Result<&mut Cq> {
-        match self.core.objects.cqs.get_mut(id.index()) {
+        match self.common.objects.cqs.get_mut(id.index()) {
             Some(cq) => Ok(cq),
             None => refuse!(Invalid, "there is no CQ {}", id.handle()),
         }
@@ -199,19 +204,19 @@ impl Engine {
     /// moment ago.
     #[inline]
     pub fn take_wc<R>(&mut self, id: CqId, read: impl FnOnce(&Wc) -> R) -> Option<R> {
-        self.core.objects.cqs.get_mut(id.index())?.pop(read)
+        self.common.objects.cqs.get_mut(id.index())?.pop(read)
     }
 
     /// Whether a CQ holds nothing.
     #[inline]
     pub fn cq_is_empty(&self, id: CqId) -> bool {
-        self.core.objects.cqs.get(id.index()).is_none_or(Cq::is_empty)
+        self.common.objects.cqs.get(id.index()).is_none_or(Cq::is_empty)
     }
 
     /// Whether a CQ overran, or the device failed: it can be polled empty, and then only fails.
     pub fn cq_is_broken(&self, id: CqId) -> bool {
         self.failure().is_some()
-            || self.core.objects.cqs.get(id.index()).is_some_and(|cq| cq.overrun)
+            || self.common.objects.cqs.get(id.index()).is_some_and(|cq| cq.overrun)
     }
 
     /// Creates a shared receive queue.
@@ -224,7 +229,7 @@ impl Engine {
         limit: u32,
         cookie: u64,
     ) -> Result<SrqId> {
-        let attr = &self.core.nic.attr;
+        let attr = &self.common.nic.attr;
         if max_wr == 0 || max_wr > attr.max_srq_wr || max_sge > attr.max_srq_sge {
             refuse!(
                 Invalid,
@@ -233,7 +238,7 @@ impl Engine {
                 attr.max_srq_sge
             );
         }
-        if self.core.objects.srqs.len() >= attr.max_srq as usize {
+        if self.common.objects.srqs.len() >= attr.max_srq as usize {
             refuse!(NoMemory, "create_srq: max_srq is {}", attr.max_srq);
         }
         let of = self.pd(pd)?;
@@ -241,11 +246,11 @@ impl Engine {
         let queue = std::collections::VecDeque::new();
         let (uses, xrc, tm) = (Uses::default(), None, None);
         let srq = Srq { ctx, pd, cookie, max_wr, max_sge, limit, uses, xrc, tm, queue, holds };
-        Ok(self.core.objects.srqs.insert(srq).into())
+        Ok(self.common.objects.srqs.insert(srq).into())
     }
 
     pub(crate) fn srq(&mut self, id: SrqId) -> Result<&mut Srq> {
-        match self.core.objects.srqs.get_mut(id.index()) {
+        match self.common.objects.srqs.get_mut(id.index()) {
             Some(srq) => Ok(srq),
             None => refuse!(Invalid, "there is no SRQ {}", id.handle()),
         }
@@ -254,7 +259,7 @@ impl Engine {
     /// Changes a shared receive queue: its size, its limit, or both.
     #[doc(alias = "ibv_modify_srq")]
     pub fn modify_srq(&mut self, id: SrqId, max_wr: Option<u32>, limit: Option<u32>) -> Result<()> {
-        let most = self.core.nic.attr.max_srq_wr;
+        let most = self.common.nic.attr.max_srq_wr;
         let srq = self.srq(id)?;
         let size = max_wr.unwrap_or(srq.max_wr);
         if size == 0 || size > most || (size as usize) < srq.queue.len() {
@@ -285,7 +290,7 @@ impl Engine {
         if uses > 0 {
             refuse!(Busy, "destroy_srq: {uses} QPs receive from this queue");
         }
-        let srq = self.core.objects.srqs.remove(id.index());
+        let srq = self.common.objects.srqs.remove(id.index());
         self.drop_async_events(srq.ctx, super::EventSource::Srq(id));
         Ok(())
     }

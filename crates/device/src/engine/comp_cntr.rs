@@ -4,7 +4,7 @@ use iba::{CompCntrOps, QpState};
 use transport::Ended;
 
 use super::Engine;
-use super::core::Core;
+use super::common::Common;
 use crate::ids::{CompCntrId, CtxId, QpId};
 use crate::objects::comp_cntr::{CompCntr, CompCntrEntry, CompCntrType, QpCntrs};
 use crate::refusal::{Result, refuse};
@@ -18,11 +18,11 @@ impl Engine {
     /// [`max_comp_cntr`](crate::DeviceAttr::max_comp_cntr) of them.
     #[doc(alias = "ibv_create_comp_cntr")]
     pub fn create_comp_cntr(&mut self, ctx: CtxId, kind: CompCntrType) -> Result<CompCntrId> {
-        let max = self.core.nic.attr.max_comp_cntr;
-        if self.core.objects.comp_cntrs.len() >= max as usize {
+        let max = self.common.nic.attr.max_comp_cntr;
+        if self.common.objects.comp_cntrs.len() >= max as usize {
             refuse!(NoMemory, "create_comp_cntr: max_comp_cntr is {max}");
         }
-        Ok(self.core.objects.comp_cntrs.insert(CompCntr::new(ctx, kind)).into())
+        Ok(self.common.objects.comp_cntrs.insert(CompCntr::new(ctx, kind)).into())
     }
 
     /// Destroys a counter that is attached to no QP.
@@ -38,7 +38,7 @@ impl Engine {
                 "destroy_comp_cntr: it is attached to {uses} QPs, and detached by destroying those"
             );
         }
-        self.core.objects.comp_cntrs.remove(id.index());
+        self.common.objects.comp_cntrs.remove(id.index());
         Ok(())
     }
 
@@ -116,14 +116,14 @@ impl Engine {
     }
 
     fn comp_cntr(&mut self, id: CompCntrId) -> Result<&mut CompCntr> {
-        match self.core.objects.comp_cntrs.get_mut(id.index()) {
+        match self.common.objects.comp_cntrs.get_mut(id.index()) {
             Some(cntr) => Ok(cntr),
             None => refuse!(Invalid, "there is no completion counter {}", id.handle()),
         }
     }
 }
 
-impl Core {
+impl Common {
     /// Counts an operation of a QP that ended.
     #[inline]
     pub(crate) fn count_ended(&mut self, cntrs: &QpCntrs, op: CompCntrOps, ended: Ended) {

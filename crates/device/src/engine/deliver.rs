@@ -8,7 +8,7 @@ use wire::grh::Grh;
 use wire::icrc::{Flow, IcrcError};
 use wire::{Headers, Position};
 
-use super::core::Core;
+use super::common::Common;
 use super::fast_path::datagram::deliver_fast;
 use super::multicast::{deliver_to_group, is_for_group};
 use super::observed::deliver;
@@ -54,13 +54,13 @@ pub(super) struct Arrival<'a> {
 
 /// What the ICRC of so many datagrams covers of the headers around them; none, if they are not for
 /// this port. They are counted.
-pub(super) fn flow_of(core: &mut Core, about: &About, count: usize) -> Option<Flow> {
+pub(super) fn flow_of(common: &mut Common, about: &About, count: usize) -> Option<Flow> {
     let &About { src, dst, .. } = about;
-    core.counters.rx_udp_packets += count as u64;
+    common.counters.rx_udp_packets += count as u64;
     // The socket hears every address of the host; the port is only those of its netdev (the
     // kernel's rxe_match_dgid).
-    if !dst.ip().is_multicast() && !core.nic.port.gids.contains(&dst.ip().into()) {
-        core.counters.rx_wrong_destination += count as u64;
+    if !dst.ip().is_multicast() && !common.nic.port.gids.contains(&dst.ip().into()) {
+        common.counters.rx_wrong_destination += count as u64;
         tracing::debug!(target: "peerdma::drop", %src, %dst, "not an address of this port");
         return None;
     }
@@ -69,7 +69,7 @@ pub(super) fn flow_of(core: &mut Core, about: &About, count: usize) -> Option<Fl
 
 /// Delivers what arrived together.
 pub(super) fn deliver_train(
-    core: &mut Core,
+    common: &mut Common,
     qps: &mut QpTable,
     intake: &mut Intake,
     clock: &Clock,
@@ -77,13 +77,13 @@ pub(super) fn deliver_train(
     train: &link::udp::Train<'_>,
     touched: &mut Vec<QpId>,
 ) {
-    let Some(flow) = flow_of(core, about, train.len()) else { return };
+    let Some(flow) = flow_of(common, about, train.len()) else { return };
     intake.verifier.begin_train(&flow);
     let mut rest = train.payloads();
     let mut took = false;
     while rest.len() > 0 {
         let arrival = Arrival { way: Way::Socket, about, flow: &flow, clock };
-        let id = deliver_datagram(core, qps, intake, arrival, &mut rest);
+        let id = deliver_datagram(common, qps, intake, arrival, &mut rest);
         // They are mostly for one QP.
         if id.is_some() && touched.last() != id.as_ref() {
             touched.extend(id);
@@ -97,11 +97,11 @@ pub(super) fn deliver_train(
 }
 
 /// How many packets, this one included, a QP would take together if more like it came with it.
-fn joinable(core: &Core, qps: &mut QpTable, arrival: Arrival<'_>, headers: &Headers) -> u32 {
+fn joinable(common: &Common, qps: &mut QpTable, arrival: Arrival<'_>, headers: &Headers) -> u32 {
     // Who records packets or tampers with them sees each.
     let is_plain = arrival.way == Way::Socket
         && headers.bth.opcode.position() == Position::Middle
-        && core.is_plain();
+        && common.is_plain();
     if !is_plain {
         return 0;
     }
@@ -113,7 +113,7 @@ fn joinable(core: &Core, qps: &mut QpTable, arrival: Arrival<'_>, headers: &Head
 
 /// Takes a datagram apart and delivers it, with those behind it that continue it.
 pub(super) fn deliver_datagram(
-    core: &mut Core,
+    common: &mut Common,
     qps: &mut QpTable,
     intake: &mut Intake,
     arrival: Arrival<'_>,
@@ -128,63 +128,63 @@ pub(super) fn deliver_datagram(
     }
     let About { src, dst, .. } = about;
     let verified = intake.verifier.verify(flow, bytes);
-    if !core.is_plain() && (way == Way::Forwarded || is_for(core.nic.vf, bytes)) {
-        core.record_datagram(about, verified.as_ref().map_or(0, |(_, id)| *id), bytes);
+    if !common.is_plain() && (way == Way::Forwarded || is_for(common.nic.vf, bytes)) {
+        common.record_datagram(about, verified.as_ref().map_or(0, |(_, id)| *id), bytes);
     }
     let (packet, id) = match verified {
         Ok(good) => good,
         Err(error) => {
             match error {
-                IcrcError::Parse(_) => core.counters.rx_malformed_packets += 1,
-                _ => core.counters.rx_icrc_encapsulated += 1,
+                IcrcError::Parse(_) => common.counters.rx_malformed_packets += 1,
+                _ => common.counters.rx_icrc_encapsulated += 1,
             }
             tracing::debug!(target: "peerdma::drop", %src, "{error}");
             return None;
         }
     };
     let marked = about.traffic_class & ecn::MASK == ecn::CE;
-    let is_plain = way == Way::Socket && !marked && core.is_plain();
-    if is_plain && let Some(id) = deliver_fast(core, qps, about, packet) {
+    let is_plain = way == Way::Socket && !marked && common.is_plain();
+    if is_plain && let Some(id) = deliver_fast(common, qps, about, packet) {
         return Some(id);
     }
-    core.catch_up(clock);
+    common.catch_up(clock);
     let mut headers = Headers::default();
     let range = match headers.read(packet) {
         Ok(range) => range,
         Err(error) => {
-            core.counters.rx_malformed_packets += 1;
+            common.counters.rx_malformed_packets += 1;
             tracing::debug!(target: "peerdma::drop", %src, "{error}");
             return None;
         }
     };
     // IBA C9-42; the port's only key is the default one, of a full member.
     if headers.bth.pkey.0 & PARTITION != iba::PKey::DEFAULT.0 & PARTITION {
-        core.counters.pkey_violation += 1;
+        common.counters.pkey_violation += 1;
         tracing::debug!(target: "peerdma::drop", %src, pkey = headers.bth.pkey.0, "not our partition");
         return None;
     }
     let Some(to_group) = is_for_group(headers.bth.dest_qp, *dst) else {
-        core.counters.rx_wrong_destination += 1;
+        common.counters.rx_wrong_destination += 1;
         tracing::debug!(target: "peerdma::drop", %src, %dst, "a group's QP or address without the other");
         return None;
     };
     let vf = vf_of(headers.bth.dest_qp);
-    if vf != core.nic.vf && !to_group && headers.bth.dest_qp.value() > 1 && way == Way::Socket {
-        match core.out.shm.forward(core.now, vf, about, bytes) {
+    if vf != common.nic.vf && !to_group && headers.bth.dest_qp.value() > 1 && way == Way::Socket {
+        match common.out.shm.forward(common.now, vf, about, bytes) {
             Forwarded::Yes => {
-                core.counters.forwarded_packets += 1;
+                common.counters.forwarded_packets += 1;
                 intake.was_missteered();
             }
-            Forwarded::NoRoom => core.counters.dropped_packets += 1,
+            Forwarded::NoRoom => common.counters.dropped_packets += 1,
             Forwarded::NoSuchProcess => {
-                core.counters.rx_unknown_qpn += 1;
+                common.counters.rx_unknown_qpn += 1;
                 let qpn = headers.bth.dest_qp;
                 tracing::debug!(target: "peerdma::drop", %qpn, %src, "no such QP, as no such process");
             }
         }
         return None;
     }
-    let packets = match joinable(core, qps, arrival, &headers).min(MOST_JOINED) {
+    let packets = match joinable(common, qps, arrival, &headers).min(MOST_JOINED) {
         most @ 2.. if !marked => {
             count_alike(&mut intake.verifier, flow, (bytes, id), &headers, datagrams, most)
         }
@@ -217,16 +217,16 @@ pub(super) fn deliver_datagram(
     };
     if headers.bth.dest_qp == Qpn::GSI && way == Way::Socket {
         // It may be another process's, which only what it says tells.
-        core.arrive_at_gsi(&rx, None, Some((about, bytes)));
+        common.arrive_at_gsi(&rx, None, Some((about, bytes)));
         return None;
     }
     if to_group {
         // Every process that joined was given a copy by the kernel, so none comes by way of
         // another.
-        if way == Way::Socket && !core.is_port_down() {
-            deliver_to_group(core, qps, dst.ip(), &rx);
+        if way == Way::Socket && !common.is_port_down() {
+            deliver_to_group(common, qps, dst.ip(), &rx);
         }
         return None;
     }
-    deliver(core, qps, Receiver::Named(Sender::Host(src.ip().into())), &rx)
+    deliver(common, qps, Receiver::Named(Sender::Host(src.ip().into())), &rx)
 }

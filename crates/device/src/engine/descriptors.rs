@@ -47,7 +47,7 @@ impl Engine {
     /// While the program polls, its polls read the clock often enough.
     #[inline]
     fn udp_now(&self) -> Time {
-        if self.is_alarm_off() { self.core.now } else { self.clock.now() }
+        if self.is_alarm_off() { self.common.now } else { self.clock.now() }
     }
 
     #[cold]
@@ -63,7 +63,7 @@ impl Engine {
     }
 
     fn has_descriptors(&mut self) -> bool {
-        let peers = &self.core.out.shm;
+        let peers = &self.common.out.shm;
         let next = self.descriptors.next;
         let inbounds = self.receivers.shm.iter().map(Inbound::look);
         let others = inbounds.chain(peers.outbounds().map(Outbound::look));

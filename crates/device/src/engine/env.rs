@@ -11,7 +11,7 @@ use transport::wr::{Bind, Sge};
 use transport::{Account, Ended, FastPacket};
 use wire::{Headers, Opcode};
 
-use super::core::Core;
+use super::common::Common;
 use crate::carrier::Route;
 use crate::carrier::fast_path::Prefix;
 use crate::carrier::loopback::{LoopPacket, LoopPayload};
@@ -29,20 +29,20 @@ use crate::qp::QpContext;
 
 /// The environment of one QP.
 pub(crate) struct QpEnv<'a, 'p> {
-    pub(crate) core: &'a mut Core,
+    pub(crate) common: &'a mut Common,
     pub(crate) context: &'a mut QpContext,
     pub(crate) payload: core::marker::PhantomData<&'p ()>,
 }
 
 impl<'a> QpEnv<'a, '_> {
-    pub(crate) fn new(core: &'a mut Core, context: &'a mut QpContext) -> Self {
-        Self { core, context, payload: core::marker::PhantomData }
+    pub(crate) fn new(common: &'a mut Common, context: &'a mut QpContext) -> Self {
+        Self { common, context, payload: core::marker::PhantomData }
     }
 
     /// The protection domain in which a packet takes its bytes.
     fn pd_for(&self, source: &Source<'_>) -> PdId {
         match *source {
-            Source::Remote { rkey, .. } => self.core.answering_pd(self.context, rkey),
+            Source::Remote { rkey, .. } => self.common.answering_pd(self.context, rkey),
             _ => self.context.pd,
         }
     }
@@ -51,7 +51,7 @@ impl<'a> QpEnv<'a, '_> {
     pub(super) fn route_of(&self, to: To<'_>, dest: Qpn) -> Route {
         match to {
             To::Peer => self.context.route,
-            To::Av(av) => self.core.route(av, dest),
+            To::Av(av) => self.common.route(av, dest),
         }
     }
 
@@ -70,7 +70,7 @@ impl<'a> QpEnv<'a, '_> {
                 let mut parts = SmallVec::new();
                 let mut bytes: SmallVec<[u8; 64]> = SmallVec::new();
                 for_each_sge(
-                    &self.core.memory.mrs,
+                    &self.common.memory.mrs,
                     self.context.pd,
                     sges,
                     offset,
@@ -92,11 +92,11 @@ impl<'a> QpEnv<'a, '_> {
             }
             Source::Remote { rkey, addr, length } => {
                 let (umem, offset) = self
-                    .core
+                    .common
                     .memory
                     .mrs
                     .remote(
-                        self.core.answering_pd(self.context, rkey),
+                        self.common.answering_pd(self.context, rkey),
                         rkey,
                         addr,
                         u64::from(length),
@@ -151,7 +151,7 @@ impl<'a> QpEnv<'a, '_> {
         grh: Option<[u8; 40]>,
     ) -> Result<(), TransmitError> {
         let payload = self.loop_payload(source)?;
-        self.core.out.loopback.push(LoopPacket {
+        self.common.out.loopback.push(LoopPacket {
             headers: *headers,
             payload,
             length: source.len(),
@@ -187,7 +187,7 @@ impl<'a> QpEnv<'a, '_> {
         length: u32,
     ) -> Result<(), TransmitError> {
         let pd = self.pd_for(source);
-        let Core { out, memory, .. } = &mut *self.core;
+        let Common { out, memory, .. } = &mut *self.common;
         let mrs = &memory.mrs;
         let pushed = out.shm.push_after(vf, prefix, length as usize, |room| match *source {
             Source::Empty => Ok(()),
@@ -215,16 +215,16 @@ impl<'a> QpEnv<'a, '_> {
         match pushed {
             Ok(position) => {
                 self.context.ring_position = position;
-                self.core.counters.tx_shm_packets += 1;
+                self.common.counters.tx_shm_packets += 1;
                 Ok(())
             }
             // A slow receiver slows its senders, as priority flow control does; one that stopped
             // does not stop those who may drop.
             Err(PushError::Full) => {
                 let may_drop = !self.context.qp_type.is_reliable();
-                if !may_drop || !self.core.out.shm.is_stalled(vf, self.core.now) {
+                if !may_drop || !self.common.out.shm.is_stalled(vf, self.common.now) {
                     // Until the peer took what fills the ring it has not had the chance to answer.
-                    self.context.ring_position = self.core.out.shm.position(vf);
+                    self.context.ring_position = self.common.out.shm.position(vf);
                     return Err(TransmitError::Blocked);
                 }
                 self.count(Counter::DroppedPacket);
@@ -253,7 +253,7 @@ impl<'a> QpEnv<'a, '_> {
     /// The same of all packets but notifications.
     #[inline]
     pub(super) fn traffic_class_of_any(&self, asked: u8) -> u8 {
-        let tells = self.core.nic.config.ecn && self.context.qp_type.is_connected();
+        let tells = self.common.nic.config.ecn && self.context.qp_type.is_connected();
         if tells && asked & ecn::MASK == 0 { asked | ecn::ECT_0 } else { asked }
     }
 
@@ -268,7 +268,7 @@ impl<'a> QpEnv<'a, '_> {
     ) -> Result<u32, TransmitError> {
         let pd = self.pd_for(source);
         let av = &Av { traffic_class: self.traffic_class(av, headers), ..*av };
-        let Core { out, memory, nic, .. } = &mut *self.core;
+        let Common { out, memory, nic, .. } = &mut *self.common;
         let (mrs, port) = (&memory.mrs, &nic.port);
         let length = source.len() / packets;
         let Some(sgid) = port.gids.get(usize::from(av.sgid_index)) else {
@@ -303,7 +303,7 @@ impl QpEnv<'_, '_> {
             },
             To::Av(av) => {
                 let dest = headers.bth.dest_qp;
-                match self.core.route(av, dest) {
+                match self.common.route(av, dest) {
                     Route::None => {
                         self.count(Counter::DroppedPacket);
                         Ok(())
@@ -311,12 +311,12 @@ impl QpEnv<'_, '_> {
                     Route::Udp => {
                         self.send_udp(av, headers, source, 1)?;
                         let to_group = u64::from(av.dgid.is_multicast());
-                        self.core.counters.tx_multicast_packets += to_group;
+                        self.common.counters.tx_multicast_packets += to_group;
                         Ok(())
                     }
                     local => {
                         let length = source.len();
-                        let grh = self.core.grh(av, headers, length);
+                        let grh = self.common.grh(av, headers, length);
                         match local {
                             Route::Shm(vf) => {
                                 self.send_shm(vf, headers, source, skipped, Some(&grh))
@@ -342,7 +342,7 @@ impl QpEnv<'_, '_> {
 
     /// Copies a payload aside, as far as it can be read.
     pub(crate) fn gather(&self, source: &Source<'_>, room: &mut [u8]) {
-        let (pd, mrs) = (self.pd_for(source), &self.core.memory.mrs);
+        let (pd, mrs) = (self.pd_for(source), &self.common.memory.mrs);
         // What was sent a moment ago can be read, unless somebody took it away since; then the
         // zeros stay.
         match *source {
@@ -380,9 +380,9 @@ impl QpEnv<'_, '_> {
     fn bring_in_source(&mut self, source: &Source<'_>) -> BroughtIn {
         match *source {
             Source::Empty | Source::Bytes(_) => BroughtIn::Here,
-            Source::Sges { sges, .. } => self.core.bring_in_list(sges),
+            Source::Sges { sges, .. } => self.common.bring_in_list(sges),
             Source::Remote { rkey, addr, length } => {
-                self.core.bring_in(rkey.0, addr, u64::from(length))
+                self.common.bring_in(rkey.0, addr, u64::from(length))
             }
         }
     }
@@ -400,7 +400,7 @@ impl QpEnv<'_, '_> {
         if scattered != Err(LocalError::NotPresent) {
             return scattered;
         }
-        match self.core.bring_in_list(sges) {
+        match self.common.bring_in_list(sges) {
             BroughtIn::Here => self.scatter_any(side, sges, offset, payload, skip),
             BroughtIn::NotYet => scattered,
             BroughtIn::Refused => Err(LocalError::Fault),
@@ -411,14 +411,14 @@ impl QpEnv<'_, '_> {
     fn with_present<T>(
         &mut self,
         (rkey, addr, length): (RKey, u64, u64),
-        access: impl Fn(&Core) -> Result<T, RemoteError>,
+        access: impl Fn(&Common) -> Result<T, RemoteError>,
     ) -> Result<T, RemoteError> {
-        match access(self.core) {
+        match access(self.common) {
             Err(RemoteError::NotPresent) => {}
             done => return done,
         }
-        match self.core.bring_in(rkey.0, addr, length) {
-            BroughtIn::Here => access(self.core),
+        match self.common.bring_in(rkey.0, addr, length) {
+            BroughtIn::Here => access(self.common),
             BroughtIn::NotYet => Err(RemoteError::NotPresent),
             BroughtIn::Refused => Err(RemoteError::Fault),
         }
@@ -432,7 +432,7 @@ impl QpEnv<'_, '_> {
         payload: &InPayload<'_>,
         skip: u32,
     ) -> Result<(), LocalError> {
-        let (mrs, pd) = (&self.core.memory.mrs, self.context.pd_of(side));
+        let (mrs, pd) = (&self.common.memory.mrs, self.context.pd_of(side));
         let mut from = u64::from(skip);
         for_each_sge(
             mrs,
@@ -460,7 +460,7 @@ impl<'p> Env for QpEnv<'_, 'p> {
         source: Source<'_>,
         skipped: Skipped,
     ) -> Result<(), TransmitError> {
-        if !self.core.is_plain() {
+        if !self.common.is_plain() {
             return self.transmit_observed(to, headers, source, skipped);
         }
         self.transmit_now(to, headers, &source, skipped)
@@ -473,7 +473,7 @@ impl<'p> Env for QpEnv<'_, 'p> {
         packets: u32,
     ) -> Result<u32, TransmitError> {
         // Who records packets or tampers with them sees each.
-        let is_plain = self.core.is_plain();
+        let is_plain = self.common.is_plain();
         if !self.context.route.is_udp() || !is_plain {
             let first = source.part(0, source.len() / packets);
             return self.transmit(To::Peer, headers, first, Skipped::default()).map(|()| 1);
@@ -491,7 +491,7 @@ impl<'p> Env for QpEnv<'_, 'p> {
         length: u32,
     ) -> Result<(), TransmitError> {
         // Who records packets or tampers with them sees headers.
-        let is_plain = self.core.is_plain();
+        let is_plain = self.common.is_plain();
         match self.context.route {
             Route::Udp if is_plain => self.send_datagram(packet, dest, source, length),
             Route::Shm(vf) if is_plain => {
@@ -507,7 +507,7 @@ impl<'p> Env for QpEnv<'_, 'p> {
     }
 
     fn withholds_receives(&self) -> bool {
-        self.core.withholds_receives()
+        self.common.withholds_receives()
     }
 
     fn of_request(&mut self, wr_id: u64) {
@@ -520,7 +520,7 @@ impl<'p> Env for QpEnv<'_, 'p> {
 
     fn one_sided(&mut self, op: &OneSided<'_>) -> Direct {
         let Some(vf) = self.context.route.peer() else { return Direct::Declined };
-        let Core { out, memory, counters, .. } = &mut *self.core;
+        let Common { out, memory, counters, .. } = &mut *self.common;
         let peers = &mut out.shm;
         // What an unreliable QP sent before may still lie in the ring: nothing may overtake it.
         let unreliable = !self.context.qp_type.is_reliable();
@@ -541,11 +541,11 @@ impl<'p> Env for QpEnv<'_, 'p> {
 
     fn is_direct(&self, op: &OneSided<'_>) -> bool {
         let Some(vf) = self.context.route.peer() else { return false };
-        self.core.out.shm.is_direct(vf, op.rkey)
+        self.common.out.shm.is_direct(vf, op.rkey)
     }
 
     fn check_local(&self, sges: &[Sge], access: Access) -> Result<(), LocalError> {
-        self.core.memory.mrs.check_local(self.context.pd_of(Side::Send), sges, access)
+        self.common.memory.mrs.check_local(self.context.pd_of(Side::Send), sges, access)
     }
 
     fn scatter(
@@ -559,7 +559,7 @@ impl<'p> Env for QpEnv<'_, 'p> {
     }
 
     fn may_ask_again(&mut self, sges: &[Sge]) -> Result<(), LocalError> {
-        match self.core.outlook(sges) {
+        match self.common.outlook(sges) {
             BroughtIn::Here => Ok(()),
             BroughtIn::NotYet => Err(LocalError::NotPresent),
             BroughtIn::Refused => Err(LocalError::Fault),
@@ -592,11 +592,11 @@ impl<'p> Env for QpEnv<'_, 'p> {
         length: u32,
         access: Access,
     ) -> Result<(), RemoteError> {
-        if self.core.refuses_request() {
+        if self.common.refuses_request() {
             return Err(RemoteError::Access);
         }
-        self.core.memory.mrs.windows.check_qp(rkey, self.context.qpn)?;
-        self.core.memory.mrs.check_remote(self.context.pd, rkey, addr, u64::from(length), access)
+        self.common.memory.mrs.windows.check_qp(rkey, self.context.qpn)?;
+        self.common.memory.mrs.check_remote(self.context.pd, rkey, addr, u64::from(length), access)
     }
 
     fn write_remote(
@@ -605,13 +605,14 @@ impl<'p> Env for QpEnv<'_, 'p> {
         addr: u64,
         payload: &InPayload<'p>,
     ) -> Result<(), RemoteError> {
-        if self.core.refuses_request() {
+        if self.common.refuses_request() {
             return Err(RemoteError::Access);
         }
         let length = payload.len();
         let (pd, need) = (self.context.pd, Access::REMOTE_WRITE);
-        self.with_present((rkey, addr, u64::from(length)), |core| {
-            let (umem, offset) = core.memory.mrs.remote(pd, rkey, addr, u64::from(length), need)?;
+        self.with_present((rkey, addr, u64::from(length)), |common| {
+            let (umem, offset) =
+                common.memory.mrs.remote(pd, rkey, addr, u64::from(length), need)?;
             payload.copy_to(0, length, umem, offset).map_err(|error| match error {
                 LocalError::NotPresent => RemoteError::NotPresent,
                 LocalError::Protection | LocalError::Fault => RemoteError::Fault,
@@ -624,8 +625,8 @@ impl<'p> Env for QpEnv<'_, 'p> {
             return Err(RemoteError::Misaligned);
         }
         let (pd, need) = (self.context.pd, Access::REMOTE_ATOMIC);
-        self.with_present((rkey, addr, 8), |core| {
-            let (umem, offset) = core.memory.mrs.remote(pd, rkey, addr, 8, need)?;
+        self.with_present((rkey, addr, 8), |common| {
+            let (umem, offset) = common.memory.mrs.remote(pd, rkey, addr, 8, need)?;
             match op {
                 AtomicOp::CompareSwap { compare, swap } => umem.compare_swap(offset, compare, swap),
                 AtomicOp::FetchAdd { add } => umem.fetch_add(offset, add),
@@ -637,7 +638,7 @@ impl<'p> Env for QpEnv<'_, 'p> {
     fn invalidate(&mut self, rkey: RKey) -> Result<(), RemoteError> {
         // Only memory windows and fast-registered regions can be invalidated (IBA 10.6.5), and the
         // latter are the kernel's.
-        self.core.memory.mrs.windows.invalidate(self.context.pd, self.context.qpn, rkey)
+        self.common.memory.mrs.windows.invalidate(self.context.pd, self.context.qpn, rkey)
     }
 
     fn flush(
@@ -646,13 +647,13 @@ impl<'p> Env for QpEnv<'_, 'p> {
         range: Option<(u64, u32)>,
         access: Access,
     ) -> Result<(), RemoteError> {
-        self.core.memory.mrs.windows.check_qp(rkey, self.context.qpn)?;
+        self.common.memory.mrs.windows.check_qp(rkey, self.context.qpn)?;
         let pd = self.context.pd;
         match range {
             Some((addr, length)) => {
-                self.core.memory.mrs.check_remote(pd, rkey, addr, u64::from(length), access)?;
+                self.common.memory.mrs.check_remote(pd, rkey, addr, u64::from(length), access)?;
             }
-            None => self.core.memory.mrs.remote_whole(pd, rkey, access)?,
+            None => self.common.memory.mrs.remote_whole(pd, rkey, access)?,
         }
         // ORDERING: what was stored before is seen by whoever sees what is stored after; memory
         // that all threads share needs no more.
@@ -662,14 +663,14 @@ impl<'p> Env for QpEnv<'_, 'p> {
 
     fn bind(&mut self, bind: &Bind) -> Result<(), LocalError> {
         let (pd, qpn) = (self.context.pd, self.context.qpn);
-        self.core.memory.mrs.bind(pd, qpn, bind).map_err(|why| {
+        self.common.memory.mrs.bind(pd, qpn, bind).map_err(|why| {
             tracing::info!(target: "peerdma::refusal", "bind_mw: window {}: {why}", bind.window);
             LocalError::Protection
         })
     }
 
     fn take_srq(&mut self, rx: &Rx<'_, InPayload<'p>>) -> Option<Taken> {
-        self.context.srq.and_then(|srq| self.core.take_srq_for(srq, rx))
+        self.context.srq.and_then(|srq| self.common.take_srq_for(srq, rx))
     }
 
     #[inline]
@@ -684,11 +685,11 @@ impl<'p> Env for QpEnv<'_, 'p> {
                 self.context.recv_cq
             }
         };
-        self.core.complete_on(id, self.context.qpn, &completion);
+        self.common.complete_on(id, self.context.qpn, &completion);
     }
 
     fn ended(&mut self, op: CompCntrOps, ended: Ended) {
-        self.core.count_ended(&self.context.cntrs, op, ended);
+        self.common.count_ended(&self.context.cntrs, op, ended);
     }
 
     fn account(&mut self, account: &Account) {
@@ -699,12 +700,12 @@ impl<'p> Env for QpEnv<'_, 'p> {
         let source = EventSource::Qp(self.context.id);
         let first = (self.context.ctx, self.context.cookie);
         for &(ctx, cookie) in std::iter::once(&first).chain(&self.context.others) {
-            self.core.raise(ctx, event.into(), source, cookie);
+            self.common.raise(ctx, event.into(), source, cookie);
         }
     }
 
     fn count(&mut self, counter: Counter) {
-        self.core.counters.add(counter);
+        self.common.counters.add(counter);
         tell_of_drop(self.context.qpn, counter);
     }
 }

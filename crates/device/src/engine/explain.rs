@@ -7,7 +7,7 @@ use transport::Account;
 use transport::env::{Reason, Side};
 
 use super::Engine;
-use super::core::Core;
+use super::common::Common;
 use super::env::QpEnv;
 use super::failures::Failed;
 use crate::ids::SrqId;
@@ -22,14 +22,14 @@ impl QpEnv<'_, '_> {
     /// callers that ask later.
     #[cold]
     pub(crate) fn explain(&mut self, account: &Account) {
-        let words = words(self.core, self.context, account);
+        let words = words(self.common, self.context, account);
         let ends_qp = account.status != WcStatus::TmRndvIncomplete;
         let (qpn, wr_id) = (self.context.qpn, account.wr_id);
-        self.core.remember_failure(Failed { qpn, wr_id, words, ends_qp });
+        self.common.remember_failure(Failed { qpn, wr_id, words, ends_qp });
     }
 }
 
-impl Core {
+impl Common {
     /// The same of an operation on a list of tags, which is of no QP: no receive there has the
     /// handle that it names.
     #[cold]
@@ -65,7 +65,7 @@ impl Engine {
         if status == WcStatus::Success {
             return None;
         }
-        let mut of_qp = self.core.failures.of_qp(qpn);
+        let mut of_qp = self.common.failures.of_qp(qpn);
         if status == WcStatus::WrFlushErr {
             let first = of_qp.find(|failed| failed.ends_qp);
             return Some(first.map_or_else(
@@ -90,14 +90,14 @@ fn flushed(qpn: Qpn, wr_id: u64) -> String {
 }
 
 /// The sentence.
-fn words(core: &Core, context: &QpContext, account: &Account) -> String {
+fn words(common: &Common, context: &QpContext, account: &Account) -> String {
     let mut words = format!("{} ({}): ", account.status.name(), account.status as u8);
     // Writing to a string does not fail.
     let _ = write_what(&mut words, account);
     let _ = write!(words, ", QP {}", context.qpn);
-    let _ = write_where(&mut words, core, context, account);
+    let _ = write_where(&mut words, common, context, account);
     let _ = write!(words, ": {}", account.reason);
-    let _ = write_how(&mut words, core, context, account);
+    let _ = write_how(&mut words, common, context, account);
     words
 }
 
@@ -115,7 +115,7 @@ fn write_what(words: &mut String, account: &Account) -> std::fmt::Result {
 
 fn write_where(
     words: &mut String,
-    core: &Core,
+    common: &Common,
     context: &QpContext,
     account: &Account,
 ) -> std::fmt::Result {
@@ -133,8 +133,8 @@ fn write_where(
         write!(words, " (shared memory, process of VF {vf})")
     } else {
         let index = context.av.sgid_index;
-        let own = core.nic.port.sgid(index).to_ip();
-        let port = core.nic.config.udp_port;
+        let own = common.nic.port.sgid(index).to_ip();
+        let port = common.nic.config.udp_port;
         write!(words, " (UDP port {port} from {own}, sgid_index {index})")
     }
 }
@@ -142,7 +142,7 @@ fn write_where(
 /// What was tried, where that is informative.
 fn write_how(
     words: &mut String,
-    core: &Core,
+    common: &Common,
     context: &QpContext,
     account: &Account,
 ) -> std::fmt::Result {
@@ -169,16 +169,16 @@ fn write_how(
             if let Some(timeout) = account.timeout {
                 write!(words, ", ACK timeout {timeout:.1?}")?;
             }
-            if let Some(vf) = context.route.peer().filter(|vf| !core.out.shm.has(*vf)) {
+            if let Some(vf) = context.route.peer().filter(|vf| !common.out.shm.has(*vf)) {
                 write!(words, "; no process has VF {vf} any more")?;
             }
             if context.route.is_udp() && account.reason == Reason::AckTimeout {
                 write!(
                     words,
                     "; does that host have the address, the QP number and UDP port {} open?",
-                    core.nic.config.udp_port
+                    common.nic.config.udp_port
                 )?;
-                if core.out.udp.is_deaf() {
+                if common.out.udp.is_deaf() {
                     words.push_str(HELD);
                 }
             }

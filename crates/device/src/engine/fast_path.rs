@@ -20,10 +20,10 @@ use crate::payload::InPayload;
 impl Engine {
     /// Takes the first record that lies in a ring, if it takes the fast path.
     pub(super) fn receive_by_fast_path(&mut self) -> bool {
-        if !self.core.is_plain() {
+        if !self.common.is_plain() {
             return false;
         }
-        let Self { core, qps, receivers, clock, polls, .. } = self;
+        let Self { common, qps, receivers, clock, polls, .. } = self;
         let Some(inbound) = receivers.shm.busy() else { return false };
         let vf = inbound.peer().vf;
         let popped = inbound.pop_if(|record| {
@@ -35,18 +35,18 @@ impl Engine {
             }
             if let FastPacket::Send { .. } = packet {
                 // For the acknowledgement.
-                core.out.shm.expect_push(vf);
+                common.out.shm.expect_push(vf);
             }
-            if core.stamps {
-                core.now = clock.now();
+            if common.stamps {
+                common.now = clock.now();
             }
-            let (id, now, length) = (context.id, core.now, payload.len() as u32);
+            let (id, now, length) = (context.id, common.now, payload.len() as u32);
             let payload = InPayload::Ring(payload);
-            let env = &mut QpEnv::new(core, context);
+            let env = &mut QpEnv::new(common, context);
             if !entry.qp.handle_fast(env, now, packet, &payload, length) {
                 return None;
             }
-            core.counters.rx_shm_packets += 1;
+            common.counters.rx_shm_packets += 1;
             polls.takes_turns = matches!(packet, FastPacket::Ack { .. });
             Some((id, entry.qp.owes_answers()))
         });
@@ -55,7 +55,7 @@ impl Engine {
         if owes {
             self.transmit(id);
         }
-        self.core.out.shm.ring_doorbells();
+        self.common.out.shm.ring_doorbells();
         true
     }
 
@@ -86,13 +86,13 @@ impl Engine {
         id: QpId,
         send: impl FnOnce(&mut Qp, &mut QpEnv<'_, '_>) -> Option<bool>,
     ) -> Option<bool> {
-        let Self { core, qps, clock, .. } = self;
+        let Self { common, qps, clock, .. } = self;
         let entry = qps.get_mut(id)?;
         let route = entry.context.route;
         if entry.queued || !(route.is_udp() || route.peer().is_some()) {
             return None;
         }
-        let env = &mut QpEnv::new(core, &mut entry.context);
+        let env = &mut QpEnv::new(common, &mut entry.context);
         let is_all = send(&mut entry.qp, env)?;
         if !is_all || !route.is_udp() {
             entry.qp.watch(|| clock.now());
@@ -106,7 +106,7 @@ impl Engine {
         } else {
             self.polls.takes_turns |= entry.qp.sends() == 1;
             self.note_deadline(id);
-            self.core.out.shm.ring_doorbells();
+            self.common.out.shm.ring_doorbells();
         }
         Some(true)
     }
@@ -117,19 +117,19 @@ impl Engine {
     /// starts a timer or tells the time before reads it for itself: how long ago the last reading
     /// was nobody knows, and a timer that starts in the past may be over at once.
     fn send_short_train(&mut self, id: QpId) {
-        let core = &mut self.core;
-        core.now_is_stale = true;
-        if !core.is_plain() || !core.out.loopback.is_empty() {
-            core.catch_up(&self.clock);
+        let common = &mut self.common;
+        common.now_is_stale = true;
+        if !common.is_plain() || !common.out.loopback.is_empty() {
+            common.catch_up(&self.clock);
         }
         self.release_delayed_acks();
         self.after_transmit();
-        self.core.now_is_stale = false;
-        self.core.now = self.clock.now();
+        self.common.now_is_stale = false;
+        self.common.now = self.clock.now();
         self.polls.looks = 0;
         self.judge_delayed_acks(End::Answered);
         if let Some(entry) = self.qps.get_mut(id) {
-            entry.qp.watch(|| self.core.now);
+            entry.qp.watch(|| self.common.now);
         }
         self.note_deadline(id);
     }

@@ -3,7 +3,7 @@
 use iba::Qpn;
 use transport::env::Rx;
 
-use super::core::Core;
+use super::common::Common;
 use super::env::QpEnv;
 use crate::ids::QpId;
 use crate::payload::InPayload;
@@ -15,14 +15,14 @@ impl Receiver {
     #[inline]
     pub(super) fn give(
         self,
-        core: &mut Core,
+        common: &mut Common,
         qps: &mut QpTable,
         rx: &Rx<'_, InPayload<'_>>,
     ) -> Option<QpId> {
         match self {
-            Self::Named(sender) => give_to_named(core, qps, sender, rx),
+            Self::Named(sender) => give_to_named(common, qps, sender, rx),
             Self::Member(id) => {
-                give_to_member(core, qps, id, rx);
+                give_to_member(common, qps, id, rx);
                 Some(id)
             }
         }
@@ -32,7 +32,7 @@ impl Receiver {
 /// Gives a packet to the QP it names, if that QP is connected to where it came from.
 #[inline]
 fn give_to_named(
-    core: &mut Core,
+    common: &mut Common,
     qps: &mut QpTable,
     sender: Sender,
     rx: &Rx<'_, InPayload<'_>>,
@@ -40,15 +40,15 @@ fn give_to_named(
     let dest = rx.headers.bth.dest_qp;
     if dest == Qpn::GSI {
         let via = match sender {
-            Sender::Own(_) => Some(core.nic.vf),
+            Sender::Own(_) => Some(common.nic.vf),
             Sender::Process(vf, _) => Some(vf),
             Sender::Host(_) => None,
         };
-        core.arrive_at_gsi(rx, via, None);
+        common.arrive_at_gsi(rx, via, None);
         return None;
     }
     let Some(entry) = qps.by_number(dest) else {
-        core.counters.rx_unknown_qpn += 1;
+        common.counters.rx_unknown_qpn += 1;
         tracing::debug!(target: "peerdma::drop", qpn = %dest, ?sender, "no such QP");
         return None;
     };
@@ -60,23 +60,28 @@ fn give_to_named(
             Sender::Host(gid) => context.route.is_udp() && gid == context.av.dgid,
         };
     if !from_peer {
-        core.counters.rx_wrong_source += 1;
+        common.counters.rx_wrong_source += 1;
         tracing::debug!(target: "peerdma::drop", qpn = %dest, ?sender, "not this QP's peer");
         return None;
     }
     let id = context.id;
-    let now = core.now;
-    if !core.select_srq(&mut entry.context, rx.headers) {
+    let now = common.now;
+    if !common.select_srq(&mut entry.context, rx.headers) {
         return None;
     }
-    entry.qp.handle_packet(&mut QpEnv::new(core, &mut entry.context), now, rx);
+    entry.qp.handle_packet(&mut QpEnv::new(common, &mut entry.context), now, rx);
     Some(id)
 }
 
 /// Gives a packet for a group to one of its members.
-fn give_to_member(core: &mut Core, qps: &mut QpTable, member: QpId, rx: &Rx<'_, InPayload<'_>>) {
-    let now = core.now;
+fn give_to_member(
+    common: &mut Common,
+    qps: &mut QpTable,
+    member: QpId,
+    rx: &Rx<'_, InPayload<'_>>,
+) {
+    let now = common.now;
     if let Some(entry) = qps.get_mut(member) {
-        entry.qp.handle_packet(&mut QpEnv::new(core, &mut entry.context), now, rx);
+        entry.qp.handle_packet(&mut QpEnv::new(common, &mut entry.context), now, rx);
     }
 }

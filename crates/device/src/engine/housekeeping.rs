@@ -4,7 +4,7 @@
 use link::registry::{Claim, Event};
 
 use super::Engine;
-use super::core::Core;
+use super::common::Common;
 
 impl Engine {
     /// Accepts connections, notices peers that came up or went away, and follows the netdev.
@@ -16,12 +16,12 @@ impl Engine {
         let mut moved = false;
         // Records that they sent before they went are taken below, even if their ring was new.
         let mut gone = std::mem::take(&mut self.cm.lost);
-        let events = self.core.out.shm.claim.as_mut().map_or_else(Vec::new, Claim::poll_events);
+        let events = self.common.out.shm.claim.as_mut().map_or_else(Vec::new, Claim::poll_events);
         for event in events {
             match event {
                 Event::NewInbound(inbound) => {
                     tracing::debug!(target: "peerdma::peer", "ring from {}", inbound.peer());
-                    self.core.out.shm.waits().add_always(&*inbound);
+                    self.common.out.shm.waits().add_always(&*inbound);
                     self.receivers.shm.add(*inbound);
                     moved = true;
                 }
@@ -39,7 +39,7 @@ impl Engine {
             // Records that a peer pushed before it went are still delivered. A peer that goes only
             // now has its turn later.
             let (is_holding, left) = self.receive_of_gone(&gone);
-            self.receivers.udp.port_may_be_free(&self.core.out.udp, self.core.now);
+            self.receivers.udp.port_may_be_free(&self.common.out.udp, self.common.now);
             if is_holding {
                 not_yet = gone;
             } else {
@@ -49,13 +49,13 @@ impl Engine {
             }
             moved = true;
         }
-        self.cm.lost = self.core.out.shm.poll();
+        self.cm.lost = self.common.out.shm.poll();
         moved |= !self.cm.lost.is_empty();
         self.cm.lost.append(&mut not_yet);
         self.keep_up_udp();
         self.poll_directory();
         if self.receivers.watch.as_ref().is_some_and(|watch| watch.drain().unwrap_or(false)) {
-            super::netdev::refresh(&mut self.core);
+            super::netdev::refresh(&mut self.common);
             self.cm_follow_addresses();
         }
         moved
@@ -63,10 +63,10 @@ impl Engine {
 
     fn keep_up_udp(&mut self) {
         // The port changes hands only while no datagram waits.
-        if self.receivers.udp.may_take_port(&self.core.out.udp, self.core.now) {
+        if self.receivers.udp.may_take_port(&self.common.out.udp, self.common.now) {
             self.flush_udp();
         }
-        let Core { out, now, .. } = &mut self.core;
+        let Common { out, now, .. } = &mut self.common;
         self.receivers.udp.upkeep(&mut out.udp, *now, out.shm.waits());
     }
 }

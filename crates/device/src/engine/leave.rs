@@ -31,7 +31,7 @@ impl Engine {
             let route = entry.context.route;
             let now = self.clock.now();
             // One that does not read is not waited for again and again.
-            let is_stalled = route.peer().is_some_and(|vf| self.core.out.shm.is_stalled(vf, now));
+            let is_stalled = route.peer().is_some_and(|vf| self.common.out.shm.is_stalled(vf, now));
             if route.is_none() || is_stalled || now.since(began) >= LINGER {
                 tracing::debug!(target: "peerdma::drop", qp = id.0, "destroyed before it answered");
                 return;
@@ -48,13 +48,13 @@ impl Engine {
     /// stopped. For a device that ends.
     pub(crate) fn leave_port(&mut self) {
         self.flush_udp();
-        if self.core.out.udp.is_deaf() || !self.receivers.udp.leave_port() {
+        if self.common.out.udp.is_deaf() || !self.receivers.udp.leave_port() {
             return;
         }
         self.pass_on_what_waits();
-        self.core.out.shm.ring_doorbells();
+        self.common.out.shm.ring_doorbells();
         let began = Instant::now();
-        while self.core.out.shm.passes_on() && began.elapsed() < TAKEN {
+        while self.common.out.shm.passes_on() && began.elapsed() < TAKEN {
             std::thread::sleep(Duration::from_micros(50));
         }
         self.receivers.udp.close();
@@ -63,14 +63,14 @@ impl Engine {
     /// Takes what waits at the sockets. What is for others is passed on; what is for us comes too
     /// late.
     fn pass_on_what_waits(&mut self) {
-        let Self { core, qps, receivers, clock, .. } = self;
-        core.catch_up(clock);
+        let Self { common, qps, receivers, clock, .. } = self;
+        common.catch_up(clock);
         receivers.udp.drain(|about, train, intake| {
-            let Some(flow) = flow_of(core, about, train.len()) else { return };
+            let Some(flow) = flow_of(common, about, train.len()) else { return };
             let arrival = Arrival { way: Way::Socket, about, flow: &flow, clock };
-            let own = core.nic.vf;
+            let own = common.nic.vf;
             for bytes in train.payloads().filter(|bytes| !is_for(own, bytes)) {
-                deliver_datagram(core, qps, intake, arrival, &mut Payloads::one(bytes));
+                deliver_datagram(common, qps, intake, arrival, &mut Payloads::one(bytes));
             }
         });
     }

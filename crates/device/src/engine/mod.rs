@@ -2,8 +2,8 @@
 //!
 //! One lock guards it ([`crate::Hca::lock`]). Inside, three parts are borrowed apart so that a QP
 //! can run with the rest at hand: the table of QPs, the receiving halves of the carriers
-//! ([`Receivers`]), and [`Core`], which a QP reaches through [`QpEnv`]. The rooms below do not know
-//! the engine (docs/ARCHITECTURE.md, "The rooms of `device`").
+//! ([`Receivers`]), and [`Common`], which a QP reaches through [`QpEnv`]. The rooms below do not
+//! know the engine (docs/ARCHITECTURE.md, "The rooms of `device`").
 //!
 //! ```text
 //!   post_send -> QP -> poll_transmit -> QpEnv::transmit -> loopback | ring of a peer | UDP batch
@@ -17,8 +17,8 @@ mod api_mem;
 mod api_qp;
 mod api_queue;
 pub(crate) mod cm;
+pub(crate) mod common;
 mod comp_cntr;
-pub(crate) mod core;
 pub(crate) mod delayed_acks;
 mod deliver;
 mod descriptors;
@@ -58,7 +58,7 @@ pub use self::advise::MrAdvice;
 pub use self::api_mem::MrInfo;
 pub use self::api_qp::QpSpec;
 use self::cm::CmService;
-use self::core::Core;
+use self::common::Common;
 pub use crate::objects::comp_cntr::{CompCntrEntry, CompCntrType};
 pub use crate::objects::cq::Wc;
 pub use crate::objects::{AsyncEvent, EventSource};
@@ -84,10 +84,10 @@ use crate::qp::{QpTable, vf_of};
 /// Everything of one process on one NIC.
 #[derive(Debug)]
 pub struct Engine {
-    /// Ends before the VF of `core` can be another process's: who has a ring to this one would pass
-    /// packets for that one on here.
+    /// Ends before the VF of `common` can be another process's: who has a ring to this one would
+    /// pass packets for that one on here.
     pub(crate) receivers: Receivers,
-    pub(crate) core: Core,
+    pub(crate) common: Common,
     pub(crate) qps: QpTable,
     pub(crate) cm: CmService,
     pub(crate) clock: Clock,
@@ -104,14 +104,14 @@ pub struct Engine {
 const SILENT: u32 = 2;
 impl Engine {
     pub(crate) fn new(
-        core: Core,
+        common: Common,
         qps: QpTable,
         receivers: Receivers,
         cm: CmService,
         clock: Clock,
     ) -> Self {
         Self {
-            core,
+            common,
             qps,
             receivers,
             cm,
@@ -128,14 +128,14 @@ impl Engine {
     /// The limits of the device.
     #[doc(alias = "ibv_query_device")]
     pub fn device_attr(&self) -> &DeviceAttr {
-        &self.core.nic.attr
+        &self.common.nic.attr
     }
 
     /// The state of the port.
     #[doc(alias = "ibv_query_port")]
     pub fn port_attr(&self) -> PortAttr {
-        let attr = crate::nic::port_attr(&self.core.nic.port);
-        PortAttr { active: attr.active && !self.core.is_port_down(), ..attr }
+        let attr = crate::nic::port_attr(&self.common.nic.port);
+        PortAttr { active: attr.active && !self.common.is_port_down(), ..attr }
     }
 
     /// The number of a QP.
@@ -146,15 +146,15 @@ impl Engine {
     /// The GIDs of the port.
     #[doc(alias = "ibv_query_gid_table")]
     pub fn gids(&self) -> Vec<GidEntry> {
-        crate::nic::gid_entries(&self.core.nic.port)
+        crate::nic::gid_entries(&self.common.nic.port)
     }
 
     /// The counters since the device was opened.
     pub fn counters(&self) -> crate::Counters {
-        let mut counters = self.core.counters;
+        let mut counters = self.common.counters;
         // Exporters take mappings back without the engine, so those of regions that exist are
         // counted where they are.
-        let regions = self.core.memory.mrs.ids().filter_map(|id| self.core.memory.mrs.get(id));
+        let regions = self.common.memory.mrs.ids().filter_map(|id| self.common.memory.mrs.get(id));
         let imports = regions.filter_map(|mr| mr.import.as_ref());
         counters.page_invalidations += imports.map(|import| import.invalidations()).sum::<u64>();
         counters.set_of_process();
@@ -180,21 +180,21 @@ impl Engine {
     /// Gives up, in the child of a fork, everything that is the parent's.
     pub(crate) fn become_husk(&mut self) {
         self.life = Life::Husk;
-        self.core.abandon_records();
-        self.core.memory.abandon_in_child();
+        self.common.abandon_records();
+        self.common.memory.abandon_in_child();
         self.receivers.abandon_in_child();
-        self.core.out.ether.abandon_in_child();
+        self.common.out.ether.abandon_in_child();
         self.cm.abandon_in_child();
-        self.core.out.shm.abandon_in_child();
-        self.core.detach_event_queues();
+        self.common.out.shm.abandon_in_child();
+        self.common.detach_event_queues();
         self.stop();
     }
 
     /// Forgets everything that was to be done.
     pub(crate) fn stop(&mut self) {
-        self.core.out.loopback.clear();
-        self.core.gsi.clear();
-        self.core.objects.due.moderated.clear();
+        self.common.out.loopback.clear();
+        self.common.gsi.clear();
+        self.common.objects.due.moderated.clear();
         self.delayed_acks.clear();
         self.schedule.clear();
     }
@@ -210,15 +210,15 @@ impl Engine {
 
     /// Lets one QP send. False if its carrier has no room.
     fn transmit(&mut self, id: QpId) -> bool {
-        let Self { core, qps, delayed_acks, clock, .. } = self;
+        let Self { common, qps, delayed_acks, clock, .. } = self;
         let Some(entry) = qps.get_mut(id) else { return true };
-        let may_delay_ack = delayed_acks.may_wait(entry, core.now, core.now_is_stale);
+        let may_delay_ack = delayed_acks.may_wait(entry, common.now, common.now_is_stale);
         if entry.qp.has_unsent() {
-            core.catch_up(clock);
+            common.catch_up(clock);
         }
-        let now = core.now;
+        let now = common.now;
         let burst = entry.context.route.burst();
-        let mut env = QpEnv::new(core, &mut entry.context);
+        let mut env = QpEnv::new(common, &mut entry.context);
         let poll = if may_delay_ack {
             entry.qp.poll_requests(&mut env, now, burst)
         } else {
@@ -254,10 +254,10 @@ impl Engine {
     /// Passes on what a transmission left with the carriers that have no reader of their own.
     fn after_transmit(&mut self) {
         self.run_observers();
-        while !self.core.out.loopback.is_empty() {
+        while !self.common.out.loopback.is_empty() {
             self.deliver_loopback(64);
         }
-        if self.core.out.udp.front().is_some() {
+        if self.common.out.udp.front().is_some() {
             if self.schedule.ready.is_empty() {
                 self.flush_udp();
             } else {
@@ -265,7 +265,7 @@ impl Engine {
                 self.flush_full_udp();
             }
         }
-        self.core.out.shm.ring_doorbells();
+        self.common.out.shm.ring_doorbells();
     }
 
     /// Sends the datagrams that wait for the sockets; what these do not take now waits on.
@@ -282,7 +282,7 @@ impl Engine {
         if !self.may_use_udp() {
             return;
         }
-        self.core.send_trains(&mut self.receivers.udp, is_due);
+        self.common.send_trains(&mut self.receivers.udp, is_due);
     }
 
     fn run_ready(&mut self) -> bool {
@@ -292,7 +292,7 @@ impl Engine {
             }
         }
         let mut left = self.schedule.ready.len();
-        if left == 0 && self.core.out.loopback.is_empty() {
+        if left == 0 && self.common.out.loopback.is_empty() {
             return false;
         }
         let mut moved = false;
@@ -310,7 +310,7 @@ impl Engine {
     }
 
     fn fire_timers(&mut self) -> bool {
-        let now = self.core.now;
+        let now = self.common.now;
         if self.next_deadline().is_none_or(|at| at > now) {
             return false;
         }
@@ -330,7 +330,7 @@ impl Engine {
             }
             self.schedule.timers.pop();
             let id = QpId(index);
-            let Self { core, qps, .. } = self;
+            let Self { common, qps, .. } = self;
             let Some(entry) = qps.get_mut(id) else { continue };
             if entry.deadline != Some(at) {
                 continue;
@@ -338,22 +338,26 @@ impl Engine {
             entry.deadline = None;
             if entry.qp.poll_timeout().is_some_and(|due| due <= now) {
                 let (peer, position) = (entry.context.route.peer(), entry.context.ring_position);
-                let unread = peer.filter(|vf| core.out.shm.has_unread(*vf, position));
+                let unread = peer.filter(|vf| common.out.shm.has_unread(*vf, position));
                 if let Some(vf) = unread {
                     // Nothing new is pushed meanwhile.
-                    core.out.shm.ring_later(vf);
+                    common.out.shm.ring_later(vf);
                 }
                 entry.context.peer_is_behind = unread.is_some();
-                entry.qp.handle_timeout(&mut QpEnv::new(core, &mut entry.context), now);
+                entry.qp.handle_timeout(&mut QpEnv::new(common, &mut entry.context), now);
                 fired = true;
                 if entry.context.route.is_udp() && entry.qp.timeouts_in_a_row() == SILENT {
                     let (peer, dest) = (entry.context.av.dgid, entry.context.dest_qpn);
-                    self.receivers.udp.leave_tx_sockets(&mut self.core.out.udp, peer, vf_of(dest));
+                    self.receivers.udp.leave_tx_sockets(
+                        &mut self.common.out.udp,
+                        peer,
+                        vf_of(dest),
+                    );
                 }
             }
             self.transmit(id);
         }
-        fired |= self.core.report_overdue();
+        fired |= self.common.report_overdue();
         fired |= self.end_qps_of_overruns();
         fired |= self.run_observers();
         fired |= self.run_cm();

@@ -13,7 +13,7 @@ use link::udp::BindError;
 use transport::env::Rx;
 
 use super::Engine;
-use super::core::Core;
+use super::common::Common;
 use super::observed::deliver;
 use crate::carrier::udp::JoinError;
 use crate::ids::QpId;
@@ -36,10 +36,10 @@ impl Engine {
     pub fn attach_mcast(&mut self, id: QpId, gid: Gid) -> Result<()> {
         self.check_mcast("attach_mcast", id, gid)?;
         let (max_groups, max_members) = (
-            self.core.nic.attr.max_mcast_grp as usize,
-            self.core.nic.attr.max_mcast_qp_attach as usize,
+            self.common.nic.attr.max_mcast_grp as usize,
+            self.common.nic.attr.max_mcast_qp_attach as usize,
         );
-        if let Some(group) = self.core.objects.groups.iter_mut().find(|group| group.gid == gid) {
+        if let Some(group) = self.common.objects.groups.iter_mut().find(|group| group.gid == gid) {
             if group.members.contains(&id) {
                 return Ok(());
             }
@@ -49,10 +49,10 @@ impl Engine {
             group.members.push(id);
             return Ok(());
         }
-        if self.core.objects.groups.len() >= max_groups {
+        if self.common.objects.groups.len() >= max_groups {
             refuse!(NoMemory, "attach_mcast: max_mcast_grp is {max_groups}");
         }
-        let waits = self.core.out.shm.waits();
+        let waits = self.common.out.shm.waits();
         match self.receivers.udp.join(gid.to_ip(), waits) {
             Ok(()) => {}
             Err(JoinError::NoSocket) => {
@@ -64,7 +64,7 @@ impl Engine {
             Err(JoinError::Refused(error)) => return Err(cannot_join(gid, &error)),
         }
         tracing::debug!(target: "peerdma::path", ?gid, "joined a multicast group");
-        self.core.objects.groups.push(Group { gid, members: vec![id] });
+        self.common.objects.groups.push(Group { gid, members: vec![id] });
         Ok(())
     }
 
@@ -75,7 +75,7 @@ impl Engine {
     pub fn detach_mcast(&mut self, id: QpId, gid: Gid) -> Result<()> {
         self.check_mcast("detach_mcast", id, gid)?;
         let is_member = |group: &Group| group.gid == gid && group.members.contains(&id);
-        let Some(at) = self.core.objects.groups.iter().position(is_member) else {
+        let Some(at) = self.common.objects.groups.iter().position(is_member) else {
             refuse!(Invalid, "detach_mcast: QP {} is not in the group {gid:?}", id.handle());
         };
         self.leave_group(at, id);
@@ -85,22 +85,22 @@ impl Engine {
     /// How many groups a QP is in. While there are any it cannot be destroyed
     /// (`ibv_attach_mcast(3)`).
     pub(crate) fn groups_of(&self, id: QpId) -> usize {
-        self.core.objects.groups.iter().filter(|group| group.members.contains(&id)).count()
+        self.common.objects.groups.iter().filter(|group| group.members.contains(&id)).count()
     }
 
     /// Takes a QP out of every group.
     pub(crate) fn leave_groups(&mut self, id: QpId) {
         let is_member = |group: &Group| group.members.contains(&id);
-        while let Some(at) = self.core.objects.groups.iter().position(is_member) {
+        while let Some(at) = self.common.objects.groups.iter().position(is_member) {
             self.leave_group(at, id);
         }
     }
 
     fn leave_group(&mut self, at: usize, id: QpId) {
-        let group = &mut self.core.objects.groups[at];
+        let group = &mut self.common.objects.groups[at];
         group.members.retain(|member| *member != id);
         if group.members.is_empty() {
-            let gid = self.core.objects.groups.swap_remove(at).gid;
+            let gid = self.common.objects.groups.swap_remove(at).gid;
             self.receivers.udp.leave(gid.to_ip());
             tracing::debug!(target: "peerdma::path", ?gid, "left a multicast group");
         }
@@ -143,21 +143,21 @@ pub(crate) fn is_for_group(qpn: Qpn, dst: SocketAddr) -> Option<bool> {
 /// Gives a packet to every member of a group in this process, each of which checks its Q_Key and
 /// needs a receive of its own.
 pub(crate) fn deliver_to_group(
-    core: &mut Core,
+    common: &mut Common,
     qps: &mut QpTable,
     dst: IpAddr,
     rx: &Rx<'_, InPayload<'_>>,
 ) {
     let gid = Gid::from(dst);
-    core.counters.rx_multicast_packets += 1;
-    let found = core.objects.groups.iter().find(|group| group.gid == gid);
+    common.counters.rx_multicast_packets += 1;
+    let found = common.objects.groups.iter().find(|group| group.gid == gid);
     // A packet from before the last member left, or one that is not a datagram.
     let Some(group) = found.filter(|_| rx.headers.deth.is_some()) else {
-        core.counters.rx_unknown_qpn += 1;
+        common.counters.rx_unknown_qpn += 1;
         tracing::debug!(target: "peerdma::drop", ?gid, "no datagram for a group of ours");
         return;
     };
     for id in group.members.clone() {
-        deliver(core, qps, Receiver::Member(id), rx);
+        deliver(common, qps, Receiver::Member(id), rx);
     }
 }

@@ -10,7 +10,7 @@ impl Engine {
     #[doc(alias = "ibv_alloc_null_mr")]
     pub fn alloc_null_mr(&mut self, pd: PdId) -> Result<u32> {
         self.pd(pd)?;
-        self.core.memory.mrs.make_null()?;
+        self.common.memory.mrs.make_null()?;
         self.pd(pd)?.handles += 1;
         Ok(NULL_KEY)
     }

@@ -11,12 +11,12 @@ use iba::{AttrMask, QpAttr, QpEvent, QpState};
 use transport::env::Env;
 
 use super::Engine;
-use super::core::Core;
+use super::common::Common;
 use super::env::QpEnv;
 use crate::config::Preset;
 use crate::ids::{CqId, QpId};
 
-impl Core {
+impl Common {
     /// Notes that a CQ overran for the first time.
     #[cold]
     pub(super) fn note_overrun(&mut self, id: CqId) {
@@ -29,7 +29,7 @@ impl Core {
 impl Engine {
     /// Ends the QPs that complete on a CQ that overran. Whether there was one.
     pub(super) fn end_qps_of_overruns(&mut self) -> bool {
-        let overruns = std::mem::take(&mut self.core.objects.due.overruns);
+        let overruns = std::mem::take(&mut self.common.objects.due.overruns);
         if overruns.is_empty() {
             return false;
         }
@@ -44,12 +44,12 @@ impl Engine {
 
     /// A catastrophic error of a QP: it stops by itself, and reports it (IBA 11.6.3.1).
     pub(super) fn fail_qp(&mut self, id: QpId) {
-        let Self { core, qps, .. } = self;
+        let Self { common, qps, .. } = self;
         let Some(entry) = qps.get_mut(id) else { return };
         if matches!(entry.qp.state(), QpState::Reset | QpState::Err) {
             return;
         }
-        let mut env = QpEnv::new(core, &mut entry.context);
+        let mut env = QpEnv::new(common, &mut entry.context);
         let attr = QpAttr { state: QpState::Err, ..QpAttr::default() };
         if entry.qp.modify(&mut env, &attr, AttrMask::STATE).is_ok() {
             env.event(QpEvent::Fatal);

@@ -23,7 +23,7 @@ impl Engine {
     /// Refuses a range whose pages, with those that are pinned, are more than the limit (ENOMEM);
     /// otherwise returns how many those are, or none if the persona does not pin.
     pub(crate) fn check_pins(&self, call: &str, addr: u64, length: u64) -> Result<u64> {
-        if !self.core.nic.config.pin_limit {
+        if !self.common.nic.config.pin_limit {
             return Ok(0);
         }
         let wanted = pages(addr, length);
@@ -40,7 +40,7 @@ impl Engine {
         self.check_may_pin(call)?;
         let wanted = self.check_pins(call, addr, length)?;
         let most = self.pin_limit().map(|limit| limit / PAGE);
-        match self.core.memory.pins.charge(wanted, most) {
+        match self.common.memory.pins.charge(wanted, most) {
             Ok(()) => Ok(wanted),
             // Another thread was faster, on another NIC.
             Err(held) => over(call, wanted, held, most.unwrap_or(u64::MAX)),
@@ -49,7 +49,7 @@ impl Engine {
 
     /// The bytes that may be pinned, if that is limited.
     fn pin_limit(&self) -> Option<u64> {
-        let is_free = !self.core.nic.config.pin_limit
+        let is_free = !self.common.nic.config.pin_limit
             || rustix::thread::capabilities(None)
                 .is_ok_and(|sets| sets.effective.contains(CapabilitySet::IPC_LOCK));
         if is_free { None } else { getrlimit(Resource::Memlock).current }
@@ -57,7 +57,7 @@ impl Engine {
 
     /// Gives back what a region was charged.
     pub(crate) fn uncharge_pins(&mut self, pages: u64) {
-        self.core.memory.pins.uncharge(pages);
+        self.common.memory.pins.uncharge(pages);
     }
 }
 

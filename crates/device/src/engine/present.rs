@@ -4,13 +4,13 @@
 use transport::wr::Sge;
 use umem::Umem;
 
-use super::core::Core;
+use super::common::Common;
 use crate::ids::MrId;
 use crate::memory::BroughtIn;
 use crate::memory::import::Remapped;
 use crate::memory::peer::PeerRegion;
 
-impl Core {
+impl Common {
     /// Sees to it that `length` bytes at `addr` of the region with this key are there.
     pub(crate) fn bring_in(&mut self, key: u32, addr: u64, length: u64) -> BroughtIn {
         let named = self.memory.mrs.id_of(key).map(|id| (id, addr));

@@ -59,7 +59,7 @@ impl Engine {
     }
 
     fn take_turn_of_thread(&mut self, turn: Turn) -> bool {
-        self.core.now = self.clock.now();
+        self.common.now = self.clock.now();
         self.send_delayed_acks();
         let mut moved = turn == Turn::Everything && self.housekeeping();
         if self.is_dead() {
@@ -106,7 +106,7 @@ impl Engine {
             self.polls.clocks = self.polls.clocks.wrapping_add(1);
             is_socket_due = self.polls.clocks.is_multiple_of(LOOKS_PER_SOCKET);
         }
-        self.core.now = self.clock.now();
+        self.common.now = self.clock.now();
         self.polls.looks = 0;
         if is_idle && !is_socket_due && !self.receivers.udp.is_hot() {
             // What comes during the look at the clock can take the fast path at the next poll.
@@ -129,7 +129,7 @@ impl Engine {
             self.polls.looks += 1;
             if self.polls.looks >= LOOKS_PER_CLOCK {
                 self.polls.looks = 0;
-                self.core.now = self.clock.now();
+                self.common.now = self.clock.now();
             }
             // What else the connection manager has to do waits for a poll that reads the clock.
             return false;
@@ -148,7 +148,7 @@ impl Engine {
             moved |= self.receive_frames();
         }
         moved |= self.run_cm();
-        if self.core.out.udp.front().is_some() && self.schedule.ready.is_empty() {
+        if self.common.out.udp.front().is_some() && self.schedule.ready.is_empty() {
             self.flush_udp();
         }
         moved | (is_clock_due && self.fire_timers())
@@ -160,8 +160,8 @@ impl Engine {
     fn is_quiet_beside_rings(&self) -> bool {
         self.schedule.ready.is_empty()
             && self.schedule.blocked.is_empty()
-            && self.core.out.loopback.is_empty()
-            && self.core.out.udp.front().is_none()
+            && self.common.out.loopback.is_empty()
+            && self.common.out.udp.front().is_none()
             && self.delayed_acks.is_empty()
             && !self.receivers.frames_are_hot()
     }

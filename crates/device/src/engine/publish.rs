@@ -31,7 +31,7 @@ impl Engine {
     /// Takes back all that peers may touch without our engine.
     pub(crate) fn withdraw_everything(&mut self) {
         let Some(table) = self.table() else { return };
-        for id in self.core.memory.mrs.ids() {
+        for id in self.common.memory.mrs.ids() {
             table.withdraw(id);
         }
         for entry in self.qps.iter() {
@@ -50,13 +50,13 @@ impl Engine {
     }
 
     fn table(&self) -> Option<&Table> {
-        self.core.out.shm.table()
+        self.common.out.shm.table()
     }
 
     /// Makes a region known to peers that may touch it without our engine, and logs how peers reach
     /// it.
     pub(crate) fn publish_mr(&mut self, id: MrId) {
-        let Some(mr) = self.core.memory.mrs.get(id) else { return };
+        let Some(mr) = self.common.memory.mrs.get(id) else { return };
         if !mr.access.intersects(Access::REMOTE) {
             return;
         }
@@ -89,7 +89,7 @@ impl Engine {
 
     /// Takes a region back from such peers.
     pub(crate) fn withdraw_mr(&mut self, id: MrId) -> UnderWay {
-        let (Some(mr), Some(table)) = (self.core.memory.mrs.get(id), self.table()) else {
+        let (Some(mr), Some(table)) = (self.common.memory.mrs.get(id), self.table()) else {
             return UnderWay::default();
         };
         table.withdraw(id);

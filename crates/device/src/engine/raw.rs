@@ -1,8 +1,8 @@
 //! Raw packet QPs: Ethernet frames of the port.
 //!
 //! ```text
-//!   post_send -> QP -> QpEnv::transmit_frame -> Sender (packet socket) -> netdev
-//!   netdev -> Listener (packet socket) -> rules by priority -> QP, or RSS QP -> table -> work queue
+//!   post_send -> QP -> QpEnv::transmit_frame -> Sender (packet socket) -> netdev netdev ->
+//!   Listener (packet socket) -> rules by priority -> QP, or RSS QP -> table -> work queue
 //! ```
 //!
 //! The packet sockets are opened when they are needed: the first when a QP is made, as that is what
@@ -23,7 +23,7 @@ use transport::env::{Counter, Env, Source, TransmitError};
 use wire::frame::checksum;
 
 use super::Engine;
-use super::core::Core;
+use super::common::Common;
 use super::env::QpEnv;
 use crate::carrier::loopback::LoopPayload;
 use crate::refusal::{Kind, Refusal, Result, refuse};
@@ -33,20 +33,20 @@ pub use self::wq::WqState;
 impl Engine {
     /// Opens the port for one more raw packet QP.
     pub(crate) fn open_sender(&mut self) -> Result<()> {
-        if !self.core.nic.attr.has_raw_packets {
+        if !self.common.nic.attr.has_raw_packets {
             refuse!(NotSupported, "create_qp: a NIC of this preset has no raw packet QPs");
         }
-        let port = self.core.ether_port();
-        self.core.out.ether.open(port).map_err(|error| cannot_open("create_qp", &error))
+        let port = self.common.ether_port();
+        self.common.out.ether.open(port).map_err(|error| cannot_open("create_qp", &error))
     }
 
     /// Notes that a raw packet QP went away.
     pub(crate) fn close_sender(&mut self) {
-        self.core.out.ether.close();
+        self.common.out.ether.close();
     }
 }
 
-impl Core {
+impl Common {
     fn ether_port(&self) -> ether::Port {
         ether::Port {
             ifindex: self.nic.port.ifindex,
@@ -69,12 +69,12 @@ impl QpEnv<'_, '_> {
         if flags.contains(SendFlags::IP_CSUM) {
             checksum::fill(&mut bytes);
         }
-        let Some(sent) = self.core.out.ether.send(&bytes) else {
+        let Some(sent) = self.common.out.ether.send(&bytes) else {
             self.count(Counter::DroppedPacket);
             return Ok(());
         };
         match sent {
-            Ok(()) => self.core.counters.tx_raw_packets += 1,
+            Ok(()) => self.common.counters.tx_raw_packets += 1,
             Err(ether::SendError::WouldBlock) => return Err(TransmitError::Blocked),
             Err(error) => {
                 tracing::debug!(

@@ -7,7 +7,7 @@ use wire::Headers;
 use wire::grh::Grh;
 
 use super::Engine;
-use super::core::Core;
+use super::common::Common;
 use super::deliver::{Arrival, Way, deliver_datagram, deliver_train, flow_of};
 use super::observed::deliver;
 use crate::carrier::Receivers;
@@ -29,7 +29,7 @@ impl Engine {
     /// Takes packets from the rings and from this process.
     pub(crate) fn receive_local(&mut self) -> bool {
         let mut moved = self.receive_rings();
-        if !self.core.out.loopback.is_empty() {
+        if !self.common.out.loopback.is_empty() {
             moved |= self.deliver_loopback(64);
         }
         if moved {
@@ -86,7 +86,7 @@ impl Engine {
     fn receive_ring(&mut self, index: usize, most: usize) -> Taken {
         let mut taken = Taken::default();
         for _ in 0..most {
-            let Self { core, qps, receivers, schedule, clock, .. } = self;
+            let Self { common, qps, receivers, schedule, clock, .. } = self;
             let Receivers { shm, udp, .. } = receivers;
             let mut holds = false;
             let inbound = shm.get_mut(index);
@@ -95,16 +95,16 @@ impl Engine {
             let mut headers = Headers::default();
             let popped = inbound.pop_if(|bytes| match record::parse(bytes, &mut headers) {
                 Ok(Incoming::Packet { payload, length, skipped, grh, source }) => {
-                    if waits_for_receive(core, qps, &headers) {
+                    if waits_for_receive(common, qps, &headers) {
                         holds = true;
                         return None;
                     }
-                    core.counters.rx_shm_packets += 1;
-                    if !core.is_plain() {
-                        core.record_from_ring(qps, &headers, payload, grh.as_ref());
+                    common.counters.rx_shm_packets += 1;
+                    if !common.is_plain() {
+                        common.record_from_ring(qps, &headers, payload, grh.as_ref());
                     }
-                    if !is_from(core, vf, &headers, grh.as_ref()) {
-                        core.counters.rx_wrong_source += 1;
+                    if !is_from(common, vf, &headers, grh.as_ref()) {
+                        common.counters.rx_wrong_source += 1;
                         tracing::debug!(target: "peerdma::drop", vf, "not its own address");
                         return Some(());
                     }
@@ -119,7 +119,7 @@ impl Engine {
                         marked: false,
                     };
                     schedule.touched.extend(deliver(
-                        core,
+                        common,
                         qps,
                         Receiver::Named(Sender::Process(vf, source)),
                         &rx,
@@ -127,28 +127,30 @@ impl Engine {
                     Some(())
                 }
                 Ok(Incoming::Datagram { about, bytes }) => {
-                    if !udp.intake().may_forward(core.now, &peer, about.dst.ip()) {
-                        core.counters.rx_wrong_source += 1;
+                    if !udp.intake().may_forward(common.now, &peer, about.dst.ip()) {
+                        common.counters.rx_wrong_source += 1;
                         tracing::info!(
                             target: "peerdma::drop", vf, uid = peer.uid, src = %about.src,
                             "forwarded by a user who does not hold the UDP port"
                         );
                         return Some(());
                     }
-                    if core.out.udp.is_deaf() {
-                        udp.heard_by_forwarding(core.now);
+                    if common.out.udp.is_deaf() {
+                        udp.heard_by_forwarding(common.now);
                     }
-                    if let Some(flow) = flow_of(core, &about, 1) {
+                    if let Some(flow) = flow_of(common, &about, 1) {
                         let way = Way::Forwarded;
                         let at = Arrival { way, about: &about, flow: &flow, clock };
                         let mut one = Payloads::one(&bytes);
                         let intake = udp.intake();
-                        schedule.touched.extend(deliver_datagram(core, qps, intake, at, &mut one));
+                        schedule
+                            .touched
+                            .extend(deliver_datagram(common, qps, intake, at, &mut one));
                     }
                     Some(())
                 }
                 Err(reason) => {
-                    core.counters.rx_malformed_packets += 1;
+                    common.counters.rx_malformed_packets += 1;
                     tracing::debug!(target: "peerdma::drop", vf, "ring record: {reason}");
                     Some(())
                 }
@@ -179,9 +181,9 @@ impl Engine {
     pub(crate) fn deliver_loopback(&mut self, most: usize) -> bool {
         let mut moved = false;
         for _ in 0..most {
-            let Some(packet) = self.core.out.loopback.pop() else { break };
+            let Some(packet) = self.common.out.loopback.pop() else { break };
             moved = true;
-            self.core.counters.loopback_packets += 1;
+            self.common.counters.loopback_packets += 1;
             let payload = packet.payload.as_received();
             let rx = Rx {
                 headers: &packet.headers,
@@ -193,7 +195,7 @@ impl Engine {
                 marked: false,
             };
             let touched = deliver(
-                &mut self.core,
+                &mut self.common,
                 &mut self.qps,
                 Receiver::Named(Sender::Own(packet.source)),
                 &rx,
@@ -210,43 +212,43 @@ impl Engine {
         if !self.may_use_udp() {
             return false;
         }
-        let Self { core, qps, receivers, schedule, clock, delayed_acks, .. } = self;
+        let Self { common, qps, receivers, schedule, clock, delayed_acks, .. } = self;
         let count = receivers.udp.receive(look, |about, train, intake| {
             // To read the clock right behind a system call takes longer than to take a packet. What
             // takes the fast path needs no timer, and nobody sees when it came unless completions
             // or packets are stamped.
-            core.now_is_stale = true;
-            if delayed_acks.want_time() || core.stamps || !core.is_plain() {
-                core.catch_up(clock);
+            common.now_is_stale = true;
+            if delayed_acks.want_time() || common.stamps || !common.is_plain() {
+                common.catch_up(clock);
             }
-            deliver_train(core, qps, intake, clock, about, train, &mut schedule.touched);
+            deliver_train(common, qps, intake, clock, about, train, &mut schedule.touched);
         });
         if count == 0 {
-            core.now_is_stale = false;
+            common.now_is_stale = false;
             return false;
         }
-        receivers.udp.heard(core.now, core.out.shm.waits());
+        receivers.udp.heard(common.now, common.out.shm.waits());
         self.transmit_touched();
-        if !self.core.out.loopback.is_empty() {
-            self.core.catch_up(&self.clock);
+        if !self.common.out.loopback.is_empty() {
+            self.common.catch_up(&self.clock);
         }
         self.after_transmit();
-        self.core.now_is_stale = false;
+        self.common.now_is_stale = false;
         true
     }
 }
 
 /// Whether a packet that came by the ring of a process names no other one as its sender. Only
 /// datagrams name one: the others are compared with what their QP is connected to.
-fn is_from(core: &Core, vf: u16, headers: &Headers, grh: Option<&[u8; 40]>) -> bool {
+fn is_from(common: &Common, vf: u16, headers: &Headers, grh: Option<&[u8; 40]>) -> bool {
     let is_gsi = headers.bth.dest_qp == Qpn::GSI;
     headers.deth.is_none_or(|deth| is_gsi && deth.src_qp == Qpn::GSI || vf_of(deth.src_qp) == vf)
-        && grh.is_none_or(|grh| core.nic.port.gids.contains(&Grh::parse(grh).sgid()))
+        && grh.is_none_or(|grh| common.nic.port.gids.contains(&Grh::parse(grh).sgid()))
 }
 
 /// Whether a packet stays in its ring, as the program has yet to post the receive that it needs.
 /// Only the packets of one process wait.
-fn waits_for_receive(core: &mut Core, qps: &mut QpTable, headers: &Headers) -> bool {
+fn waits_for_receive(common: &mut Common, qps: &mut QpTable, headers: &Headers) -> bool {
     let Some(entry) = qps.by_number(headers.bth.dest_qp) else { return false };
     let context = &mut entry.context;
     if context.qp_type.is_reliable() || !transport::consumes_receive(headers.bth.opcode) {
@@ -254,8 +256,8 @@ fn waits_for_receive(core: &mut Core, qps: &mut QpTable, headers: &Headers) -> b
     }
     let has_shared = context
         .srq
-        .and_then(|id| core.objects.srqs.get(id.index()))
+        .and_then(|id| common.objects.srqs.get(id.index()))
         .is_some_and(|srq| !srq.queue.is_empty());
     let has_one = has_shared || !entry.qp.is_starved(headers.bth.opcode);
-    context.waits_for_receive(has_one, core.now)
+    context.waits_for_receive(has_one, common.now)
 }

@@ -52,7 +52,7 @@ impl Engine {
         if change.translation.is_none() && change.pd.is_none() && change.access.is_none() {
             refuse!(Invalid, "rereg_mr: nothing is to change");
         }
-        let Some(mr) = self.core.memory.mrs.get(id) else {
+        let Some(mr) = self.common.memory.mrs.get(id) else {
             refuse!(Invalid, "rereg_mr: there is no region {}", id.handle());
         };
         let (old, old_pd, is_writable) = (mr.access, mr.pd, mr.is_writable);
@@ -101,7 +101,7 @@ impl Engine {
         let is_paged = access.contains(Access::ON_DEMAND);
         let umem = match &change.translation {
             Some((umem, _)) => umem.clone(),
-            None => self.core.memory.mrs.get(id).expect("it was checked").umem.clone(),
+            None => self.common.memory.mrs.get(id).expect("it was checked").umem.clone(),
         };
         // The old pages are charged until they are released: the kernel also pins the new ones
         // first.
@@ -123,7 +123,7 @@ impl Engine {
         if let Some(why) = self.failure() {
             refuse!(Io, "rereg_mr: the device failed meanwhile: {why}");
         }
-        let Some(mr) = self.core.memory.mrs.get_mut(id) else {
+        let Some(mr) = self.common.memory.mrs.get_mut(id) else {
             self.uncharge_pins(pinned);
             refuse!(Invalid, "rereg_mr: the region was deregistered meanwhile");
         };
@@ -142,7 +142,7 @@ impl Engine {
             mr.length = umem.len();
             mr.iova = iova;
             mr.umem = umem;
-            key = self.core.memory.mrs.rekey(id).expect("the region was found above");
+            key = self.common.memory.mrs.rekey(id).expect("the region was found above");
         }
         self.uncharge_pins(let_go);
         self.publish_mr(id);
@@ -151,6 +151,6 @@ impl Engine {
 
     /// The rights of a region, if it exists.
     pub fn mr_access(&self, id: MrId) -> Option<Access> {
-        self.core.memory.mrs.get(id).map(|mr| mr.access)
+        self.common.memory.mrs.get(id).map(|mr| mr.access)
     }
 }

@@ -26,15 +26,15 @@ pub struct Resources {
 impl Engine {
     /// How many objects of each kind there are now.
     pub fn resources(&self) -> Resources {
-        let core = &self.core;
+        let common = &self.common;
         Resources {
-            ctx: core.objects.ctxs.len(),
-            pd: core.objects.pds.len(),
-            cq: core.objects.cqs.len(),
+            ctx: common.objects.ctxs.len(),
+            pd: common.objects.pds.len(),
+            cq: common.objects.cqs.len(),
             qp: self.qps.iter().count(),
-            mr: core.memory.mrs.len(),
-            srq: core.objects.srqs.len(),
-            dm: core.memory.dms.len(),
+            mr: common.memory.mrs.len(),
+            srq: common.objects.srqs.len(),
+            dm: common.memory.dms.len(),
         }
     }
 }

@@ -23,7 +23,7 @@ impl Engine {
     /// The protection domain of a context with that handle.
     #[doc(alias = "ibv_import_pd")]
     pub fn find_pd(&self, ctx: CtxId, handle: u32) -> Result<PdId> {
-        match self.core.objects.pds.get(handle as usize) {
+        match self.common.objects.pds.get(handle as usize) {
             Some(pd) if pd.ctx == ctx => Ok(PdId(handle)),
             _ => refuse!(NotFound, "import_pd: the context has no protection domain {handle}"),
         }
@@ -34,8 +34,8 @@ impl Engine {
     pub fn find_mr(&self, ctx: CtxId, handle: u32) -> Result<(MrInfo, u64)> {
         let id = MrId(handle);
         let is_of_ctx =
-            |pd: PdId| self.core.objects.pds.get(pd.index()).is_some_and(|pd| pd.ctx == ctx);
-        match self.core.memory.mrs.get(id) {
+            |pd: PdId| self.common.objects.pds.get(pd.index()).is_some_and(|pd| pd.ctx == ctx);
+        match self.common.memory.mrs.get(id) {
             Some(mr) if is_of_ctx(mr.pd) => {
                 Ok((MrInfo { id, lkey: mr.key, rkey: mr.key }, mr.length))
             }
@@ -46,7 +46,7 @@ impl Engine {
     /// The device memory of a context with that handle.
     #[doc(alias = "ibv_import_dm")]
     pub fn find_dm(&self, ctx: CtxId, handle: u32) -> Result<DmId> {
-        match self.core.memory.dms.get(handle as usize) {
+        match self.common.memory.dms.get(handle as usize) {
             Some(dm) if dm.ctx == ctx => Ok(DmId(handle)),
             _ => refuse!(NotFound, "import_dm: the context has no device memory {handle}"),
         }

@@ -137,7 +137,7 @@ fn a_region_that_peers_cannot_reach_directly_has_a_reason() {
     let mut nic = rig::nic("regions");
     let mut engine = rig::engine(&nic);
     let objects = rig::Objects::new(&mut engine);
-    let mr = engine.core.memory.mrs.get(objects.mr.id).unwrap();
+    let mr = engine.common.memory.mrs.get(objects.mr.id).unwrap();
     assert_eq!(engine.only_by_ring(objects.mr.id, mr), None);
     let reason = engine.only_by_ring(MrId(1 << 16), mr).unwrap();
     assert!(reason.contains("full"), "{reason}");
@@ -145,7 +145,7 @@ fn a_region_that_peers_cannot_reach_directly_has_a_reason() {
     nic.config.direct = false;
     let mut engine = rig::engine(&nic);
     let objects = rig::Objects::new(&mut engine);
-    let mr = engine.core.memory.mrs.get(objects.mr.id).unwrap();
+    let mr = engine.common.memory.mrs.get(objects.mr.id).unwrap();
     let reason = engine.only_by_ring(objects.mr.id, mr).unwrap();
     assert!(reason.contains("configuration"), "{reason}");
 }

@@ -5,7 +5,7 @@ use transport::env::{Completion, Reason, Rx, Side};
 use transport::tm::{Met, RNDV_BYTES, Rendezvous, TMH_BYTES, Taken, TmInfo};
 
 use super::Engine;
-use super::core::Core;
+use super::common::Common;
 use crate::ids::{CqId, SrqId};
 use crate::objects::tags::{TagList, TagOp, TagOpKind};
 use crate::payload::InPayload;
@@ -33,7 +33,7 @@ impl Engine {
         max_num_tags: u32,
         max_ops: u32,
     ) -> Result<()> {
-        let caps = self.core.nic.attr.tm;
+        let caps = self.common.nic.attr.tm;
         if caps.max_num_tags == 0 {
             refuse!(NotSupported, "create_srq: a NIC of this preset matches no tags");
         }
@@ -59,7 +59,7 @@ impl Engine {
         if self.is_dead() {
             refuse!(Io, "post_srq_ops: the device is gone");
         }
-        let max_sge = self.core.nic.attr.tm.max_sge;
+        let max_sge = self.common.nic.attr.tm.max_sge;
         let Some(list) = &mut self.srq(id)?.tm else {
             refuse!(Invalid, "post_srq_ops: the queue is not one of tag matching");
         };
@@ -96,20 +96,20 @@ impl Engine {
                 completion.flags |= iba::WcFlags::TM_SYNC_REQ;
             }
             let cq = list.cq;
-            self.core.now = self.clock.now();
+            self.common.now = self.clock.now();
             if let Some(handle) = missing {
                 completion.status = WcStatus::TmErr;
                 completion.solicited = true;
                 completion.vendor_err = Reason::NoSuchTag as u32;
-                self.core.explain_no_such_tag(id, op.wr_id, handle);
+                self.common.explain_no_such_tag(id, op.wr_id, handle);
             }
-            self.core.complete_on(cq, Qpn::default(), &completion);
+            self.common.complete_on(cq, Qpn::default(), &completion);
         }
         Ok(added)
     }
 }
 
-impl Core {
+impl Common {
     /// Takes a receive of a shared queue for a message that begins with a packet.
     pub(crate) fn take_srq_for(&mut self, id: SrqId, rx: &Rx<'_, InPayload<'_>>) -> Option<Taken> {
         let opcode = rx.headers.bth.opcode;

@@ -10,17 +10,17 @@ impl Engine {
     /// Makes a window that shows nothing yet, and its key.
     #[doc(alias = "ibv_alloc_mw")]
     pub fn alloc_mw(&mut self, pd: PdId, mw_type: MwType) -> Result<(MwId, u32)> {
-        if self.core.memory.mrs.windows.len() >= self.core.nic.attr.max_mw as usize {
-            refuse!(NoMemory, "alloc_mw: max_mw is {}", self.core.nic.attr.max_mw);
+        if self.common.memory.mrs.windows.len() >= self.common.nic.attr.max_mw as usize {
+            refuse!(NoMemory, "alloc_mw: max_mw is {}", self.common.nic.attr.max_mw);
         }
         let pd_use = self.pd(pd)?.uses.take();
-        Ok(self.core.memory.mrs.windows.add(pd, pd_use, mw_type))
+        Ok(self.common.memory.mrs.windows.add(pd, pd_use, mw_type))
     }
 
     /// Takes a window away, bound or not.
     #[doc(alias = "ibv_dealloc_mw")]
     pub fn dealloc_mw(&mut self, id: MwId) -> Result<()> {
-        if !self.core.memory.mrs.windows.remove(id) {
+        if !self.common.memory.mrs.windows.remove(id) {
             refuse!(Invalid, "dealloc_mw: there is no window {}", id.handle());
         }
         Ok(())
@@ -28,9 +28,9 @@ impl Engine {
 
     /// Refuses what a region may not suffer while a window shows it (`docs/semantics.md` 2.7).
     pub(crate) fn check_unshown(&self, call: &str, mr: MrId) -> Result<()> {
-        if self.core.memory.mrs.windows.shows(mr) {
+        if self.common.memory.mrs.windows.shows(mr) {
             // `rxe_dereg_mr` returns EINVAL; NICs report it as busy, as the specification does.
-            let is_rxe = self.core.nic.config.preset == Preset::Rxe;
+            let is_rxe = self.common.nic.config.preset == Preset::Rxe;
             let kind = if is_rxe { Kind::Invalid } else { Kind::Busy };
             let what = format!("{call}: a memory window is bound to region {}", mr.handle());
             return Err(Refusal::new(kind, what));

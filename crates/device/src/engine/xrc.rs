@@ -11,7 +11,7 @@ use iba::{QpType, Qpn};
 use wire::Headers;
 
 use super::Engine;
-use super::core::Core;
+use super::common::Common;
 use crate::ids::{CqId, CtxId, PdId, QpId, SrqId, XrcdId};
 use crate::objects::EventSource;
 use crate::objects::uses::Uses;
@@ -39,16 +39,16 @@ impl Engine {
             }
         };
         let same = |(_, xrcd): &(usize, &Xrcd)| file.is_some() && xrcd.file == file;
-        let known = self.core.objects.xrcds.iter().find(same).map(|(index, _)| index);
+        let known = self.common.objects.xrcds.iter().find(same).map(|(index, _)| index);
         match known {
             Some(_) if exclusive => refuse!(Invalid, "open_xrcd: O_EXCL, and the domain exists"),
             Some(index) => {
-                self.core.objects.xrcds[index].opens += 1;
+                self.common.objects.xrcds[index].opens += 1;
                 Ok(index.into())
             }
             None if !create => refuse!(NotFound, "open_xrcd: no domain of this file, nor O_CREAT"),
             None => Ok(self
-                .core
+                .common
                 .objects
                 .xrcds
                 .insert(Xrcd { ctx, file, opens: 1, uses: Uses::default() })
@@ -66,13 +66,13 @@ impl Engine {
         }
         xrcd.opens -= 1;
         if xrcd.opens == 0 {
-            self.core.objects.xrcds.remove(id.index());
+            self.common.objects.xrcds.remove(id.index());
         }
         Ok(())
     }
 
     pub(crate) fn xrcd(&mut self, id: XrcdId) -> Result<&mut Xrcd> {
-        match self.core.objects.xrcds.get_mut(id.index()) {
+        match self.common.objects.xrcds.get_mut(id.index()) {
             Some(xrcd) => Ok(xrcd),
             None => refuse!(Invalid, "there is no XRC domain {}", id.handle()),
         }
@@ -107,7 +107,7 @@ impl Engine {
             };
             context.others.remove(at).0
         };
-        if let Some(ctx) = self.core.objects.ctxs.get_mut(ctx.index()) {
+        if let Some(ctx) = self.common.objects.ctxs.get_mut(ctx.index()) {
             let source = EventSource::Qp(id);
             ctx.events.remove(|event| event.source == source && event.cookie == cookie);
         }
@@ -138,7 +138,7 @@ impl Engine {
     }
 }
 
-impl Core {
+impl Common {
     /// Lets a receiving QP of XRC work for the shared queue that a request names. False if there is
     /// none in its domain.
     pub(crate) fn select_srq(&self, context: &mut QpContext, headers: &Headers) -> bool {

@@ -147,7 +147,7 @@ impl<'a> Background<'a> {
                 self.is_watching = false;
             }
             // It has polled for as long as the thread slept, and a promise taken back costs many.
-            engine.core.out.shm.doorbell().inspect(|bell| bell.set_polling());
+            engine.common.out.shm.doorbell().inspect(|bell| bell.set_polling());
         }
         if acks_waited { Mode::Watching } else { Mode::Polled }
     }
@@ -162,12 +162,12 @@ impl<'a> Background<'a> {
         if !self.is_watching {
             self.is_watching = engine.receivers.udp.watch(&self.shared.waits);
         }
-        engine.core.out.shm.doorbell().inspect(|bell| bell.drain());
+        engine.common.out.shm.doorbell().inspect(|bell| bell.drain());
         self.take_turns(engine, woken);
         if self.is_stream(engine) && self.linger(engine) {
             return Mode::Lingering;
         }
-        engine.core.out.shm.doorbell().inspect(|bell| bell.set_sleeping());
+        engine.common.out.shm.doorbell().inspect(|bell| bell.set_sleeping());
         // What came between the last look and the flag has not rung.
         if engine.progress(Turn::Again) || engine.has_ready() {
             // All else wants a look now and then, however much comes.
@@ -200,7 +200,7 @@ impl<'a> Background<'a> {
 
     /// Whether datagrams came as of a stream since this was last asked.
     fn is_stream(&mut self, engine: &Engine) -> bool {
-        let taken = engine.core.counters.rx_udp_packets;
+        let taken = engine.common.counters.rx_udp_packets;
         taken.wrapping_sub(mem::replace(&mut self.taken, taken)) >= STREAM
     }
 
@@ -228,7 +228,7 @@ impl<'a> Background<'a> {
                 break;
             }
         }
-        self.taken = engine.core.counters.rx_udp_packets;
+        self.taken = engine.common.counters.rx_udp_packets;
         goes_on
     }
 

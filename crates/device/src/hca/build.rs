@@ -16,7 +16,7 @@ use crate::clock::Clock;
 use crate::counters::Counters;
 use crate::engine::Engine;
 use crate::engine::cm::CmService;
-use crate::engine::core::Core;
+use crate::engine::common::Common;
 use crate::memory::Memory;
 use crate::memory::faults::Faults;
 use crate::nic::NicInfo;
@@ -72,7 +72,7 @@ pub(crate) fn build_engine(nic: &NicInfo, waits: &Arc<Waits>) -> Result<Engine> 
     let shm = Peers::new(claim, config.ring_size as usize, table, Arc::clone(waits));
     // Who records packets or tampers with them does so with those that are sent the usual way.
     let tx_sockets = TxSockets::new(observers.is_none());
-    let core = Core {
+    let common = Common {
         nic: Nic { attr: DeviceAttr::new(config, guid), config: config.clone(), port, vf },
         now: Time::default(),
         now_is_stale: false,
@@ -100,6 +100,6 @@ pub(crate) fn build_engine(nic: &NicInfo, waits: &Arc<Waits>) -> Result<Engine> 
     // Numbers that a process with this VF used shortly before rest, and nobody can tell the next
     // one.
     let start = random() as u32;
-    let cm = CmService::new(&core.nic, waits);
-    Ok(Engine::new(core, QpTable::new(vf, start), receivers, cm, clock))
+    let cm = CmService::new(&common.nic, waits);
+    Ok(Engine::new(common, QpTable::new(vf, start), receivers, cm, clock))
 }

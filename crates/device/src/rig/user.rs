@@ -21,7 +21,7 @@ pub(crate) fn as_another_user<R: Send>(body: impl FnOnce() -> R + Send) -> R {
 pub(crate) fn stranger(nic: &NicInfo, vf: u16) -> Engine {
     as_another_user(|| {
         let mut engine = super::engine(nic);
-        engine.core.out.shm.prepare(vf);
+        engine.common.out.shm.prepare(vf);
         engine
     })
 }

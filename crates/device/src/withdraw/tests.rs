@@ -23,7 +23,7 @@ impl Scene {
     fn new(test: &str) -> Self {
         Self::with(test, |nic, vf| {
             let mut peer = rig::engine(nic);
-            peer.core.out.shm.prepare(vf);
+            peer.common.out.shm.prepare(vf);
             peer
         })
     }
@@ -32,7 +32,7 @@ impl Scene {
         let nic = rig::nic(test);
         let hca = Hca::start(&nic).expect("a VF is free");
         let objects = Objects::new(&mut hca.lock());
-        let vf = hca.lock().core.nic.vf;
+        let vf = hca.lock().common.nic.vf;
         let mut peer = peer(&nic, vf);
         while hca.lock().receivers.shm.len() == 0 {
             run(&mut [&mut peer]);
@@ -42,7 +42,7 @@ impl Scene {
 
     /// The peer begins a copy.
     fn hold(&mut self, key: u32) {
-        self.peer.core.out.shm.hold(self.vf, key);
+        self.peer.common.out.shm.hold(self.vf, key);
     }
 
     /// Runs `call`, which must wait for the copy that the peer has begun, and checks that meanwhile
@@ -81,9 +81,9 @@ fn only_the_deregistering_thread_waits_for_a_stopped_peer() {
     let mr = scene.objects.mr;
     scene.hold(mr.rkey);
     scene.waits(
-        move |engine| engine.core.memory.mrs.get(mr.id).is_none(),
+        move |engine| engine.common.memory.mrs.get(mr.id).is_none(),
         move |hca| hca.dereg_mr(mr.id).expect("a region"),
-        |peer, vf| peer.core.out.shm.free(vf),
+        |peer, vf| peer.common.out.shm.free(vf),
     );
 }
 
@@ -93,10 +93,10 @@ fn a_peer_that_copies_something_else_now_is_not_waited_for() {
     let mr = scene.objects.mr;
     scene.hold(mr.rkey);
     scene.waits(
-        move |engine| engine.core.memory.mrs.get(mr.id).is_none(),
+        move |engine| engine.common.memory.mrs.get(mr.id).is_none(),
         move |hca| hca.dereg_mr(mr.id).expect("a region"),
         // Even for the same key: it finds the entry dead.
-        move |peer, vf| peer.core.out.shm.hold(vf, mr.rkey),
+        move |peer, vf| peer.common.out.shm.hold(vf, mr.rkey),
     );
 }
 
@@ -106,7 +106,7 @@ fn a_peer_that_died_is_not_waited_for() {
     let mr = scene.objects.mr;
     scene.hold(mr.rkey);
     scene.waits(
-        move |engine| engine.core.memory.mrs.get(mr.id).is_none(),
+        move |engine| engine.common.memory.mrs.get(mr.id).is_none(),
         move |hca| hca.dereg_mr(mr.id).expect("a region"),
         |peer, _vf| *peer = rig::engine(&rig::nic("withdraw-other")),
     );
@@ -129,13 +129,13 @@ fn a_region_is_changed_when_the_copy_is_over() {
     let (old, new) = (scene.objects.pd, scene.hca.lock().alloc_pd(scene.objects.ctx).expect("one"));
     let change = Rereg { pd: Some(new), ..Rereg::default() };
     scene.waits(
-        move |engine| engine.core.objects.pds[new.index()].uses.count() == 1,
+        move |engine| engine.common.objects.pds[new.index()].uses.count() == 1,
         move |hca| {
             let changed = hca.rereg_mr(mr.id, change).expect("a region");
             assert_eq!(changed.rkey, mr.rkey, "the same memory keeps its keys");
-            assert_eq!(hca.lock().core.objects.pds[old.index()].uses.count(), 0);
+            assert_eq!(hca.lock().common.objects.pds[old.index()].uses.count(), 0);
         },
-        |peer, vf| peer.core.out.shm.free(vf),
+        |peer, vf| peer.common.out.shm.free(vf),
     );
 }
 
@@ -145,7 +145,7 @@ fn taking_a_qp_away_waits_for_the_copies_of_its_peer() {
     let (qp, _) = {
         let mut engine = scene.hca.lock();
         let made = scene.objects.qp(&mut engine, QpType::Rc);
-        let theirs = iba::Qpn::new(u32::from(scene.peer.core.nic.vf) << 14 | 100);
+        let theirs = iba::Qpn::new(u32::from(scene.peer.common.nic.vf) << 14 | 100);
         to_rts(&mut engine, made.0, QpType::Rc, &scene.nic, theirs);
         made
     };
@@ -153,7 +153,7 @@ fn taking_a_qp_away_waits_for_the_copies_of_its_peer() {
     scene.waits(
         move |engine| engine.query_qp(qp).is_err(),
         move |hca| hca.destroy_qp(qp).expect("a QP"),
-        |peer, vf| peer.core.out.shm.free(vf),
+        |peer, vf| peer.common.out.shm.free(vf),
     );
 }
 

@@ -42,7 +42,7 @@ impl Engine {
         if self.is_husk() {
             refuse!(Io, "the device is the parent's: it was opened before a fork");
         }
-        self.core.now = self.clock.now();
+        self.common.now = self.clock.now();
         Ok(())
     }
 
@@ -85,7 +85,7 @@ impl Engine {
             refuse!(
                 AddressNotAvailable,
                 "bind: {ip} is not an address of {}",
-                self.core.nic.port.netdev
+                self.common.nic.port.netdev
             );
         }
         let bound = Bound {
@@ -115,7 +115,7 @@ impl Engine {
     }
 
     fn own_addresses(&self) -> Vec<IpAddr> {
-        self.core.nic.port.gids.iter().map(|gid| gid.to_ip()).collect()
+        self.common.nic.port.gids.iter().map(|gid| gid.to_ip()).collect()
     }
 
     /// Takes requests from now on. `backlog` is how many may wait for [`Engine::cm_taken`], at
@@ -164,7 +164,7 @@ impl Engine {
     /// [`Kind::AddressNotAvailable`] if `from` is not one of the device's or of another family than
     /// `to`.
     pub fn cm_path(&self, from: Option<IpAddr>, to: IpAddr) -> Result<Path> {
-        self.core.path(from, to)
+        self.common.path(from, to)
     }
 
     /// Gives an endpoint its peer's address, binds it to a free port if it is not bound, and finds
@@ -185,7 +185,7 @@ impl Engine {
             refuse!(Invalid, "resolve: endpoint {} is {:?}", id.handle(), endpoint.role);
         }
         let source = endpoint.local.or(from);
-        let path = self.core.path(source.map(|addr| addr.ip()), to.ip())?;
+        let path = self.common.path(source.map(|addr| addr.ip()), to.ip())?;
         if self.cm.get(id)?.local.is_none() {
             let addr = SocketAddr::new(path.sgid.to_ip(), from.map_or(0, |addr| addr.port()));
             self.cm_bind(id, addr, BindOptions::default())?;

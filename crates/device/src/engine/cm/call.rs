@@ -57,7 +57,7 @@ impl Engine {
             response_timeout: endpoint.timeouts.response_timeout,
             max_retries: endpoint.timeouts.max_retries,
         };
-        let now = self.core.now;
+        let now = self.common.now;
         let conn = if spec.qp_type == QpType::Ud {
             let req = SidrReqParam { peer, service_id, patience, private_data };
             self.cm.cm.resolve(now, &req)
@@ -116,7 +116,7 @@ impl Engine {
     pub fn cm_accept(&mut self, id: CmId, param: &ConnParam) -> Result<()> {
         self.cm_alive()?;
         let conn = self.cm.conn(id, "accept")?;
-        let now = self.core.now;
+        let now = self.common.now;
         let endpoint = self.cm.get(id)?;
         let accepted = if endpoint.spec.qp_type == QpType::Ud {
             let qkey = if param.qkey == QKey(0) { UDP_QKEY } else { param.qkey };
@@ -162,7 +162,7 @@ impl Engine {
     ) -> Result<()> {
         self.cm_alive()?;
         let conn = self.cm.conn(id, "reject")?;
-        let now = self.core.now;
+        let now = self.common.now;
         let rejected = if self.cm.get(id)?.spec.qp_type == QpType::Ud {
             let rep = SidrRepParam {
                 status: SidrStatus::REJECT,
@@ -230,7 +230,7 @@ impl Engine {
             return Ok(());
         }
         let conn = self.cm.conn(id, "disconnect")?;
-        let now = self.core.now;
+        let now = self.common.now;
         let done = match self.cm.cm.state(conn) {
             Some(State::Established) => self.cm.cm.disconnect(now, conn, &[]),
             Some(State::DreqRcvd) => self.cm.cm.confirm_disconnect(now, conn, &[]),
@@ -249,7 +249,7 @@ impl Engine {
     /// [`Kind::NotFound`] if there is no such endpoint.
     #[doc(alias = "rdma_destroy_id")]
     pub fn cm_destroy(&mut self, id: CmId) -> Result<()> {
-        self.core.now = self.clock.now();
+        self.common.now = self.clock.now();
         let role = self.cm.get(id)?.role;
         self.cm.endpoints.remove(&id);
         let super::CmService { ports, directory, .. } = &mut self.cm;
@@ -263,7 +263,7 @@ impl Engine {
             }
             Role::Conn(conn) => {
                 self.cm.by_conn.remove(&conn);
-                let now = self.core.now;
+                let now = self.common.now;
                 self.cm.cm.destroy(now, conn);
             }
             Role::Idle | Role::Over => {}
@@ -314,7 +314,7 @@ impl Engine {
             refuse!(Invalid, "endpoint {} does not know its peer's QP", id.handle());
         };
         let is_reliable = endpoint.spec.qp_type.is_reliable();
-        let most = u8::try_from(self.core.nic.attr.max_qp_rd_atom).unwrap_or(u8::MAX);
+        let most = u8::try_from(self.common.nic.attr.max_qp_rd_atom).unwrap_or(u8::MAX);
         match state {
             QpState::Rtr => {
                 attr.av = Av {

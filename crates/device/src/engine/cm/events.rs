@@ -106,7 +106,7 @@ impl Engine {
     }
 
     fn request(&mut self, listener: ListenId, conn: CommId, from: Peer, (req, ece): (&Req, Ece)) {
-        let path = self.core.path_of_req(&from, req);
+        let path = self.common.path_of_req(&from, req);
         let qp_type = self.cm.cm.qp_info(conn).map_or(QpType::Rc, |info| info.qp_type);
         let param = ConnParam {
             private_data: req.private_data[CmaHeader::LEN..].to_vec(),
@@ -126,7 +126,7 @@ impl Engine {
     }
 
     fn service_request(&mut self, listener: ListenId, conn: CommId, from: Peer, req: &SidrReq) {
-        let path = self.core.path_between(from.local, from.remote);
+        let path = self.common.path_between(from.local, from.remote);
         let private_data = req.private_data[CmaHeader::LEN..].to_vec();
         let param = ConnParam { private_data, ..ConnParam::default() };
         let addresses = addresses(req.service_id, &req.private_data);
@@ -143,7 +143,7 @@ impl Engine {
         addresses: Option<(SocketAddr, SocketAddr)>,
         param: ConnParam,
     ) {
-        let now = self.core.now;
+        let now = self.common.now;
         let found = self.cm.by_listener.get(&listener);
         let found = found.and_then(|id| Some((*id, self.cm.endpoints.get(id)?)));
         let Some((listener, of)) = found else {

@@ -18,13 +18,13 @@ use crate::carrier::About;
 use crate::carrier::shm::record::Record;
 use crate::carrier::shm::{Forwarded, PushError};
 use crate::engine::Engine;
-use crate::engine::core::Core;
+use crate::engine::common::Common;
 use crate::mad::Arrived;
 use crate::payload::InPayload;
 
 /// Datagrams for QP 1 that wait to be processed.
 const MAX_ARRIVED: usize = 2048;
-impl Core {
+impl Common {
     /// Takes a packet for QP 1. Of one that came from the socket, `whole` is the datagram.
     pub(crate) fn arrive_at_gsi(
         &mut self,
@@ -82,8 +82,8 @@ impl Engine {
     /// Acts on the datagrams that arrived for QP 1.
     pub(super) fn handle_arrived(&mut self) {
         // Those that wait for an answer go to the end again: each is processed once.
-        for _ in 0..self.core.gsi.len() {
-            let Some(arrived) = self.core.gsi.pop_front() else { break };
+        for _ in 0..self.common.gsi.len() {
+            let Some(arrived) = self.common.gsi.pop_front() else { break };
             let Some(arrived) = self.pass_on(arrived) else { continue };
             let Some(arrived) = self.wait_for_listener(arrived) else { continue };
             self.take_mad(arrived);
@@ -92,9 +92,9 @@ impl Engine {
 
     /// Acts on a datagram that is ours, whatever a fault plan has for it.
     pub(crate) fn handle_mad(&mut self, arrived: &Arrived) {
-        let (now, from) = (self.core.now, arrived.from);
+        let (now, from) = (self.common.now, arrived.from);
         if let Err(ignored) = self.cm.cm.handle(now, from, &arrived.mad[..]) {
-            self.core.counters.cm_ignored += 1;
+            self.common.counters.cm_ignored += 1;
             tracing::debug!(target: "peerdma::cm", ?from, "ignored: {ignored}");
         }
     }
@@ -102,14 +102,14 @@ impl Engine {
     /// Passes a datagram of the wire on to its process. Gives it back if it is ours.
     pub(super) fn pass_on(&mut self, arrived: Arrived) -> Option<Arrived> {
         let Some((about, bytes)) = &arrived.whole else { return Some(arrived) };
-        let vf = self.core.nic.vf;
+        let vf = self.common.nic.vf;
         let Some((route, id)) = route_of(&arrived.mad) else { return Some(arrived) };
         match self.cm.target(vf, arrived.from.remote, route, id) {
             Target::Vf(target) if target != vf => {
-                let forwarded = self.core.out.shm.forward(self.core.now, target, about, bytes);
+                let forwarded = self.common.out.shm.forward(self.common.now, target, about, bytes);
                 match forwarded {
-                    Forwarded::Yes => self.core.counters.forwarded_packets += 1,
-                    Forwarded::NoRoom => self.core.counters.dropped_packets += 1,
+                    Forwarded::Yes => self.common.counters.forwarded_packets += 1,
+                    Forwarded::NoRoom => self.common.counters.dropped_packets += 1,
                     // A connection of a process that died: a peer that asks for its end is answered
                     // in its place.
                     Forwarded::NoSuchProcess => return Some(arrived),
@@ -121,7 +121,7 @@ impl Engine {
                 if self.cm.mads.waiting.len() >= MAX_UNSENT {
                     // The oldest waits for a process that does not answer.
                     self.cm.mads.waiting.pop_front();
-                    self.core.counters.dropped_packets += 1;
+                    self.common.counters.dropped_packets += 1;
                 }
                 self.cm.mads.waiting.push_back(arrived);
                 None
@@ -145,12 +145,12 @@ impl Engine {
     /// Sends one datagram. False if it has to wait.
     pub(crate) fn send_mad(&mut self, mut transmit: Transmit) -> bool {
         let peer = transmit.peer;
-        let own = self.core.nic.vf;
-        if self.core.is_port_down() {
-            self.core.counters.injected_faults += 1;
+        let own = self.common.nic.vf;
+        if self.common.is_port_down() {
+            self.common.counters.injected_faults += 1;
             return true;
         }
-        if !self.core.nic.port.gids.contains(&peer.remote) || self.core.nic.config.force_udp {
+        if !self.common.nic.port.gids.contains(&peer.remote) || self.common.nic.config.force_udp {
             return self.send_to_wire(transmit);
         }
         let target = match peer.via {
@@ -190,14 +190,14 @@ impl Engine {
         }
         // An answer to one of our own, or a request for a listener of ours. A request that is
         // refused since there is none was never sent.
-        if !self.core.is_plain() && matches!(target, Target::Vf(_)) {
+        if !self.common.is_plain() && matches!(target, Target::Vf(_)) {
             let (av, headers) = (self.gsi_av(&transmit), gsi_headers(self.cm.next_psn()));
-            self.core.record_mad(&av, &headers, &transmit.mad[..]);
+            self.common.record_mad(&av, &headers, &transmit.mad[..]);
         }
         transmit.peer.via = Some(own);
         let from = ::cm::Peer { local: peer.remote, remote: peer.local, via: Some(own) };
-        if self.core.gsi.len() < MAX_ARRIVED {
-            self.core.gsi.push_back(Arrived { from, mad: transmit.mad, whole: None });
+        if self.common.gsi.len() < MAX_ARRIVED {
+            self.common.gsi.push_back(Arrived { from, mad: transmit.mad, whole: None });
         }
         true
     }
@@ -205,7 +205,7 @@ impl Engine {
     fn send_to_process(&mut self, vf: u16, transmit: &Transmit) -> Result<(), PushError<()>> {
         let av = self.gsi_av(transmit);
         let headers = gsi_headers(self.cm.next_psn());
-        let grh = self.core.grh(&av, &headers, LEN as u32);
+        let grh = self.common.grh(&av, &headers, LEN as u32);
         let record = Record {
             headers: &headers,
             length: LEN as u32,
@@ -214,12 +214,12 @@ impl Engine {
             source: Qpn::GSI,
         };
         let pushed = self
-            .core
+            .common
             .out
             .shm
             .push(vf, &record, |room| room.copy_from(&transmit.mad[..]).map_err(|_| ()));
-        if pushed.is_ok() && !self.core.is_plain() {
-            self.core.record_mad(&av, &headers, &transmit.mad[..]);
+        if pushed.is_ok() && !self.common.is_plain() {
+            self.common.record_mad(&av, &headers, &transmit.mad[..]);
         }
         pushed.map(|_| ())
     }
@@ -233,7 +233,7 @@ impl Engine {
                 Ok(())
             };
             let pushed =
-                self.core.out.udp.push(transmit.peer.local, &av, &headers, LEN as u32, fill);
+                self.common.out.udp.push(transmit.peer.local, &av, &headers, LEN as u32, fill);
             if pushed.is_ok() {
                 return true;
             }
@@ -244,7 +244,7 @@ impl Engine {
     }
 
     fn gsi_av(&self, transmit: &Transmit) -> Av {
-        let index = self.core.nic.port.gids.iter().position(|gid| *gid == transmit.peer.local);
+        let index = self.common.nic.port.gids.iter().position(|gid| *gid == transmit.peer.local);
         Av {
             dgid: transmit.peer.remote,
             sgid_index: index.unwrap_or(0) as u8,

@@ -32,9 +32,9 @@ const ROUNDS: usize = 16;
 impl Engine {
     /// Does what is due: datagrams in, timers, events out, datagrams out.
     pub(crate) fn run_cm(&mut self) -> bool {
-        let now = self.core.now;
+        let now = self.common.now;
         let is_due = self.cm.next_deadline().is_some_and(|at| at <= now);
-        if self.core.gsi.is_empty() && self.cm.mads.unsent.is_empty() && !is_due {
+        if self.common.gsi.is_empty() && self.cm.mads.unsent.is_empty() && !is_due {
             return false;
         }
         if is_due {
@@ -52,11 +52,11 @@ impl Engine {
     fn settle_cm(&mut self) -> bool {
         let mut moved = false;
         for _ in 0..ROUNDS {
-            moved |= !self.core.gsi.is_empty();
+            moved |= !self.common.gsi.is_empty();
             self.handle_arrived();
             self.deliver_cm_events();
             moved |= self.send_mads();
-            if self.core.gsi.is_empty() {
+            if self.common.gsi.is_empty() {
                 break;
             }
         }
@@ -73,7 +73,7 @@ impl Engine {
     pub(crate) fn poll_directory(&mut self) {
         let Some(directory) = &mut self.cm.directory else { return };
         if directory.poll() {
-            self.core.gsi.extend(self.cm.mads.waiting.drain(..));
+            self.common.gsi.extend(self.cm.mads.waiting.drain(..));
         }
     }
 
@@ -81,9 +81,9 @@ impl Engine {
     pub(crate) fn cm_peers_gone(&mut self, vfs: &[u16]) {
         // Their last messages are still in the queue.
         self.handle_arrived();
-        let now = self.core.now;
+        let now = self.common.now;
         for vf in vfs {
-            for gid in &self.core.nic.port.gids {
+            for gid in &self.common.nic.port.gids {
                 self.cm.cm.peer_gone(now, *gid, *vf);
             }
         }

@@ -6,7 +6,7 @@ use ::cm::Peer;
 use iba::{Gid, Mtu};
 
 use crate::cm::Path;
-use crate::engine::core::Core;
+use crate::engine::common::Common;
 use crate::refusal::{Result, refuse};
 
 /// How long a packet lives on Ethernet: `4.096 us * 2^16` is 0.27 s (the kernel's
@@ -14,7 +14,7 @@ use crate::refusal::{Result, refuse};
 pub(super) const PACKET_LIFE_TIME: u8 = 16;
 const HOP_LIMIT: u8 = 64;
 
-impl Core {
+impl Common {
     /// The way to `to`, from `from` or any suitable address of the port.
     pub(super) fn path(&self, from: Option<IpAddr>, to: IpAddr) -> Result<Path> {
         let own = || self.nic.port.gids.iter().map(|gid| gid.to_ip());

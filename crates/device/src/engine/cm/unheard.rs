@@ -33,7 +33,7 @@ impl Engine {
         if self.cm.cm.has_listener(service, dst) || unheard.waiting.len() >= MAX {
             return Some(arrived);
         }
-        let now = self.core.now;
+        let now = self.common.now;
         unheard.waiting.push_back((now + PATIENCE, arrived));
         unheard.look_at.get_or_insert(now + LOOK);
         None
@@ -41,7 +41,7 @@ impl Engine {
 
     /// Checks whether a process listens by now, and refuses requests that waited long enough.
     pub(super) fn look_for_listeners(&mut self) {
-        let now = self.core.now;
+        let now = self.common.now;
         if self.cm.mads.unheard.look_at.is_none_or(|at| at > now) {
             return;
         }
@@ -55,7 +55,7 @@ impl Engine {
                 continue;
             }
             let Some(arrived) = self.pass_on(arrived) else { continue };
-            let own = self.core.nic.vf;
+            let own = self.common.nic.vf;
             let from = arrived.from;
             if arrived.whole.is_some() || from.via != Some(own) {
                 self.cm.mads.unheard.waiting.push_back((until, arrived));

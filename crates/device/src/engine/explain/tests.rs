@@ -38,14 +38,14 @@ impl Lonely {
     /// The part of every sentence about where the request went (`to`) or the message came from
     /// (`from`).
     fn line(&self, way: &str) -> String {
-        let Nic { port, config, .. } = &self.engine.core.nic;
+        let Nic { port, config, .. } = &self.engine.common.nic;
         let (qpn, own, udp) = (self.qpn, port.gids[0].to_ip(), config.udp_port);
         format!("QP {qpn} {way} QP 0x00a0b3 at 127.0.0.2 (UDP port {udp} from {own}, sgid_index 0)")
     }
 
     fn words(&self, account: &Account) -> String {
         let entry = self.engine.qps.get(self.qp).expect("it lives");
-        words(&self.engine.core, &entry.context, account)
+        words(&self.engine.common, &entry.context, account)
     }
 }
 
@@ -203,7 +203,7 @@ fn told(reason: Reason, udp_port: u16) -> Option<(Account, &'static str, String)
 #[test]
 fn every_reason_has_a_sentence_with_all_that_is_known() {
     let lonely = Lonely::new("explain-all");
-    let udp_port = lonely.engine.core.nic.config.udp_port;
+    let udp_port = lonely.engine.common.nic.config.udp_port;
     for reason in Reason::ALL {
         let Some((account, what, how)) = told(reason, udp_port) else { continue };
         let way = if account.side == Side::Send { "to" } else { "from" };
@@ -252,9 +252,9 @@ fn a_flushed_request_has_a_sentence_whether_another_failed_or_not() {
     assert_eq!(why, said);
 
     let mut fail = |account: &Account| {
-        let Engine { core, qps, .. } = &mut lonely.engine;
+        let Engine { common, qps, .. } = &mut lonely.engine;
         let context = &mut qps.get_mut(lonely.qp).expect("it lives").context;
-        QpEnv::new(core, context).explain(account);
+        QpEnv::new(common, context).explain(account);
         lonely.engine.explain(lonely.qpn, wc.wr_id, wc.status).expect("a sentence")
     };
     let harmless = received(WcStatus::TmRndvIncomplete, Reason::RendezvousTooLong);

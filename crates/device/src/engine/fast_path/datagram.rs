@@ -5,7 +5,7 @@ use transport::FastPacket;
 use transport::env::{Source, TransmitError};
 use zerocopy::IntoBytes;
 
-use super::super::core::Core;
+use super::super::common::Common;
 use super::super::env::QpEnv;
 use crate::carrier::About;
 use crate::carrier::fast_path::{headers, read_datagram};
@@ -20,7 +20,7 @@ use crate::qp::QpTable;
 /// was neither marked nor forwarded.
 #[inline]
 pub(in super::super) fn deliver_fast(
-    core: &mut Core,
+    common: &mut Common,
     qps: &mut QpTable,
     about: &About,
     datagram: &[u8],
@@ -32,8 +32,8 @@ pub(in super::super) fn deliver_fast(
     if !is_from_peer || about.dst.ip().is_multicast() {
         return None;
     }
-    let (id, now, length) = (context.id, core.now, payload.len() as u32);
-    let env = &mut QpEnv::new(core, context);
+    let (id, now, length) = (context.id, common.now, payload.len() as u32);
+    let env = &mut QpEnv::new(common, context);
     let is_taken = entry.qp.handle_fast(env, now, packet, &InPayload::Bytes(payload), length);
     is_taken.then_some(id)
 }
@@ -52,7 +52,7 @@ impl QpEnv<'_, '_> {
         let (words, size) = headers(packet, dest, length);
         let traffic_class = self.traffic_class_of_any(self.context.av.traffic_class);
         let av = Av { traffic_class, ..self.context.av };
-        let Core { out, memory, nic, .. } = &mut *self.core;
+        let Common { out, memory, nic, .. } = &mut *self.common;
         let (mrs, port) = (&memory.mrs, &nic.port);
         // The long way says what becomes of it.
         let sgid = port.gids.get(usize::from(av.sgid_index)).ok_or(TransmitError::Blocked)?;

@@ -13,7 +13,7 @@ use transport::env::{Rx, Skipped, Source, To, TransmitError};
 use wire::Headers;
 
 use crate::engine::Engine;
-use crate::engine::core::Core;
+use crate::engine::common::Common;
 use crate::engine::env::QpEnv;
 use crate::ids::QpId;
 use crate::observe::plan::{AGAIN, Held, MAX_HELD, Rest};
@@ -48,13 +48,13 @@ impl QpEnv<'_, '_> {
         source: Source<'_>,
         skipped: Skipped,
     ) -> Result<(), TransmitError> {
-        let now = self.core.now;
+        let now = self.common.now;
         let (qpn, psn, opcode) = (self.context.qpn, headers.bth.psn, headers.bth.opcode);
-        let Some(plan) = self.core.plan() else {
+        let Some(plan) = self.common.plan() else {
             return self.transmit_recorded(to, headers, &source, skipped);
         };
         if plan.is_port_down() {
-            self.core.counters.dropped_packets += 1;
+            self.common.counters.dropped_packets += 1;
             return Ok(());
         }
         let id = (qpn, psn, opcode);
@@ -95,22 +95,22 @@ impl QpEnv<'_, '_> {
                     let rest = Rest::Out { id: self.context.id, av, skipped };
                     let (way, headers) = (Way::Out, *headers);
                     let held = Held { qpn, way, due: now, behind: 0, headers, bytes, rest };
-                    if let Some(plan) = self.core.plan() {
+                    if let Some(plan) = self.common.plan() {
                         plan.hold(now, verdict, held);
                     }
-                    self.core.counters.injected_faults += 1;
+                    self.common.counters.injected_faults += 1;
                     return Ok(());
                 }
             }
             _ => self.transmit_recorded(to, headers, &source, skipped),
         };
-        let Some(plan) = self.core.plan() else { return done };
+        let Some(plan) = self.common.plan() else { return done };
         if done.is_err() {
             plan.undone = Some((id, verdict));
         } else {
             plan.overtake(now, qpn, Way::Out);
         }
-        self.core.counters.injected_faults += u64::from(verdict != Verdict::Pass && !is_again);
+        self.common.counters.injected_faults += u64::from(verdict != Verdict::Pass && !is_again);
         done
     }
 
@@ -125,7 +125,7 @@ impl QpEnv<'_, '_> {
     ) -> Result<(), TransmitError> {
         if self.route_of(to, headers.bth.dest_qp).is_udp() {
             self.transmit_recorded(to, headers, source, skipped)?;
-            self.core.out.udp.spoil_last();
+            self.common.out.udp.spoil_last();
         }
         Ok(())
     }
@@ -134,64 +134,64 @@ impl QpEnv<'_, '_> {
 /// Gives a packet to its receiver under a plan.
 #[cold]
 pub(super) fn deliver_by_plan(
-    core: &mut Core,
+    common: &mut Common,
     qps: &mut QpTable,
     to: Receiver,
     rx: &Rx<'_, InPayload<'_>>,
 ) -> Option<QpId> {
-    let now = core.now;
-    let Some(plan) = core.plan() else { return to.give(core, qps, rx) };
+    let now = common.now;
+    let Some(plan) = common.plan() else { return to.give(common, qps, rx) };
     if plan.is_port_down() {
-        core.counters.dropped_packets += 1;
+        common.counters.dropped_packets += 1;
         return None;
     }
     let Some((qp, qpn)) = to.find(qps, rx.headers.bth.dest_qp) else {
-        return to.give(core, qps, rx);
+        return to.give(common, qps, rx);
     };
     let (opcode, psn) = (rx.headers.bth.opcode, rx.headers.bth.psn);
     let verdict = plan.judge(now, &Packet { way: Way::In, opcode, qp, qpn, psn });
     let is_full = plan.held.len() >= MAX_HELD;
-    core.counters.injected_faults += u64::from(verdict != Verdict::Pass);
+    common.counters.injected_faults += u64::from(verdict != Verdict::Pass);
     let delivered = match verdict {
         Verdict::Drop => return None,
         Verdict::Corrupt => {
-            core.counters.rx_icrc_encapsulated += 1;
+            common.counters.rx_icrc_encapsulated += 1;
             return None;
         }
         Verdict::Duplicate => {
-            let first = to.give(core, qps, rx);
-            to.give(core, qps, rx).or(first)
+            let first = to.give(common, qps, rx);
+            to.give(common, qps, rx).or(first)
         }
         Verdict::Junk => {
             let mut bytes = rx.payload.to_vec();
             spoil(&mut bytes);
-            to.give(core, qps, &Rx { payload: &InPayload::Bytes(&bytes), ..*rx })
+            to.give(common, qps, &Rx { payload: &InPayload::Bytes(&bytes), ..*rx })
         }
-        Verdict::Mark => to.give(core, qps, &Rx { marked: true, ..*rx }),
+        Verdict::Mark => to.give(common, qps, &Rx { marked: true, ..*rx }),
         Verdict::Delay(_) | Verdict::Reorder(_) if !is_full => {
             let rest =
                 Rest::In { to, skipped: rx.skipped, grh: rx.grh.copied(), marked: rx.marked };
             let (bytes, headers) = (rx.payload.to_vec(), *rx.headers);
             let held = Held { qpn, way: Way::In, due: now, behind: 0, headers, bytes, rest };
-            if let Some(plan) = core.plan() {
+            if let Some(plan) = common.plan() {
                 plan.hold(now, verdict, held);
             }
             return None;
         }
         Verdict::NotReady | Verdict::Refuse => {
-            if let Some(plan) = core.plan() {
+            if let Some(plan) = common.plan() {
                 (plan.withholds, plan.refuses) =
                     (verdict == Verdict::NotReady, verdict == Verdict::Refuse);
             }
-            let delivered = to.give(core, qps, rx);
-            if let Some(plan) = core.plan() {
+            let delivered = to.give(common, qps, rx);
+            if let Some(plan) = common.plan() {
                 (plan.withholds, plan.refuses) = (false, false);
             }
             delivered
         }
-        Verdict::Pass | Verdict::Delay(_) | Verdict::Reorder(_) => to.give(core, qps, rx),
+        Verdict::Pass | Verdict::Delay(_) | Verdict::Reorder(_) => to.give(common, qps, rx),
     };
-    if let Some(plan) = core.plan() {
+    if let Some(plan) = common.plan() {
         plan.overtake(now, qpn, Way::In);
     }
     delivered
@@ -201,8 +201,8 @@ impl Engine {
     /// Does what the plan has for this time. Says whether that was anything.
     #[cold]
     pub(super) fn run_plan(&mut self) -> bool {
-        let now = self.core.now;
-        let Some(plan) = self.core.plan() else { return false };
+        let now = self.common.now;
+        let Some(plan) = self.common.plan() else { return false };
         if plan.deadline().is_none_or(|at| at > now) {
             return false;
         }
@@ -212,8 +212,8 @@ impl Engine {
         let strikes: Vec<Strike> = plan.injector.strikes(age).collect();
         if plan.port_down_until.take_if(|until| *until <= now).is_some() {
             tracing::debug!(target: "peerdma::fault-plan", "the port is up again");
-            if self.core.nic.port.active {
-                self.core.raise_port(EventType::PortActive);
+            if self.common.nic.port.active {
+                self.common.raise_port(EventType::PortActive);
             }
         }
         for held in due {
@@ -231,8 +231,8 @@ impl Engine {
 
     /// Lets a packet go that was held back.
     fn release(&mut self, held: Held) {
-        let now = self.core.now;
-        let Self { core, qps, schedule, .. } = self;
+        let now = self.common.now;
+        let Self { common, qps, schedule, .. } = self;
         match &held.rest {
             Rest::In { to, skipped, grh, marked } => {
                 let rx = Rx {
@@ -244,17 +244,17 @@ impl Engine {
                     packets: 1,
                     marked: *marked,
                 };
-                schedule.touched.extend(to.give(core, qps, &rx));
+                schedule.touched.extend(to.give(common, qps, &rx));
             }
             Rest::Out { id, av, skipped } => {
                 let found = qps.get_mut(*id).filter(|entry| entry.context.qpn == held.qpn);
                 // Its QP went meanwhile.
                 let Some(entry) = found else { return };
-                let mut env = QpEnv::new(core, &mut entry.context);
+                let mut env = QpEnv::new(common, &mut entry.context);
                 let to = av.as_ref().map_or(To::Peer, To::Av);
                 let source = Source::Bytes(&held.bytes);
                 if env.transmit_recorded(to, &held.headers, &source, *skipped).is_err()
-                    && let Some(plan) = core.plan()
+                    && let Some(plan) = common.plan()
                 {
                     plan.held.push(Held { due: now + AGAIN, ..held });
                 }
@@ -263,7 +263,7 @@ impl Engine {
     }
 
     fn strike(&mut self, strike: Strike) {
-        self.core.counters.injected_faults += 1;
+        self.common.counters.injected_faults += 1;
         tracing::debug!(target: "peerdma::fault-plan", "{strike:?}");
         match strike {
             Strike::QpError(qps) => {
@@ -275,19 +275,19 @@ impl Engine {
                 for id in self.in_span(qps) {
                     let Some(entry) = self.qps.get(id) else { continue };
                     for cq in [entry.context.send_cq, entry.context.recv_cq] {
-                        if let Some(cq) = self.core.objects.cqs.get_mut(cq.index()) {
+                        if let Some(cq) = self.common.objects.cqs.get_mut(cq.index()) {
                             cq.is_to_overrun = true;
                         }
                     }
                 }
             }
             Strike::PortDown(lasts) => {
-                let now = self.core.now;
-                if let Some(plan) = self.core.plan() {
+                let now = self.common.now;
+                if let Some(plan) = self.common.plan() {
                     plan.port_down_until = Some(now + lasts);
                 }
-                if self.core.nic.port.active {
-                    self.core.raise_port(EventType::PortErr);
+                if self.common.nic.port.active {
+                    self.common.raise_port(EventType::PortErr);
                 }
             }
             Strike::Gpu(strike) => {
@@ -297,11 +297,13 @@ impl Engine {
             }
             Strike::Revoke(ordinal) => {
                 let ids: Vec<_> = match ordinal {
-                    Some(ordinal) => self.core.memory.mrs.by_ordinal(ordinal).into_iter().collect(),
-                    None => self.core.memory.mrs.ids().collect(),
+                    Some(ordinal) => {
+                        self.common.memory.mrs.by_ordinal(ordinal).into_iter().collect()
+                    }
+                    None => self.common.memory.mrs.ids().collect(),
                 };
                 for id in ids {
-                    self.core.revoke(id);
+                    self.common.revoke(id);
                 }
             }
         }

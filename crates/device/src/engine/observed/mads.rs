@@ -11,11 +11,11 @@ use wire::{Opcode, Operation, Position, Service};
 
 use super::faults::spoil;
 use crate::engine::Engine;
-use crate::engine::core::Core;
+use crate::engine::common::Common;
 use crate::mad::Arrived;
 use crate::observe::plan::HeldMad;
 
-impl Core {
+impl Common {
     /// What the plan decides for a datagram of QP 1.
     fn judge_mad(&mut self, way: Way) -> Verdict {
         let now = self.now;
@@ -51,10 +51,10 @@ impl Core {
 impl Engine {
     /// Sends what the communication manager hands over. False if it has to wait.
     pub(crate) fn emit_mad(&mut self, mut transmit: Transmit) -> bool {
-        if self.core.known_plan().is_none() {
+        if self.common.known_plan().is_none() {
             return self.send_mad(transmit);
         }
-        let verdict = self.core.judge_mad(Way::Out);
+        let verdict = self.common.judge_mad(Way::Out);
         match verdict {
             // A wrong ICRC is found at the port that checks it.
             Verdict::Drop | Verdict::Corrupt => return true,
@@ -62,37 +62,37 @@ impl Engine {
                 self.send_mad(transmit.clone());
             }
             Verdict::Junk => spoil(&mut transmit.mad[..]),
-            _ => match self.core.hold_mad(verdict, HeldMad::Out(transmit)) {
+            _ => match self.common.hold_mad(verdict, HeldMad::Out(transmit)) {
                 Some(HeldMad::Out(back)) => transmit = back,
                 _ => return true,
             },
         }
         let sent = self.send_mad(transmit);
-        self.core.overtake_mads(Way::Out);
+        self.common.overtake_mads(Way::Out);
         sent
     }
 
     /// Acts on a datagram that is ours.
     pub(crate) fn take_mad(&mut self, mut arrived: Arrived) {
-        if self.core.known_plan().is_none() {
+        if self.common.known_plan().is_none() {
             return self.handle_mad(&arrived);
         }
-        let verdict = self.core.judge_mad(Way::In);
+        let verdict = self.common.judge_mad(Way::In);
         match verdict {
             Verdict::Drop => return,
             Verdict::Corrupt => {
-                self.core.counters.rx_icrc_encapsulated += 1;
+                self.common.counters.rx_icrc_encapsulated += 1;
                 return;
             }
             Verdict::Duplicate => self.handle_mad(&arrived),
             Verdict::Junk => spoil(&mut arrived.mad[..]),
-            _ => match self.core.hold_mad(verdict, HeldMad::In(arrived)) {
+            _ => match self.common.hold_mad(verdict, HeldMad::In(arrived)) {
                 Some(HeldMad::In(back)) => arrived = back,
                 _ => return,
             },
         }
         self.handle_mad(&arrived);
-        self.core.overtake_mads(Way::In);
+        self.common.overtake_mads(Way::In);
     }
 
     /// Lets a datagram go that was held back.

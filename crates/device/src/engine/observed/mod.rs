@@ -2,7 +2,7 @@
 //! where one is handed to a QP, where datagrams and those of QP 1 come and go, and what they have
 //! to do when it is time.
 //!
-//! The rest of the engine only knows of them by [`Core::is_plain`], which is then false.
+//! The rest of the engine only knows of them by [`Common::is_plain`], which is then false.
 
 mod faults;
 mod mads;
@@ -18,7 +18,7 @@ pub use self::faults::set_weather;
 
 use self::faults::deliver_by_plan;
 use super::Engine;
-use super::core::Core;
+use super::common::Common;
 use super::env::QpEnv;
 use crate::carrier::udp::{self, UdpQueue};
 use crate::ids::QpId;
@@ -31,12 +31,12 @@ use crate::receiver::Receiver;
 /// Gives a packet to its receiver.
 #[inline]
 pub(super) fn deliver(
-    core: &mut Core,
+    common: &mut Common,
     qps: &mut QpTable,
     to: Receiver,
     rx: &Rx<'_, InPayload<'_>>,
 ) -> Option<QpId> {
-    if core.is_plain() { to.give(core, qps, rx) } else { deliver_by_plan(core, qps, to, rx) }
+    if common.is_plain() { to.give(common, qps, rx) } else { deliver_by_plan(common, qps, to, rx) }
 }
 
 impl QpEnv<'_, '_> {
@@ -54,7 +54,7 @@ impl QpEnv<'_, '_> {
     }
 }
 
-impl Core {
+impl Common {
     /// Whether no observer records packets, tampers with them, or sees each with its time.
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
@@ -144,12 +144,12 @@ impl Engine {
     /// Does what is due of the observers. Says whether that was anything.
     #[inline]
     pub(super) fn run_observers(&mut self) -> bool {
-        if self.core.is_plain() {
+        if self.common.is_plain() {
             return false;
         }
         let fired = self.run_plan();
-        let now = self.core.now;
-        if let Some(observers) = &mut self.core.observers
+        let now = self.common.now;
+        if let Some(observers) = &mut self.common.observers
             && let Some(tap) = &observers.tap
             && (tap.is_full() || tap.deadline().is_some_and(|at| at <= now))
         {

@@ -8,12 +8,12 @@ use wire::Headers;
 use wire::grh::Grh;
 
 use crate::carrier::About;
-use crate::engine::core::Core;
+use crate::engine::common::Common;
 use crate::engine::env::QpEnv;
 use crate::observe::tap::{Ends, Note};
 use crate::qp::QpTable;
 
-impl Core {
+impl Common {
     fn ends(&self, av: &Av) -> Ends {
         Ends {
             src: self.nic.port.sgid(av.sgid_index),
@@ -92,11 +92,11 @@ impl QpEnv<'_, '_> {
             Source::Empty | Source::Bytes(_) => None,
         };
         let wr_id = headers.bth.opcode.is_request().then_some(self.context.wr_id);
-        let region = key.map(|key| (key, self.core.memory.mrs.kind_of(key)));
+        let region = key.map(|key| (key, self.common.memory.mrs.kind_of(key)));
         let note = Note { qpn: Some(self.context.qpn), wr_id, region };
-        let now = self.core.now;
+        let now = self.common.now;
         if route.is_udp() {
-            if let Some(tap) = self.core.tap() {
+            if let Some(tap) = self.common.tap() {
                 tap.queued(headers, note);
             }
             return;
@@ -105,11 +105,11 @@ impl QpEnv<'_, '_> {
             To::Peer => &self.context.av,
             To::Av(av) => av,
         };
-        let (ends, mtu) = (self.core.ends(av), self.context.path_mtu);
+        let (ends, mtu) = (self.common.ends(av), self.context.path_mtu);
         let length = source.len() as usize;
-        let Some(mut bytes) = self.core.tap().map(|tap| tap.payload(length)) else { return };
+        let Some(mut bytes) = self.common.tap().map(|tap| tap.payload(length)) else { return };
         self.gather(source, &mut bytes);
-        if let Some(tap) = self.core.tap()
+        if let Some(tap) = self.common.tap()
             && !route.is_none()
         {
             tap.memory(now, Direction::Outbound, (ends, mtu), headers, bytes, note);

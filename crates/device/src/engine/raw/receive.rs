@@ -7,7 +7,7 @@ use wire::frame::{Frame, checksum};
 
 use super::{Engine, cannot_open};
 use crate::carrier::ether::Frames;
-use crate::engine::core::Core;
+use crate::engine::common::Common;
 use crate::engine::env::QpEnv;
 use crate::ids::QpId;
 use crate::payload::InPayload;
@@ -23,16 +23,16 @@ impl Engine {
         if self.receivers.frames.is_some() {
             return Ok(());
         }
-        let listener = Listener::open(self.core.ether_port())
+        let listener = Listener::open(self.common.ether_port())
             .map_err(|error| cannot_open("create_flow", &error))?;
-        self.core.out.shm.waits().add_datagrams(&listener);
+        self.common.out.shm.waits().add_datagrams(&listener);
         self.receivers.frames = Some(Box::new(Frames::new(listener)));
         Ok(())
     }
 
     /// Takes frames from the port.
     pub(crate) fn receive_frames(&mut self) -> bool {
-        let Self { core, qps, receivers, .. } = self;
+        let Self { common, qps, receivers, .. } = self;
         let Some(frames) = &mut receivers.frames else { return false };
         frames.is_holding = false;
         let mut taken = 0;
@@ -49,12 +49,12 @@ impl Engine {
                 checksum::fill_segment(frame.bytes);
             }
             let Some(parsed) = Frame::parse(frame.bytes) else { continue };
-            let takers = core.objects.flows.takers(&parsed, frame.passed, core.nic.port.mac);
+            let takers = common.objects.flows.takers(&parsed, frame.passed, common.nic.port.mac);
             let queues: SmallVec<[QpId; 4]> =
-                takers.iter().filter_map(|id| queue_for(core, qps, *id, &parsed)).collect();
+                takers.iter().filter_map(|id| queue_for(common, qps, *id, &parsed)).collect();
             let mut waits = false;
             for id in &queues {
-                waits |= waits_for_receive(core, qps, *id);
+                waits |= waits_for_receive(common, qps, *id);
             }
             if waits {
                 frames.listener.keep();
@@ -71,19 +71,19 @@ impl Engine {
                 WcFlags::empty()
             };
             for id in queues {
-                deliver(core, qps, id, frame.bytes, flags);
+                deliver(common, qps, id, frame.bytes, flags);
             }
         }
-        core.counters.dropped_packets += frames.looked(taken > 0);
+        common.counters.dropped_packets += frames.looked(taken > 0);
         taken > 0
     }
 }
 
 /// The queue of receives that a frame for a QP goes to, if the QP takes frames now.
-fn queue_for(core: &Core, qps: &QpTable, id: QpId, frame: &Frame) -> Option<QpId> {
+fn queue_for(common: &Common, qps: &QpTable, id: QpId, frame: &Frame) -> Option<QpId> {
     let entry = qps.get(id)?;
     if let Some(Role::Rss { table, hash }) = entry.context.role.as_deref() {
-        let queues = &core.objects.rwq_tables.get(table.index())?.queues;
+        let queues = &common.objects.rwq_tables.get(table.index())?.queues;
         // The length is a power of two.
         let at = hash.hash(frame) as usize & (queues.len() - 1);
         let queue = qps.get(queues[at])?;
@@ -93,27 +93,27 @@ fn queue_for(core: &Core, qps: &QpTable, id: QpId, frame: &Frame) -> Option<QpId
 }
 
 /// Whether a frame waits in its socket for the receive of a queue.
-fn waits_for_receive(core: &mut Core, qps: &mut QpTable, id: QpId) -> bool {
+fn waits_for_receive(common: &mut Common, qps: &mut QpTable, id: QpId) -> bool {
     let Some(entry) = qps.get_mut(id) else { return false };
     let has_one = match entry.context.srq {
-        Some(srq) => core.objects.srqs.get(srq.index()).is_some_and(|srq| !srq.queue.is_empty()),
+        Some(srq) => common.objects.srqs.get(srq.index()).is_some_and(|srq| !srq.queue.is_empty()),
         None => entry.qp.receives() > 0,
     };
-    entry.context.waits_for_receive(has_one, core.now)
+    entry.context.waits_for_receive(has_one, common.now)
 }
 
 /// Gives a frame to a queue, if that has a receive.
-fn deliver(core: &mut Core, qps: &mut QpTable, id: QpId, bytes: &[u8], flags: WcFlags) {
+fn deliver(common: &mut Common, qps: &mut QpTable, id: QpId, bytes: &[u8], flags: WcFlags) {
     let Some(entry) = qps.get_mut(id) else { return };
     let receive = match entry.context.srq {
-        Some(srq) => core.take_srq(srq),
+        Some(srq) => common.take_srq(srq),
         None => entry.qp.take_receive(),
     };
     let Some(wr) = receive else {
-        core.counters.out_of_buffer += 1;
+        common.counters.out_of_buffer += 1;
         return;
     };
-    core.counters.rx_raw_packets += 1;
-    let mut env = QpEnv::new(core, &mut entry.context);
+    common.counters.rx_raw_packets += 1;
+    let mut env = QpEnv::new(common, &mut entry.context);
     entry.qp.receive_frame(&mut env, &wr, &InPayload::Bytes(bytes), bytes.len() as u32, flags);
 }

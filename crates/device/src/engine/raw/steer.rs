@@ -28,11 +28,11 @@ impl Engine {
             refuse!(Invalid, "create_flow: QP {qpn} is {qp_type}; frames are for RAW_PACKET");
         }
         attr.check()?;
-        if self.core.objects.flows.rules.len() >= MOST_FLOWS {
+        if self.common.objects.flows.rules.len() >= MOST_FLOWS {
             refuse!(NoMemory, "create_flow: the process has {MOST_FLOWS} rules");
         }
         self.listen()?;
-        let flows = &mut self.core.objects.flows;
+        let flows = &mut self.common.objects.flows;
         let id = flows.rules.insert(Flow { ctx, qp, attr });
         flows.sort();
         Ok(id.into())
@@ -44,7 +44,7 @@ impl Engine {
         if self.failure().is_some() {
             return Ok(());
         }
-        let flows = &mut self.core.objects.flows;
+        let flows = &mut self.common.objects.flows;
         if flows.rules.try_remove(id.index()).is_none() {
             refuse!(Invalid, "destroy_flow: there is no rule {}", id.handle());
         }
@@ -55,19 +55,19 @@ impl Engine {
     /// How many rules lead to a QP. While there are any it cannot be destroyed (`ib_destroy_qp` of
     /// the kernel).
     pub(crate) fn flows_of(&self, id: QpId) -> usize {
-        self.core.objects.flows.rules.iter().filter(|(_, flow)| flow.qp == id).count()
+        self.common.objects.flows.rules.iter().filter(|(_, flow)| flow.qp == id).count()
     }
 
     /// Takes back the rules of a context.
     pub(crate) fn drop_flows(&mut self, ctx: CtxId) {
-        self.core.objects.flows.rules.retain(|_, flow| flow.ctx != ctx);
+        self.common.objects.flows.rules.retain(|_, flow| flow.ctx != ctx);
         self.rules_went();
     }
 
     /// Puts those that are left in order. Without any, frames are not examined.
     fn rules_went(&mut self) {
-        self.core.objects.flows.sort();
-        if self.core.objects.flows.rules.is_empty() {
+        self.common.objects.flows.sort();
+        if self.common.objects.flows.rules.is_empty() {
             self.receivers.frames = None;
         }
     }

@@ -48,7 +48,7 @@ impl Engine {
         max_wr: u32,
         max_sge: u32,
     ) -> Result<(WqId, Qpn)> {
-        let attr = &self.core.nic.attr;
+        let attr = &self.common.nic.attr;
         if !attr.has_raw_packets {
             refuse!(NotSupported, "create_wq: a NIC of this preset has no work queues");
         }
@@ -97,17 +97,17 @@ impl Engine {
             (WqState::Rdy, WqState::Err) => &[QpState::Err],
             _ => refuse!(Invalid, "modify_wq: no work queue goes from {from:?} to {to:?}"),
         };
-        let Self { core, qps, .. } = self;
+        let Self { common, qps, .. } = self;
         let Some(entry) = qps.get_mut(id.0) else { return Ok(from) };
         for state in states {
             let attr = QpAttr { state: *state, port_num: 1, ..QpAttr::default() };
             let is_init = *state == QpState::Init;
             let mask = AttrMask::STATE | if is_init { AttrMask::PORT } else { AttrMask::empty() };
-            let moved = entry.qp.modify(&mut QpEnv::new(core, &mut entry.context), &attr, mask);
+            let moved = entry.qp.modify(&mut QpEnv::new(common, &mut entry.context), &attr, mask);
             moved.expect("the table of raw packet QPs has these transitions");
         }
         if to == WqState::Reset {
-            core.clean_cqs(entry.context.qpn, entry.context.recv_cq, entry.context.recv_cq);
+            common.clean_cqs(entry.context.qpn, entry.context.recv_cq, entry.context.recv_cq);
         }
         Ok(to)
     }
@@ -160,19 +160,19 @@ impl Engine {
     /// Makes a table of work queues, as many as a power of two; one may stand in it several times.
     #[doc(alias = "ibv_create_rwq_ind_table")]
     pub fn create_rwq_table(&mut self, ctx: CtxId, queues: &[WqId]) -> Result<RwqTableId> {
-        let most = self.core.nic.attr.max_rwq_table_size;
-        if !self.core.nic.attr.has_raw_packets {
+        let most = self.common.nic.attr.max_rwq_table_size;
+        if !self.common.nic.attr.has_raw_packets {
             refuse!(NotSupported, "create_rwq_ind_table: a NIC of this preset has no work queues");
         }
         if !queues.len().is_power_of_two() || queues.len() > most as usize {
             let count = queues.len();
             refuse!(Invalid, "create_rwq_ind_table: {count} places; a power of two up to {most}");
         }
-        if self.core.objects.rwq_tables.len() >= self.core.nic.attr.max_rwq_tables as usize {
+        if self.common.objects.rwq_tables.len() >= self.common.nic.attr.max_rwq_tables as usize {
             refuse!(
                 NoMemory,
                 "create_rwq_ind_table: the device has {}",
-                self.core.nic.attr.max_rwq_tables
+                self.common.nic.attr.max_rwq_tables
             );
         }
         for id in queues {
@@ -184,7 +184,7 @@ impl Engine {
         let queues: Vec<QpId> = queues.iter().map(|id| id.0).collect();
         let holds = queues.iter().filter_map(|id| self.wq_use(*id)).collect();
         let table = RwqTable { ctx, queues, _holds: holds, uses: Uses::default() };
-        Ok(self.core.objects.rwq_tables.insert(table).into())
+        Ok(self.common.objects.rwq_tables.insert(table).into())
     }
 
     /// Destroys a table that no QP spreads over.
@@ -193,12 +193,12 @@ impl Engine {
         if self.failure().is_some() {
             return Ok(());
         }
-        match self.core.objects.rwq_tables.get(id.index()).map(|table| table.uses.count()) {
+        match self.common.objects.rwq_tables.get(id.index()).map(|table| table.uses.count()) {
             None => refuse!(Invalid, "there is no indirection table {}", id.handle()),
             Some(0) => {}
             Some(uses) => refuse!(Busy, "destroy_rwq_ind_table: {uses} QPs spread over it"),
         }
-        self.core.objects.rwq_tables.remove(id.index());
+        self.common.objects.rwq_tables.remove(id.index());
         Ok(())
     }
 
@@ -222,7 +222,7 @@ impl Engine {
     ) -> Result<(QpId, Qpn)> {
         hash.check()?;
         let ctx = self.pd(pd)?.ctx;
-        let found = self.core.objects.rwq_tables.get(table.index());
+        let found = self.common.objects.rwq_tables.get(table.index());
         let Some(found) = found.filter(|found| found.ctx == ctx) else {
             refuse!(Invalid, "create_qp: there is no indirection table {} here", table.handle());
         };
@@ -248,7 +248,7 @@ impl Engine {
     pub(crate) fn rss_of(&self, ctx: CtxId) -> (Vec<QpId>, Vec<RwqTableId>) {
         let qps =
             self.qps.iter().filter(|entry| entry.context.ctx == ctx && entry.context.is_rss());
-        let tables = self.core.objects.rwq_tables.iter().filter(|(_, table)| table.ctx == ctx);
+        let tables = self.common.objects.rwq_tables.iter().filter(|(_, table)| table.ctx == ctx);
         (qps.map(|entry| entry.context.id).collect(), tables.map(|(id, _)| id.into()).collect())
     }
 }

@@ -22,16 +22,16 @@ const MANY: u64 = 50;
 /// The background thread of a process, as `hca` runs it while the program does not poll, until it
 /// sleeps. False if nothing woke it.
 fn run_thread(engine: &mut Engine, asleep: &mut bool) -> bool {
-    let woken = engine.core.out.shm.waits().wait(Some(Duration::ZERO), false);
+    let woken = engine.common.out.shm.waits().wait(Some(Duration::ZERO), false);
     let is_due = until_alarm(engine).is_some_and(|wait| wait.is_zero());
     if *asleep && woken == Woken::Nothing && !is_due {
         return false;
     }
     engine.wake_up();
-    engine.core.out.shm.doorbell().inspect(|bell| bell.drain());
+    engine.common.out.shm.doorbell().inspect(|bell| bell.drain());
     engine.progress(Turn::Everything);
     loop {
-        engine.core.out.shm.doorbell().inspect(|bell| bell.set_sleeping());
+        engine.common.out.shm.doorbell().inspect(|bell| bell.set_sleeping());
         if !engine.progress(Turn::Again) && !engine.has_ready() {
             break;
         }
@@ -89,8 +89,8 @@ fn asleep(test: &str, qp_type: QpType, force_udp: bool, ring_size: u64) -> [Proc
     nic.config.ring_size = ring_size;
     let mut pair = Process::pair(&nic, qp_type);
     for Process { engine, .. } in &mut pair {
-        let Engine { core, receivers, .. } = engine;
-        assert!(receivers.udp.watch(core.out.shm.waits()));
+        let Engine { common, receivers, .. } = engine;
+        assert!(receivers.udp.watch(common.out.shm.waits()));
     }
     settle(&mut pair, Duration::ZERO, |_| true);
     pair

@@ -41,8 +41,8 @@ impl Victim {
     /// The datagram that a host far away would have sent, forwarded by `by`.
     fn forward(&mut self, by: &mut Engine, to: Qpn) {
         let (about, bytes) = packet(&self.nic, to);
-        let vf = self.engine.core.nic.vf;
-        assert_eq!(by.core.out.shm.forward(by.core.now, vf, &about, &bytes), Forwarded::Yes);
+        let vf = self.engine.common.nic.vf;
+        assert_eq!(by.common.out.shm.forward(by.common.now, vf, &about, &bytes), Forwarded::Yes);
         run(&mut [by, &mut self.engine]);
     }
 
@@ -73,7 +73,7 @@ fn packet(nic: &NicInfo, to: Qpn) -> (About, Vec<u8>) {
 
 /// The engine of another user, with a ring to the victim.
 fn stranger(victim: &mut Victim) -> Engine {
-    let mut engine = user::stranger(&victim.nic, victim.engine.core.nic.vf);
+    let mut engine = user::stranger(&victim.nic, victim.engine.common.nic.vf);
     // A thread takes what another user sends.
     while victim.engine.receivers.shm.len() == 0 {
         run(&mut [&mut engine, &mut victim.engine]);
@@ -164,16 +164,19 @@ fn the_port_that_another_user_gave_up_is_taken() {
         |engine: &mut Engine| engine.receivers.udp.link().map(|udp| udp.source_port(STRANGER));
     engine.clock.pass(SILENCE);
     run(&mut [&mut engine]);
-    assert!(engine.core.out.udp.is_deaf() && source(&mut engine) != Some(port), "it is still held");
+    assert!(
+        engine.common.out.udp.is_deaf() && source(&mut engine) != Some(port),
+        "it is still held"
+    );
 
     drop(held);
     engine.clock.pass(2 * SILENCE);
     run(&mut [&mut engine]);
-    assert!(!engine.core.out.udp.is_deaf());
+    assert!(!engine.common.out.udp.is_deaf());
     assert_eq!(source(&mut engine), Some(port));
     // Packets leave from there.
     let (headers, av) = (Headers::new(Opcode::UcSendOnly, Qpn::new(9), Psn::new(0)), rig::av(&nic));
-    let queue = &mut engine.core.out.udp;
+    let queue = &mut engine.common.out.udp;
     queue.push(av.dgid, &av, &headers, 0, |_| Ok(())).expect("room for it");
     let batch = queue.front().expect("one was pushed").bytes().to_vec();
     let mut fresh = UdpQueue::new(1, port, port);
@@ -187,7 +190,8 @@ fn the_port_that_another_user_gave_up_is_taken() {
 fn a_local_datagram_has_a_local_source() {
     let mut victim = Victim::new(rig::nic("forwarded-local"));
     let mut sender = rig::engine(&victim.nic);
-    let (vf, theirs, av) = (victim.engine.core.nic.vf, sender.core.nic.vf, rig::av(&victim.nic));
+    let (vf, theirs, av) =
+        (victim.engine.common.nic.vf, sender.common.nic.vf, rig::av(&victim.nic));
     let own = Qpn::new(u32::from(theirs) << 14 | 100);
     for (src, src_qp, wrong) in [
         (STRANGER, own, 1),
@@ -204,7 +208,7 @@ fn a_local_datagram_has_a_local_source() {
             grh: Some(&grh),
             source: own,
         };
-        let pushed = sender.core.out.shm.push(vf, &record, |room| {
+        let pushed = sender.common.out.shm.push(vf, &record, |room| {
             room.copy_from(&[5; 8]).unwrap();
             Ok::<(), ()>(())
         });

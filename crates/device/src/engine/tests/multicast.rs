@@ -159,8 +159,8 @@ fn attaching_follows_the_kernels_rules() {
 fn limits_hold_and_closing_leaves_every_group() {
     let nic = rig::nic("glimits");
     let mut one = Process::new(&nic);
-    one.engine.core.nic.attr.max_mcast_grp = 2;
-    one.engine.core.nic.attr.max_mcast_qp_attach = 1;
+    one.engine.common.nic.attr.max_mcast_grp = 2;
+    one.engine.common.nic.attr.max_mcast_qp_attach = 1;
     let [first, second] = one.qps;
     let groups = [1, 2, 3].map(|last| Gid::from(std::net::IpAddr::from([239, 77, 1, last])));
     for group in &groups[..2] {
@@ -171,6 +171,6 @@ fn limits_hold_and_closing_leaves_every_group() {
         assert_eq!(refused.kind(), Kind::NoMemory);
     }
     let closing = one.engine.begin_close(one.objects.ctx);
-    assert!(one.engine.core.objects.groups.is_empty());
+    assert!(one.engine.common.objects.groups.is_empty());
     one.engine.finish_close(closing.ctx, closing.mrs);
 }

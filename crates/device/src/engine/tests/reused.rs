@@ -22,12 +22,12 @@ fn what_the_dead_did_not_take_is_not_expected_of_the_next() {
         post(&mut sender, qp, send(wr_id, None));
     }
 
-    let vf = dying.core.nic.vf;
+    let vf = dying.common.nic.vf;
     drop(dying);
     let mut next = rig::engine(&nic);
-    assert_eq!(next.core.nic.vf, vf, "the lowest one that is free");
+    assert_eq!(next.common.nic.vf, vf, "the lowest one that is free");
     run(&mut [&mut sender, &mut next]);
-    sender.core.out.shm.prepare(vf);
+    sender.common.out.shm.prepare(vf);
     run(&mut [&mut sender, &mut next]);
     for _ in 0..8 {
         sender.clock.pass(TIMEOUT);

@@ -27,14 +27,14 @@ fn what_others_push_is_left_while_the_last_words_of_one_that_went_are_taken() {
     let nic = rig::nic("strangers-drain");
     let mut victim = rig::engine(&nic);
     let [mut goes, mut stays] = [rig::engine(&nic), rig::engine(&nic)];
-    let vf = victim.core.nic.vf;
+    let vf = victim.common.nic.vf;
     for peer in [&mut goes, &mut stays] {
-        peer.core.out.shm.prepare(vf);
+        peer.common.out.shm.prepare(vf);
     }
     run_until_rings(&mut [&mut victim, &mut goes, &mut stays], 2);
     // Records of no kind that there is: they are counted as malformed.
     for peer in [&mut goes, &mut stays] {
-        let pushed = peer.core.out.shm.push_after(vf, &[0; 12], 0, |_| Ok::<_, ()>(()));
+        let pushed = peer.common.out.shm.push_after(vf, &[0; 12], 0, |_| Ok::<_, ()>(()));
         assert!(pushed.is_ok());
     }
     drop(goes);
@@ -50,11 +50,11 @@ fn a_vf_has_one_ring_to_us() {
     let nic = rig::nic("strangers-one");
     let mut victim = rig::engine(&nic);
     let mut peer = rig::engine(&nic);
-    let vf = victim.core.nic.vf;
-    let identity = peer.core.out.shm.claim.as_ref().map(link::registry::Claim::vf);
+    let vf = victim.common.nic.vf;
+    let identity = peer.common.out.shm.claim.as_ref().map(link::registry::Claim::vf);
     let mut rings = Vec::new();
     for _ in 0..3 {
-        let claim = peer.core.out.shm.claim.as_mut().expect("not the child of a fork");
+        let claim = peer.common.out.shm.claim.as_mut().expect("not the child of a fork");
         rings.push(claim.connect(vf, 1 << 16).expect("the victim listens"));
         run(&mut [&mut victim, &mut peer]);
         run(&mut [&mut victim, &mut peer]);
@@ -71,10 +71,10 @@ fn a_stranger_has_so_many_rings_and_our_own_user_as_many_as_it_likes() {
     }
     let nic = rig::nic("strangers-quota");
     let mut victim = rig::engine(&nic);
-    let vf = victim.core.nic.vf;
+    let vf = victim.common.nic.vf;
     // Five processes with rings of 16 MiB, of which 64 MiB are allowed.
     let connect = |engine: &mut Engine| {
-        let claim = engine.core.out.shm.claim.as_mut().expect("not the child of a fork");
+        let claim = engine.common.out.shm.claim.as_mut().expect("not the child of a fork");
         claim.connect(vf, link::shm::MAX_CAPACITY).expect("the victim listens")
     };
     let mut strangers: Vec<_> = (0..5).map(|_| as_another_user(|| rig::engine(&nic))).collect();
@@ -100,13 +100,13 @@ fn a_ring_between_users_carries_what_any_ring_does() {
     }
     let nic = rig::nic("strangers-honest");
     let mut victim = rig::engine(&nic);
-    let vf = victim.core.nic.vf;
+    let vf = victim.common.nic.vf;
     let mut peer = stranger(&nic, vf);
     run_until_rings(&mut [&mut victim, &mut peer], 1);
     let objects = Objects::new(&mut victim);
     let (_, qpn) = objects.qp(&mut victim, QpType::Ud);
     let mut headers = wire::Headers::new(wire::Opcode::UdSendOnly, qpn, iba::Psn::new(0));
-    let src_qp = iba::Qpn::new(u32::from(peer.core.nic.vf) << 14 | 100);
+    let src_qp = iba::Qpn::new(u32::from(peer.common.nic.vf) << 14 | 100);
     headers.deth = Some(wire::deth::Deth { qkey: rig::QKEY, src_qp });
     let skipped = transport::env::Skipped::default();
     let record = crate::carrier::shm::record::Record {
@@ -116,7 +116,7 @@ fn a_ring_between_users_carries_what_any_ring_does() {
         grh: None,
         source: src_qp,
     };
-    assert!(peer.core.out.shm.push(vf, &record, |_| Ok::<_, ()>(())).is_ok());
+    assert!(peer.common.out.shm.push(vf, &record, |_| Ok::<_, ()>(())).is_ok());
     run(&mut [&mut victim, &mut peer]);
     assert_eq!(victim.counters().rx_shm_packets, 1);
 }

@@ -44,9 +44,9 @@ fn a_poll_that_always_finds_something_looks_at_the_clock_at_last() {
     let [mut one, mut other] = pair("turns-clock");
     let passed = Duration::from_millis(10);
     one.engine.clock.pass(passed);
-    let before = one.engine.core.now;
+    let before = one.engine.common.now;
     let mut polls = 0;
-    while one.engine.core.now < before + passed {
+    while one.engine.common.now < before + passed {
         other.post_recv(polls);
         one.send(polls);
         poll_all(&mut other);

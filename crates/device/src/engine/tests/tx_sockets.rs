@@ -43,7 +43,7 @@ fn messages_go_on_a_line_and_without_it_when_it_breaks() {
     let mut pair = busy_pair("tx-sockets");
     for process in &mut pair {
         let Process { engine, .. } = process;
-        let tx_sockets = engine.core.out.udp.open_tx_sockets().collect::<Vec<_>>();
+        let tx_sockets = engine.common.out.udp.open_tx_sockets().collect::<Vec<_>>();
         assert_eq!(tx_sockets.len(), 1, "one process, one transmit socket");
         assert_eq!(engine.counters().rx_malformed_packets, 0);
         let udp = engine.receivers.udp.link().expect("a socket");
@@ -54,7 +54,7 @@ fn messages_go_on_a_line_and_without_it_when_it_breaks() {
     send(MANY, &mut pair);
     for process in &pair {
         assert_eq!(
-            process.engine.core.out.udp.open_tx_sockets().count(),
+            process.engine.common.out.udp.open_tx_sockets().count(),
             0,
             "it is not asked for at once"
         );
@@ -66,19 +66,19 @@ fn messages_go_on_a_line_and_without_it_when_it_breaks() {
 fn a_line_where_nothing_gets_through_is_given_up_before_the_peer_is() {
     let mut pair = busy_pair("silent-tx-socket");
     let [one, other] = &mut pair;
-    assert_eq!(one.engine.core.out.udp.open_tx_sockets().count(), 1);
+    assert_eq!(one.engine.common.out.udp.open_tx_sockets().count(), 1);
     other.post_recv(1);
     one.send(1);
     for timeouts in 1..=2 {
         assert_eq!(
-            one.engine.core.out.udp.open_tx_sockets().count(),
+            one.engine.common.out.udp.open_tx_sockets().count(),
             1,
             "before timeout {timeouts}"
         );
         one.engine.clock.pass(Duration::from_secs(1));
         one.engine.progress(Turn::Everything);
     }
-    assert_eq!(one.engine.core.out.udp.open_tx_sockets().count(), 0);
+    assert_eq!(one.engine.common.out.udp.open_tx_sockets().count(), 0);
     rig::run(&mut [&mut one.engine, &mut other.engine]);
     assert_eq!((one.completed(), other.completed()), (vec![1], vec![1]));
 }

@@ -39,7 +39,7 @@ impl Planned {
         let plan = Plan::parse(&text).expect("a plan");
         let now = engine.clock.now();
         let plan = Injected::new(&plan, Path::new("test.toml"), &nic.config, now);
-        engine.core.observers = Some(Box::new(Observers { tap: None, plan }));
+        engine.common.observers = Some(Box::new(Observers { tap: None, plan }));
         for ((one, one_qpn), (other, other_qpn)) in from.into_iter().zip(to) {
             to_rts(&mut engine, one, QpType::Rc, &nic, other_qpn);
             to_rts(&mut engine, other, QpType::Rc, &nic, one_qpn);
@@ -76,7 +76,7 @@ impl Planned {
 
     /// What fired, rule by rule.
     fn said(&self) -> Vec<String> {
-        let injected = self.engine.core.known_plan().expect("there is a plan");
+        let injected = self.engine.common.known_plan().expect("there is a plan");
         injected.injector.report().map(ToString::to_string).collect()
     }
 }
@@ -143,8 +143,8 @@ fn a_region_that_is_revoked_late_serves_what_comes_before() {
         assert_eq!(planned.write(0, place), WcStatus::Success);
     }
     assert!(planned.said()[0].contains("fired once (1 still to come)"), "{:?}", planned.said());
-    let at = planned.engine.core.now + 10 * MS;
-    let due = planned.engine.core.observers_deadline();
+    let at = planned.engine.common.now + 10 * MS;
+    let due = planned.engine.common.observers_deadline();
     assert_eq!(due, Some(at), "the device wakes up for it");
 
     planned.pass(10 * MS - Duration::from_nanos(1));

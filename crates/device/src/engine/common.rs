@@ -24,7 +24,7 @@ use crate::port::Nic;
 
 /// The rooms of the engine beside QPs and the receiving halves of the carriers.
 #[derive(Debug)]
-pub(crate) struct Core {
+pub(crate) struct Common {
     pub(crate) nic: Nic,
     /// The time of the current call.
     pub(crate) now: Time,
@@ -47,7 +47,7 @@ pub(crate) struct Core {
     pub(crate) observers: Option<Box<Observers>>,
 }
 
-impl Core {
+impl Common {
     /// The carrier for packets to a QP at an address.
     #[inline]
     pub(crate) fn route(&self, av: &Av, dest: Qpn) -> Route {
