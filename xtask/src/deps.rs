@@ -46,7 +46,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("gpu", &["descriptors", "environment", "umem", "dmabuf", "pci", "fault", "threads"]),
     // A client of peer-to-peer DMA; whose memory it is it learns from the dma-buf.
     ("storage", &["dmabuf", "pci", "threads", "umem"]),
-    // It hands out dma-bufs of lenders whose devices it does not know.
+    // It hands out dma-bufs of providers whose devices it does not know.
     ("orchestrator", &["dmabuf", "pci", "umem"]),
     ("umd", &["descriptors", "umem", "dmabuf", "pci", "gpu", "threads"]),
     ("cuda", &["environment", "umem", "dmabuf", "pci", "gpu", "umd"]),

@@ -1,5 +1,5 @@
 //! The memory buffer of a storage controller: pages behind a BAR, with no other purpose than to be
-//! lent.
+//! allocations.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use dmabuf::{BarBuf, BarError, BarRange};
 use pci::{AddResourceError, Bdf, P2pdma, P2pmem};
 use umem::{HostBuf, HostBufError};
 
-use crate::lender::{Lender, Lent};
+use crate::provider::{Allocation, MemoryProvider};
 
 /// How long a controller that leaves waits for each importer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -44,7 +44,7 @@ pub enum CmbError {
     },
 }
 
-/// What was lent of it.
+/// What was allocations of it.
 struct Pages {
     bar: BarBuf,
     /// Always there, but while they go back.
@@ -83,7 +83,7 @@ impl Cmb {
     }
 }
 
-impl Lender for Cmb {
+impl MemoryProvider for Cmb {
     fn name(&self) -> &str {
         &self.name
     }
@@ -92,7 +92,7 @@ impl Lender for Cmb {
         self.bdf
     }
 
-    fn lend(&self, len: u64) -> Result<Lent, String> {
+    fn allocate(&self, len: u64) -> Result<Allocation, String> {
         let what = format!("the memory buffer of {}", self.name);
         let pages = self.p2pdma.alloc(self.bdf, len).ok_or_else(|| {
             let free = self.p2pdma.view(self.bdf).map_or(0, |view| view.available);
@@ -111,11 +111,11 @@ impl Lender for Cmb {
         };
         let bar = BarBuf::new(range, "cmb").map_err(|error: BarError| failed(&error))?;
         let buffer = bar.buffer().clone();
-        Ok(Lent { buffer, hold: Box::new(Pages { bar, pages: Some(pages) }) })
+        Ok(Allocation { buffer, hold: Box::new(Pages { bar, pages: Some(pages) }) })
     }
 
-    fn call_back(&self, held: Vec<Lent>, why: &str) {
-        for Lent { hold, .. } in held {
+    fn revoke_all(&self, held: Vec<Allocation>, why: &str) {
+        for Allocation { hold, .. } in held {
             let Ok(pages) = hold.downcast::<Pages>() else { continue };
             if let Err(error) = pages.bar.revoke(why, PATIENCE) {
                 tracing::warn!(target: "peerdma::peer-memory", "{}: {error}", self.name);

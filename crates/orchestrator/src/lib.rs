@@ -1,38 +1,38 @@
-//! Peer-to-peer DMA, with bytes: who lends memory, and who is nearest to all that use it.
+//! Peer-to-peer DMA, with bytes: which devices provide memory, and which of them is nearest to all
+//! clients.
 //!
-//! The kernel's words (`docs/semantics.md` 4.1): a *provider* lends memory that lies behind a BAR
-//! of its, a *client* is a device that uses such memory, and an *orchestrator* brings them
-//! together. Here a provider is a [`Lender`]; a client is a NIC or a storage controller, which gets
-//! a dma-buf and attaches to it by itself.
+//! In the kernel's words (`docs/semantics.md` 4.1) a *provider* has memory behind one of its BARs, a
+//! *client* is a device that uses such memory, and an *orchestrator* brings them together. Here a
+//! provider is a [`MemoryProvider`]; a client is a NIC or a storage controller, which gets a dma-buf
+//! and attaches to it by itself.
 //!
 //! ```text
-//!       Lender: GPU          Lender: NIC             Cmb (of a storage controller)
+//!       provider: GPU        provider: NIC           Cmb (of a storage controller)
 //!       memory in VRAM       device memory           a pool of pages
 //!            \                    |                      /
 //!             +----- publish ----- Orchestrator --------+
 //!                                      |  place(clients, length): nearest to all of them
 //!                                      v
-//!                                   Placed: a dma-buf, whose memory, by which way each client goes
+//!                                   Placed: a dma-buf, its provider, the path of each client
 //!                                  /                     \
 //!                       nic.reg_dmabuf_mr        storage.attach
 //! ```
 //!
-//! * Which pairs are possible, and by which way, is for the [PCI tree](pci::PciTree) to say. When
-//!   nobody's memory is reached by all clients, the [refusal](PlaceError) has the rule for each
-//!   pair.
-//! * Of several that are equally near one is taken at random, as the kernel does.
-//! * A provider that leaves is first hidden, then takes its memory back from everybody
-//!   ([`Published::remove`]): requests that are under way end, later ones fail in words, and nobody
-//!   reads or writes memory that is somebody else's by then.
+//! * The [PCI tree](pci::PciTree) decides which pairs are possible, and by which map type. If no
+//!   provider is reached by all clients, the [refusal](PlaceError) has the rule for each pair.
+//! * Of several that are equally near, one is taken at random, as the kernel does.
+//! * A provider that leaves is first hidden, then revokes its memory ([`Published::remove`]):
+//!   requests in progress end, later ones fail in words, and nobody reads or writes memory that has
+//!   another owner by then.
 //!
-//! What is not here: the devices. A lender is implemented where its device is known; the memory
+//! What is not here: the devices. A provider is implemented where its device is known; the memory
 //! buffer of a controller ([`Cmb`]) alone is here, since it is nothing but pages.
 #![forbid(unsafe_code)]
 
 mod cmb;
-mod lender;
 mod place;
+mod provider;
 
 pub use cmb::{Cmb, CmbError};
-pub use lender::{Lender, Lent, Published};
-pub use place::{Client, Orchestrator, PlaceError, Placed, Way};
+pub use place::{Client, Orchestrator, PlaceError, Placed, PublishError, Way};
+pub use provider::{Allocation, MemoryProvider, Published};

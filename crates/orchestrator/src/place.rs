@@ -1,6 +1,7 @@
-//! Who brings lenders and clients together.
+//! Finds the provider for a set of clients.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -8,22 +9,22 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use dmabuf::DmaBuf;
 use pci::{Bdf, InitError, MapType, P2pdma, PciTree};
 
-use crate::lender::{Lender, Lent, Published};
+use crate::provider::{Allocation, MemoryProvider, Published};
 
-/// Lenders of one machine, and what they have lent. A clone is the same one.
+/// The providers of one machine, and their allocations. A clone is the same one.
 #[doc(alias = "p2pdma")]
 #[derive(Clone, Debug)]
 pub struct Orchestrator {
     inner: Arc<Inner>,
 }
 
-/// A device that uses memory of others.
+/// A device that uses memory of other devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "a name and an address")]
 pub struct Client {
-    /// What people call it.
+    /// Its name, as people know it.
     pub name: String,
-    /// Where it is.
+    /// Its address on the bus.
     pub bdf: Bdf,
 }
 
@@ -35,7 +36,7 @@ pub struct Placed {
     provider: String,
     bdf: Bdf,
     ways: Vec<Way>,
-    /// Taken out when the lender calls it back.
+    /// Taken out when the provider revokes it.
     _slot: Arc<Slot>,
 }
 
@@ -51,27 +52,44 @@ pub struct Way {
     pub map_type: MapType,
 }
 
+/// Why a device is not published.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PublishError {
+    /// It is no device of this machine, or its memory cannot be mapped.
+    #[error(transparent)]
+    Device(#[from] InitError),
+    /// A device has one provider.
+    #[error("{other} is the provider at {bdf}: it has to leave first")]
+    Taken {
+        /// The address.
+        bdf: Bdf,
+        /// The provider that is there.
+        other: String,
+    },
+}
+
 /// Why no device's memory suits.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlaceError {
-    /// Memory near nobody.
-    #[error("no client is named, so that no memory is near")]
+    /// There is no client that memory could be near to.
+    #[error("no client is named")]
     NoClients,
-    /// Nobody lends anything.
-    #[error("no device of this machine lends memory")]
-    NoLender,
-    /// Each lender is out of reach of some client.
-    #[error("no device lends memory that all clients reach: {}", reasons.join("; "))]
+    /// There is no provider.
+    #[error("no device of this machine provides memory")]
+    NoProvider,
+    /// Each provider is out of reach of some client.
+    #[error("no device provides memory that all clients reach: {}", reasons.join("; "))]
     Unreachable {
-        /// For each lender the first client that does not reach it, and why.
+        /// For each provider the first client that does not reach it, and why.
         reasons: Vec<String>,
     },
-    /// The nearest lender has no such memory now.
-    #[error("{lender} is nearest, and lends nothing: {why}")]
+    /// The nearest provider has no such memory now.
+    #[error("{provider} is nearest, and has no memory to give: {why}")]
     Refused {
         /// Which.
-        lender: String,
+        provider: String,
         /// Its reason.
         why: String,
     },
@@ -79,22 +97,22 @@ pub enum PlaceError {
 
 pub(crate) struct Inner {
     p2pdma: Arc<P2pdma>,
-    lenders: Mutex<BTreeMap<Bdf, Known>>,
+    providers: Mutex<BTreeMap<Bdf, Known>>,
 }
 
 struct Known {
-    lender: Arc<dyn Lender>,
-    lent: Vec<Weak<Slot>>,
+    provider: Arc<dyn MemoryProvider>,
+    allocations: Vec<Weak<Slot>>,
 }
 
 #[derive(Debug)]
-struct Slot(Mutex<Option<Lent>>);
+struct Slot(Mutex<Option<Allocation>>);
 
 impl Orchestrator {
-    /// Nobody lends anything yet.
+    /// One without providers.
     pub fn new(tree: Arc<PciTree>) -> Self {
         let p2pdma = Arc::new(P2pdma::new(tree));
-        Self { inner: Arc::new(Inner { p2pdma, lenders: Mutex::default() }) }
+        Self { inner: Arc::new(Inner { p2pdma, providers: Mutex::default() }) }
     }
 
     /// The bookkeeping below: pools, and what sysfs shows of them.
@@ -102,26 +120,33 @@ impl Orchestrator {
         &self.inner.p2pdma
     }
 
-    /// Lets clients find a lender, in the place of one that was at its address before.
+    /// Lets clients find a provider.
     ///
     /// # Errors
     ///
-    /// [`InitError`]: it is no device of this machine, or its memory cannot be mapped.
+    /// [`PublishError`]: it is no device of this machine, its memory cannot be mapped, or there is a
+    /// provider at its address.
     #[doc(alias = "pci_p2pmem_publish")]
-    pub fn publish(&self, lender: Arc<dyn Lender>) -> Result<Published, InitError> {
-        let bdf = lender.bdf();
+    pub fn publish(&self, provider: Arc<dyn MemoryProvider>) -> Result<Published, PublishError> {
+        let bdf = provider.bdf();
         self.inner.p2pdma.init(bdf)?;
-        let known = Known { lender: Arc::clone(&lender), lent: Vec::new() };
-        self.inner.lenders().insert(bdf, known);
+        let known = Known { provider: Arc::clone(&provider), allocations: Vec::new() };
+        match self.inner.providers().entry(bdf) {
+            Entry::Vacant(free) => drop(free.insert(known)),
+            Entry::Occupied(taken) => {
+                let other = taken.get().provider.name().to_owned();
+                return Err(PublishError::Taken { bdf, other });
+            }
+        }
         self.inner.p2pdma.publish(bdf, true);
-        Ok(Published { inner: Arc::clone(&self.inner), lender })
+        Ok(Published { inner: Arc::clone(&self.inner), provider })
     }
 
-    /// Memory of the lender that is nearest to all clients; of several equally near, of any.
+    /// Memory of the provider that is nearest to all clients; of several equally near, of any.
     ///
     /// # Errors
     ///
-    /// [`PlaceError`]. Who goes on with memory of the host then says so.
+    /// [`PlaceError`]. A program that then takes memory of the host should tell its user.
     #[doc(alias = "pci_p2pmem_find_many")]
     pub fn place(&self, clients: &[Client], len: u64) -> Result<Placed, PlaceError> {
         if clients.is_empty() {
@@ -137,30 +162,31 @@ impl Orchestrator {
         let Some(bdf) = p2pdma.find_many(&users, any) else {
             return Err(self.inner.unreachable(clients));
         };
-        let Some(lender) = self.inner.lenders().get(&bdf).map(|known| Arc::clone(&known.lender))
+        let Some(provider) =
+            self.inner.providers().get(&bdf).map(|known| Arc::clone(&known.provider))
         else {
-            return Err(PlaceError::NoLender);
+            return Err(PlaceError::NoProvider);
         };
-        let refused = |why| PlaceError::Refused { lender: lender.name().to_owned(), why };
-        // Without the lock: a lender may take its time.
-        let lent = lender.lend(len).map_err(refused)?;
-        let buffer = lent.buffer.clone();
-        let slot = Arc::new(Slot(Mutex::new(Some(lent))));
+        let refused = |why| PlaceError::Refused { provider: provider.name().to_owned(), why };
+        // Without the lock: a provider may take its time.
+        let allocations = provider.allocate(len).map_err(refused)?;
+        let buffer = allocations.buffer.clone();
+        let slot = Arc::new(Slot(Mutex::new(Some(allocations))));
         {
-            let mut lenders = self.inner.lenders();
-            let known = lenders.get_mut(&bdf);
-            let Some(known) = known.filter(|known| Arc::ptr_eq(&known.lender, &lender)) else {
+            let mut providers = self.inner.providers();
+            let known = providers.get_mut(&bdf);
+            let Some(known) = known.filter(|known| Arc::ptr_eq(&known.provider, &provider)) else {
                 return Err(refused("it left meanwhile".to_owned()));
             };
-            known.lent.retain(|lent| lent.strong_count() > 0);
-            known.lent.push(Arc::downgrade(&slot));
+            known.allocations.retain(|allocations| allocations.strong_count() > 0);
+            known.allocations.push(Arc::downgrade(&slot));
         }
         let ways = clients.iter().map(|client| {
             let path = p2pdma.tree().path(bdf, client.bdf);
             let (distance, map_type) = (path.distance, path.map_type);
             Way { client: client.name.clone(), distance, map_type }
         });
-        let provider = lender.name().to_owned();
+        let provider = provider.name().to_owned();
         Ok(Placed { buffer, provider, bdf, ways: ways.collect(), _slot: slot })
     }
 }
@@ -188,53 +214,54 @@ impl Placed {
 }
 
 impl Inner {
-    /// Nobody finds it, then everybody loses its memory, then it is no provider.
-    pub(crate) fn remove(&self, lender: &Arc<dyn Lender>, why: &str) {
-        let bdf = lender.bdf();
+    /// Hides a provider, revokes its memory, and forgets it.
+    pub(crate) fn remove(&self, provider: &Arc<dyn MemoryProvider>, why: &str) {
+        let bdf = provider.bdf();
         let known = {
-            let mut lenders = self.lenders();
-            let is_it = |known: &Known| Arc::ptr_eq(&known.lender, lender);
-            if !lenders.get(&bdf).is_some_and(is_it) {
+            let mut providers = self.providers();
+            let is_it = |known: &Known| Arc::ptr_eq(&known.provider, provider);
+            if !providers.get(&bdf).is_some_and(is_it) {
                 return;
             }
             self.p2pdma.publish(bdf, false);
-            lenders.remove(&bdf)
+            providers.remove(&bdf)
         };
-        let slots = known.into_iter().flat_map(|known| known.lent);
+        let slots = known.into_iter().flat_map(|known| known.allocations);
         let held = slots.filter_map(|slot| slot.upgrade()?.take());
-        lender.call_back(held.collect(), why);
+        provider.revoke_all(held.collect(), why);
         self.p2pdma.remove(bdf);
     }
 
     fn unreachable(&self, clients: &[Client]) -> PlaceError {
-        let lenders = self.lenders();
-        if lenders.is_empty() {
-            return PlaceError::NoLender;
+        let providers = self.providers();
+        if providers.is_empty() {
+            return PlaceError::NoProvider;
         }
         let tree = self.p2pdma.tree();
         let reason = |known: &Known| {
-            let mut paths = clients.iter().map(|one| (one, tree.path(known.lender.bdf(), one.bdf)));
+            let mut paths =
+                clients.iter().map(|one| (one, tree.path(known.provider.bdf(), one.bdf)));
             let (client, path) = paths.find(|(_, path)| !path.is_possible())?;
-            Some(format!("{} for {}: {path}", known.lender.name(), client.name))
+            Some(format!("{} for {}: {path}", known.provider.name(), client.name))
         };
-        PlaceError::Unreachable { reasons: lenders.values().filter_map(reason).collect() }
+        PlaceError::Unreachable { reasons: providers.values().filter_map(reason).collect() }
     }
 
-    fn lenders(&self) -> MutexGuard<'_, BTreeMap<Bdf, Known>> {
-        self.lenders.lock().unwrap_or_else(PoisonError::into_inner)
+    fn providers(&self) -> MutexGuard<'_, BTreeMap<Bdf, Known>> {
+        self.providers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Slot {
-    fn take(&self) -> Option<Lent> {
+    fn take(&self) -> Option<Allocation> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
 impl fmt::Debug for Inner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let lenders = self.lenders();
-        let names: Vec<_> = lenders.values().map(|known| known.lender.name()).collect();
-        f.debug_struct("Inner").field("lenders", &names).finish_non_exhaustive()
+        let providers = self.providers();
+        let names: Vec<_> = providers.values().map(|known| known.provider.name()).collect();
+        f.debug_struct("Inner").field("providers", &names).finish_non_exhaustive()
     }
 }

@@ -1,4 +1,4 @@
-//! Lenders of each kind, and those who use their memory.
+//! Providers of each kind, and those who use their memory.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use dmabuf::DeviceAddr;
 use gpu::{Gpu, GpuConfig, Place};
-use orchestrator::{Client, Cmb, Lender, Lent, Orchestrator, PlaceError, Published};
+use orchestrator::{
+    Allocation, Client, Cmb, MemoryProvider, Orchestrator, PlaceError, PublishError, Published,
+};
 use pci::{Bdf, MapType, PciConfig, PciTree};
 use storage::{ClientConfig, Error, File, OpenOptions};
 use verbs::{Access, Context, Device, HostBuf, NicConfig, QpSpec, SendRequest};
@@ -82,7 +84,7 @@ fn publish_cmb(p2p: &Orchestrator, name: &str) -> Published {
 /// A GPU lends VRAM that stays there.
 struct OfGpu(Gpu);
 
-impl Lender for OfGpu {
+impl MemoryProvider for OfGpu {
     fn name(&self) -> &str {
         &self.0.config().name
     }
@@ -91,13 +93,13 @@ impl Lender for OfGpu {
         self.0.bdf().expect("in the machine")
     }
 
-    fn lend(&self, len: u64) -> Result<Lent, String> {
+    fn allocate(&self, len: u64) -> Result<Allocation, String> {
         let bo = self.0.alloc(len, Place::ONLY_VRAM).map_err(|error| error.to_string())?;
         let buffer = bo.export().map_err(|error| error.to_string())?;
-        Ok(Lent { buffer, hold: Box::new(bo) })
+        Ok(Allocation { buffer, hold: Box::new(bo) })
     }
 
-    fn call_back(&self, _held: Vec<Lent>, _why: &str) {
+    fn revoke_all(&self, _held: Vec<Allocation>, _why: &str) {
         self.0.remove();
     }
 }
@@ -105,7 +107,7 @@ impl Lender for OfGpu {
 /// A NIC lends device memory, and takes it back by freeing it.
 struct OfNic(Context, Bdf);
 
-impl Lender for OfNic {
+impl MemoryProvider for OfNic {
     fn name(&self) -> &str {
         "nic1"
     }
@@ -114,13 +116,13 @@ impl Lender for OfNic {
         self.1
     }
 
-    fn lend(&self, len: u64) -> Result<Lent, String> {
+    fn allocate(&self, len: u64) -> Result<Allocation, String> {
         let dm = self.0.alloc_dm(len).map_err(|error| error.to_string())?;
         let buffer = dm.export().map_err(|error| error.to_string())?;
-        Ok(Lent { buffer, hold: Box::new(dm) })
+        Ok(Allocation { buffer, hold: Box::new(dm) })
     }
 
-    fn call_back(&self, held: Vec<Lent>, _why: &str) {
+    fn revoke_all(&self, held: Vec<Allocation>, _why: &str) {
         drop(held);
     }
 }
@@ -176,12 +178,12 @@ fn pattern(seed: u64) -> Vec<u8> {
 }
 
 #[test]
-fn memory_comes_from_whoever_is_nearest_to_all_clients() {
+fn memory_comes_from_the_provider_nearest_to_all_clients() {
     let tree = machine();
     let p2p = Orchestrator::new(Arc::clone(&tree));
     assert_eq!(
         p2p.place(&clients(&tree, &["nic0"]), 4096).expect_err("nobody lends"),
-        PlaceError::NoLender
+        PlaceError::NoProvider
     );
     let _left = publish_cmb(&p2p, "nvme0");
     let right = publish_cmb(&p2p, "nvme1");
@@ -203,7 +205,7 @@ fn memory_comes_from_whoever_is_nearest_to_all_clients() {
 }
 
 #[test]
-fn of_several_equally_near_each_is_taken_at_times() {
+fn of_several_equally_near_any_may_be_taken() {
     let tree = machine();
     let p2p = Orchestrator::new(Arc::clone(&tree));
     let _one = publish_cmb(&p2p, "nvme1");
@@ -215,7 +217,7 @@ fn of_several_equally_near_each_is_taken_at_times() {
 }
 
 #[test]
-fn what_no_client_may_reach_is_refused_with_the_rule_for_each_lender() {
+fn memory_that_a_client_cannot_reach_is_refused_with_the_rule_for_each_provider() {
     let tree = machine();
     let p2p = Orchestrator::new(Arc::clone(&tree));
     let _left = publish_cmb(&p2p, "nvme0");
@@ -233,10 +235,10 @@ fn what_no_client_may_reach_is_refused_with_the_rule_for_each_lender() {
 }
 
 #[test]
-fn a_pool_is_lent_by_pages_and_says_when_it_is_empty() {
+fn a_pool_gives_out_pages_and_says_when_it_is_empty() {
     let tree = machine();
     let p2p = Orchestrator::new(Arc::clone(&tree));
-    let _lender = publish_cmb(&p2p, "nvme0");
+    let _published = publish_cmb(&p2p, "nvme0");
     let (bdf, users) = (at(&tree, "nvme0"), clients(&tree, &["nic0"]));
     let free = || p2p.p2pdma().view(bdf).expect("a provider").available;
     let (one, two) = (p2p.place(&users, 5000), p2p.place(&users, MB - 16384));
@@ -247,13 +249,18 @@ fn a_pool_is_lent_by_pages_and_says_when_it_is_empty() {
     assert!(refusal.to_string().contains("0x2000 are free"), "{refusal}");
     drop((one, two));
     assert_eq!(free(), MB);
+    // A second provider at its address would be one whose memory is never revoked.
+    let again = Arc::new(OfNic(nic(&tree, "nic0"), bdf));
+    let refusal = p2p.publish(again).expect_err("it is there");
+    assert!(matches!(refusal, PublishError::Taken { .. }), "{refusal}");
+    assert_eq!(free(), MB, "the first one is as it was");
     // A pool has the BAR's length at most.
     assert!(Cmb::new(p2p.p2pdma(), "nvme1", at(&tree, "nvme1"), 0, 2 * MB).is_err());
 }
 
 /// From a disk into memory of a GPU, a NIC and a controller, and from there by RDMA to a peer.
 #[test]
-fn a_gpu_a_nic_and_a_controller_lend_what_a_disk_fills_and_a_nic_sends() {
+fn a_disk_fills_and_a_nic_sends_memory_of_a_gpu_a_nic_and_a_controller() {
     let tree = machine();
     let bytes = pattern(1);
     let scratch = Scratch::new(&bytes);
@@ -270,17 +277,17 @@ fn a_gpu_a_nic_and_a_controller_lend_what_a_disk_fills_and_a_nic_sends() {
     let disk = disk(&tree, "nvme1");
     let target = HostBuf::anonymous(MB as usize).expect("memory");
     let there = pd.reg_mr(&target, Access::LOCAL_WRITE | Access::REMOTE_WRITE).expect("plain");
-    let lenders: [&dyn Fn(&Orchestrator) -> Published; 3] = [
+    let providers: [&dyn Fn(&Orchestrator) -> Published; 3] = [
         &|p2p| p2p.publish(Arc::new(OfGpu(gpu(&tree)))).expect("a device"),
         &|p2p| {
-            let lender = OfNic(nic(&tree, "nic1"), at(&tree, "nic1"));
-            p2p.publish(Arc::new(lender)).expect("a device")
+            let provider = OfNic(nic(&tree, "nic1"), at(&tree, "nic1"));
+            p2p.publish(Arc::new(provider)).expect("a device")
         },
         &|p2p| publish_cmb(p2p, "nvme0"),
     ];
-    for lender in lenders {
+    for provider in providers {
         let p2p = Orchestrator::new(Arc::clone(&tree));
-        let published = lender(&p2p);
+        let published = provider(&p2p);
         let placed = p2p.place(&clients(&tree, &["nvme1", "nic0"]), MB).expect("reached");
         let buffer = disk.attach(placed.buffer()).expect("a client");
         let mr = pd.reg_whole_dmabuf(placed.buffer(), Access::LOCAL_WRITE).expect("a client");
@@ -304,7 +311,7 @@ fn a_gpu_a_nic_and_a_controller_lend_what_a_disk_fills_and_a_nic_sends() {
 }
 
 #[test]
-fn a_lender_that_leaves_under_load_takes_its_memory_back_before_it_goes() {
+fn a_provider_that_leaves_under_load_revokes_its_memory_first() {
     let tree = machine();
     let scratch = Scratch::new(&pattern(2));
     let (file, disk) = (scratch.open(), disk(&tree, "nvme1"));
@@ -312,8 +319,8 @@ fn a_lender_that_leaves_under_load_takes_its_memory_back_before_it_goes() {
         let p2p = Orchestrator::new(Arc::clone(&tree));
         let (published, bdf) = match is_gpu {
             true => {
-                let lender = Arc::new(OfGpu(gpu(&tree)));
-                (p2p.publish(lender).expect("a device"), at(&tree, "gpu0"))
+                let provider = Arc::new(OfGpu(gpu(&tree)));
+                (p2p.publish(provider).expect("a device"), at(&tree, "gpu0"))
             }
             false => (publish_cmb(&p2p, "nvme0"), at(&tree, "nvme0")),
         };
@@ -340,7 +347,7 @@ fn a_lender_that_leaves_under_load_takes_its_memory_back_before_it_goes() {
         if !is_gpu {
             assert!(error.to_string().contains("unplugged"), "{error}");
         }
-        assert_eq!(p2p.place(&users, MB).expect_err("it left"), PlaceError::NoLender);
+        assert_eq!(p2p.place(&users, MB).expect_err("it left"), PlaceError::NoProvider);
         assert!(disk.attach(placed.buffer()).is_err(), "nor does a new client");
     }
 }
