@@ -5,9 +5,7 @@ use core::time::Duration;
 
 use iba::{Psn, RKey, WcStatus, WrOpcode};
 
-use crate::env::{Env, Reason, Side};
-use crate::qp::Qp;
-use crate::wqe::{Failure, Wqe};
+use crate::env::{Reason, Side};
 
 /// How a work request came to fail. A flushed request has none: the first failure of its QP
 /// explains it.
@@ -38,59 +36,6 @@ pub struct Account {
     pub rnr_retries: (u8, u8),
     /// The ACK timeout; `None`: it waits forever.
     pub timeout: Option<Duration>,
-}
-
-impl Qp {
-    /// Tells the environment how a send work request came to fail.
-    pub(crate) fn account_send<E: Env>(&self, env: &mut E, wqe: &Wqe, failure: Failure) {
-        let data = &wqe.wr;
-        env.account(&Account {
-            side: Side::Send,
-            wr_id: data.wr_id,
-            status: failure.status,
-            reason: failure.reason,
-            opcode: Some(data.opcode),
-            length: wqe.length.into(),
-            remote: data.opcode.names_remote().then_some((data.rkey, data.remote_addr)),
-            psns: wqe.begun.then(|| (wqe.first, wqe.end().sub(1))),
-            ..self.account(failure)
-        });
-    }
-
-    /// Tells the environment how a receive came to fail.
-    pub(crate) fn account_receive<E: Env>(
-        &self,
-        env: &mut E,
-        (wr_id, room): (u64, u64),
-        failure: Failure,
-    ) {
-        let expected = self.resp.psn;
-        env.account(&Account {
-            side: Side::Recv,
-            wr_id,
-            length: room,
-            psns: Some((expected, expected)),
-            ..self.account(failure)
-        });
-    }
-
-    fn account(&self, failure: Failure) -> Account {
-        let used = |left: u8, all: u8| (all.saturating_sub(left), all);
-        Account {
-            side: Side::Send,
-            wr_id: 0,
-            status: failure.status,
-            reason: failure.reason,
-            opcode: None,
-            length: 0,
-            remote: None,
-            psns: None,
-            acknowledged: self.req.una.sub(1),
-            retries: used(self.req.retries, self.attr.retry_cnt),
-            rnr_retries: used(self.req.rnr_retries, self.attr.rnr_retry),
-            timeout: self.attr.timeout.duration(),
-        }
-    }
 }
 
 impl fmt::Display for Reason {

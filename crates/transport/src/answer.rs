@@ -6,10 +6,11 @@
 //! (IBA 9.7.5).
 
 mod absent;
+mod queued;
 
-use iba::{CompCntrOps, Psn, QpEvent, RKey};
+use iba::{CompCntrOps, Psn, QpEvent};
 use wire::bth::pad_for;
-use wire::{Aeth, AtomicAckEth, Headers, NakCode, Opcode, Position, Reth, Syndrome};
+use wire::{Aeth, AtomicAckEth, Headers, NakCode, Opcode, Position, Syndrome};
 
 use crate::count::Ended;
 use crate::env::{Counter, Env, RemoteError, Skipped, Source, To, TransmitError};
@@ -18,98 +19,8 @@ use crate::qp::{Qp, Sent};
 use crate::resp::{Responder, Step};
 use crate::time::Time;
 
-/// Something to send to the peer.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Answer {
-    /// Its sequence number; of a READ response, the next one.
-    psn: Psn,
-    kind: Kind,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Kind {
-    Ack,
-    Nak(Syndrome),
-    Atomic { value: u64, is_new: bool },
-    Read(ReadAnswer),
-}
-
-/// What is left of the answer to a READ.
-#[derive(Clone, Copy, Debug)]
-struct ReadAnswer {
-    rkey: RKey,
-    addr: u64,
-    left: u32,
-    /// The number after the last.
-    end: Psn,
-    /// Whether a packet of it was sent.
-    begun: bool,
-    /// Whether the request came for the first time.
-    is_new: bool,
-    /// Whether the peer was told to ask for the rest later, and did not yet.
-    is_put_off: bool,
-    /// Bytes of the whole READ, if a counter must be told when it is answered.
-    counts: Option<u32>,
-}
-
-impl Answer {
-    /// The answer to a READ, in `packets` sequence numbers.
-    pub(crate) const fn read(psn: Psn, packets: u32, reth: Reth, is_new: bool) -> Self {
-        let end = psn.add(packets);
-        let (rkey, addr, left) = (reth.rkey, reth.va, reth.dma_len);
-        let counts = if is_new { Some(left) } else { None };
-        let read =
-            ReadAnswer { rkey, addr, left, end, begun: false, is_new, is_put_off: false, counts };
-        Self { psn, kind: Kind::Read(read) }
-    }
-
-    /// The answer to what brings nothing but its answer: a FLUSH or an ATOMIC WRITE.
-    pub(crate) const fn done(psn: Psn, is_new: bool) -> Self {
-        let (rkey, end) = (RKey(0), psn.add(1));
-        let read = ReadAnswer {
-            rkey,
-            addr: 0,
-            left: 0,
-            end,
-            begun: false,
-            is_new,
-            is_put_off: false,
-            counts: None,
-        };
-        Self { psn, kind: Kind::Read(read) }
-    }
-
-    /// The answer to an atomic.
-    pub(crate) const fn atomic(psn: Psn, value: u64, is_new: bool) -> Self {
-        Self { psn, kind: Kind::Atomic { value, is_new } }
-    }
-
-    /// Whether it takes one of the QP's responder resources.
-    pub(crate) const fn is_new_data(&self) -> bool {
-        matches!(
-            self.kind,
-            Kind::Read(ReadAnswer { is_new: true, .. }) | Kind::Atomic { is_new: true, .. }
-        )
-    }
-
-    const fn is_data(&self) -> bool {
-        matches!(self.kind, Kind::Read(_) | Kind::Atomic { .. })
-    }
-
-    const fn is_put_off(&self) -> bool {
-        matches!(self.kind, Kind::Read(ReadAnswer { is_put_off: true, .. }))
-    }
-
-    /// The number after its last.
-    const fn end(&self) -> Psn {
-        match self.kind {
-            Kind::Read(read) => read.end,
-            // A NAK speaks of everything before its number, the others of their number too.
-            Kind::Nak(_) => self.psn,
-            Kind::Ack | Kind::Atomic { .. } => self.psn.add(1),
-        }
-    }
-}
+pub(crate) use self::queued::Answer;
+use self::queued::Kind;
 
 impl Responder {
     pub(crate) fn has_answers(&self) -> bool {
@@ -305,6 +216,9 @@ impl Qp {
 
 #[cfg(test)]
 mod tests {
+    use iba::RKey;
+    use wire::Reth;
+
     use super::*;
 
     fn psns(responder: &Responder) -> Vec<u32> {

@@ -12,6 +12,8 @@
 //! how frequent marks were lately: the estimate and the recovery are those of DCQCN (Zhu et al.,
 //! SIGCOMM 2015), with the window in place of a rate and with windows in place of timers.
 
+mod state;
+
 use core::time::Duration;
 
 use iba::Psn;
@@ -21,28 +23,12 @@ use crate::env::{Counter, Env, Rx, Skipped, Source, To, TransmitError};
 use crate::qp::{Qp, Sent};
 use crate::time::Time;
 
+pub(crate) use self::state::Congestion;
+
 /// The least time between two notifications of one QP: that of DCQCN.
 const PAUSE: Duration = Duration::from_micros(50);
 /// The reserved bytes after the BTH of a notification.
 const RESERVED: [u8; 16] = [0; 16];
-
-/// What the receiving half of a QP remembers about marks.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Congestion {
-    /// Whether the QP takes part at all.
-    pub(crate) enabled: bool,
-    /// A notification waits to be sent.
-    owed: bool,
-    /// When the next may be.
-    next: Time,
-}
-
-impl Congestion {
-    /// Forgets packets in flight.
-    pub(crate) fn restart(&mut self) {
-        *self = Self { enabled: self.enabled, ..Self::default() };
-    }
-}
 
 impl Qp {
     /// Whether marks of switches are answered, and the peer's notifications are obeyed. The packets

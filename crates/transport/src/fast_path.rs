@@ -8,79 +8,20 @@
 //! what is *not* usual are in one place, there. Both ways send the same packets, so that one end
 //! may take the fast path when the other does not.
 
+mod packet;
+
 use std::{mem, slice};
 
-use iba::{Msn, Psn, QpState, QpType, SendFlags, WcOpcode, WrOpcode};
-use wire::bth::pad_for;
-use wire::{Aeth, Headers, Opcode, Syndrome};
+use iba::{Psn, QpState, QpType, SendFlags, WcOpcode, WrOpcode};
 
 use crate::env::{Completion, Env, Side, Skipped, Source};
 use crate::packet::payload;
 use crate::qp::Qp;
 use crate::time::Time;
 use crate::wqe::Wqe;
-use crate::wr::{Data, SendWr, SgList, Sge};
+use crate::wr::{Data, SendWr, SgList};
 
-/// A packet that can take the fast path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "the device builds and reads each")]
-pub enum FastPacket {
-    /// A whole SEND of RC without immediate data, which asks for an acknowledgement.
-    Send {
-        /// Its sequence number.
-        psn: Psn,
-        /// The solicited bit.
-        se: bool,
-    },
-    /// An acknowledgement of RC.
-    Ack {
-        /// The sequence number up to which, inclusive, everything is done.
-        psn: Psn,
-        /// How many messages the responder completed.
-        msn: Msn,
-    },
-}
-
-/// A SEND without immediate data of one piece of memory, to be posted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "callers build it")]
-pub struct FastSend {
-    /// Given back in the completion.
-    pub wr_id: u64,
-    /// How to do it.
-    pub flags: SendFlags,
-    /// The memory.
-    pub sge: Sge,
-}
-
-impl FastPacket {
-    /// The headers of the packet, with `length` bytes of payload.
-    pub fn headers(self, dest: iba::Qpn, length: u32) -> Headers {
-        match self {
-            Self::Send { psn, se } => {
-                let mut headers = Headers::new(Opcode::RcSendOnly, dest, psn);
-                (headers.bth.se, headers.bth.ackreq) = (se, true);
-                headers.bth.pad = pad_for(length as usize);
-                headers
-            }
-            Self::Ack { psn, msn } => Headers {
-                aeth: Some(Aeth { syndrome: Syndrome::ACK, msn }),
-                ..Headers::new(Opcode::RcAck, dest, psn)
-            },
-        }
-    }
-
-    /// The packet with these headers and so many bytes of payload, if it is one.
-    pub fn of(headers: &Headers, length: u32) -> Option<Self> {
-        let bth = &headers.bth;
-        let fast = match bth.opcode {
-            Opcode::RcSendOnly => Self::Send { psn: bth.psn, se: bth.se },
-            Opcode::RcAck => Self::Ack { psn: bth.psn, msn: headers.aeth?.msn },
-            _ => return None,
-        };
-        (fast.headers(bth.dest_qp, length) == *headers).then_some(fast)
-    }
-}
+pub use self::packet::{FastPacket, FastSend};
 
 impl Qp {
     /// Sends the request that was posted last, if everything is as usual, and behind it an

@@ -11,11 +11,9 @@
 
 use core::time::Duration;
 
-use iba::{AttrMask, Mtu};
+use iba::Mtu;
 use wire::Headers;
 
-use crate::error::ModifyError;
-use crate::qp::Qp;
 use crate::time::Time;
 
 /// How fast a send queue may send.
@@ -51,6 +49,15 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
+    /// A full bucket.
+    pub(crate) fn new(limit: RateLimit) -> Self {
+        Self { limit, full_at: Time::ZERO }
+    }
+
+    pub(crate) fn limit(&self) -> RateLimit {
+        self.limit
+    }
+
     pub(crate) fn is_limited(&self) -> bool {
         self.limit.kbps > 0
     }
@@ -89,35 +96,6 @@ impl Pace {
     }
 }
 
-impl Qp {
-    /// Sets how fast the QP may send, in a state and for a type that
-    /// [`AttrMask::RATE_LIMIT`] is for. What it held back may go at once.
-    #[doc(alias = "ibv_modify_qp_rate_limit")]
-    pub fn modify_rate_limit(&mut self, limit: RateLimit) -> Result<(), ModifyError> {
-        let state = self.state();
-        iba::qp::check_transition(self.qp_type, state, state, AttrMask::RATE_LIMIT)
-            .map_err(|error| ModifyError::Transition { qp_type: self.qp_type, error })?;
-        self.set_pace(limit);
-        Ok(())
-    }
-
-    pub(crate) fn set_pace(&mut self, limit: RateLimit) {
-        self.attr.rate_limit = limit.kbps;
-        self.pace = Pace { limit, full_at: Time::ZERO };
-        self.req.paced_until = None;
-    }
-
-    /// How fast the QP may send.
-    pub fn rate_limit(&self) -> RateLimit {
-        self.pace.limit
-    }
-
-    /// Bytes that a packet of requests may carry: with a limit, what it would on a wire.
-    pub(crate) fn segment(&self) -> u32 {
-        if self.pace.is_limited() { self.path.path_mtu.bytes() } else { self.path.segment }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -125,8 +103,7 @@ mod tests {
     const MTU: Mtu = Mtu::Mtu1024;
 
     fn pace(kbps: u32, max_burst: u32) -> Pace {
-        let limit = RateLimit { kbps, max_burst, typical_packet: 0 };
-        Pace { limit, full_at: Time::ZERO }
+        Pace::new(RateLimit { kbps, max_burst, typical_packet: 0 })
     }
 
     #[test]

@@ -2,25 +2,21 @@
 //! rendezvous that a match leads to.
 //!
 //! The rules are those of `ibv_srq_ops(3)` and of rdma-core's `Documentation/tag_matching.md`.
-//! Which receive a message gets is the environment's to decide ([`Env::take_srq`]); how it is
+//! Which receive a message gets is the environment's to decide ([`Env::take_srq`](crate::Env::take_srq)); how it is
 //! filled and completed is decided here. A rendezvous reads the sender's memory and tells it so:
 //! both requests stand in the QP's send queue, which the program of a tag matching queue does not
 //! have.
 
-use iba::{RKey, SendFlags, WcFlags, WcOpcode, WcStatus, WrOpcode};
-use smallvec::SmallVec;
+mod rendezvous;
 
-use crate::env::{Completion, Env, LocalError, Reason, Side};
-use crate::qp::Qp;
-use crate::wqe::{Failure, Wqe};
-use crate::wr::{Data, RecvWr, SendWr};
+use iba::{RKey, WcFlags, WcOpcode};
+
+use crate::wr::RecvWr;
 
 /// Bytes of the header of every tagged message (`struct ibv_tmh`).
 pub const TMH_BYTES: usize = 16;
 /// Bytes of a rendezvous' two headers (`struct ibv_tmh`, `struct ibv_rvh`).
 pub const RNDV_BYTES: usize = 32;
-/// `IBV_TMH_FIN`: the sender's memory was read.
-const FIN: u8 = 2;
 
 /// What a completion reports about the tag.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -128,78 +124,5 @@ impl Met {
             Self::Rendezvous(info, _) => (WcOpcode::TmRecv, (WcFlags::TM_MATCH, info)),
         };
         (opcode, flags, info)
-    }
-}
-
-impl Role {
-    /// Makes the completion of a request of this role what the program is told, if it is told.
-    pub(crate) fn shown(self, completion: Completion) -> Option<Completion> {
-        match self {
-            Self::Posted => Some(completion),
-            Self::Read => Some(Completion {
-                side: Side::Recv,
-                opcode: WcOpcode::TmRecv,
-                flags: WcFlags::TM_DATA_VALID,
-                ..completion
-            }),
-            Self::Fin => None,
-        }
-    }
-}
-
-impl Qp {
-    /// Says that a message of several packets matched, when the first of them is here.
-    pub(crate) fn report_match<E: Env>(&self, env: &mut E) {
-        let Some(held) = &self.resp.recv else { return };
-        if let Met::Eager(tm) = held.met {
-            let completion = Completion {
-                opcode: WcOpcode::TmRecv,
-                flags: WcFlags::TM_MATCH,
-                src_qpn: self.attr.dest_qpn,
-                tm,
-                ..Completion::new(Side::Recv, held.wr.wr_id)
-            };
-            Self::complete(env, completion);
-        }
-    }
-
-    /// Gives the program the headers of a rendezvous that is longer than the receive it matched.
-    pub(crate) fn scatter_rendezvous<E: Env>(
-        env: &mut E,
-        wr: &RecvWr,
-        rendezvous: &Rendezvous,
-    ) -> Result<(), LocalError> {
-        let room = wr.room();
-        if u64::from(rendezvous.length) <= room {
-            return Ok(());
-        }
-        let fits = usize::try_from(room).unwrap_or(RNDV_BYTES).min(RNDV_BYTES);
-        env.scatter_bytes(Side::Recv, &wr.sges, 0, &rendezvous.header[..fits])
-    }
-
-    /// Reads the memory that a rendezvous names into the receive that it matched, and tells the
-    /// sender. If the receive is too short, it fails and the program continues.
-    pub(crate) fn begin_rendezvous(
-        &mut self,
-        wr: RecvWr,
-        rendezvous: &Rendezvous,
-    ) -> Result<(), Failure> {
-        if u64::from(rendezvous.length) > wr.room() {
-            return Err(Failure::new(WcStatus::TmRndvIncomplete, Reason::RendezvousTooLong));
-        }
-        let request = |opcode, flags, data| SendWr {
-            remote_addr: rendezvous.addr,
-            rkey: rendezvous.rkey,
-            ..SendWr::new(wr.wr_id, opcode, flags, data)
-        };
-        let mut header = rendezvous.header;
-        header[0] = FIN;
-        // The sender may free its memory when it is told, so the READ has to be over.
-        let fin =
-            request(WrOpcode::Send, SendFlags::FENCE, Data::Inline(SmallVec::from_slice(&header)));
-        let read = request(WrOpcode::RdmaRead, SendFlags::SIGNALED, Data::Sges(wr.sges.clone()));
-        self.sq.push_back(Wqe { role: Role::Read, ..Wqe::new(read, rendezvous.length) });
-        self.sq.push_back(Wqe { role: Role::Fin, ..Wqe::new(fin, RNDV_BYTES as u32) });
-        Ok(())
     }
 }

@@ -1,6 +1,6 @@
 //! A send work request in its queue.
 
-use iba::{Mtu, Psn, SendFlags, WcOpcode, WcStatus, WrOpcode};
+use iba::{Mtu, Psn, SendFlags, WcFlags, WcOpcode, WcStatus, WrOpcode};
 
 use crate::env::{Completion, LocalError, Reason, Side};
 use crate::tm::Role;
@@ -47,6 +47,22 @@ impl Failure {
             LocalError::Fault | LocalError::NotPresent => {
                 Self::new(WcStatus::LocQpOpErr, Reason::LocalFault)
             }
+        }
+    }
+}
+
+impl Role {
+    /// Makes the completion of a request of this role what the program is told, if it is told.
+    pub(crate) fn shown(self, completion: Completion) -> Option<Completion> {
+        match self {
+            Self::Posted => Some(completion),
+            Self::Read => Some(Completion {
+                side: Side::Recv,
+                opcode: WcOpcode::TmRecv,
+                flags: WcFlags::TM_DATA_VALID,
+                ..completion
+            }),
+            Self::Fin => None,
         }
     }
 }
