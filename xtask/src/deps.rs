@@ -4,7 +4,7 @@
 //! that is not in it is an error, even a harmless one: moving a wall is a decision, made here and
 //! explained there.
 
-use crate::metadata::{Package, workspace};
+use crate::metadata::{Package, check_fuzz_lock, workspace};
 use crate::sh::Outcome;
 
 /// Crate, and the crates of the workspace it may name in its `[dependencies]`.
@@ -113,6 +113,7 @@ const TESTS_OF: &[(&str, &str)] = &[
 
 /// Checks every edge of the workspace.
 pub(crate) fn run() -> Outcome {
+    check_fuzz_lock()?;
     let packages = workspace()?;
     let mut wrong = Vec::new();
     for package in &packages {

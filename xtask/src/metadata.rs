@@ -48,6 +48,16 @@ pub(crate) fn everything() -> Outcome<Vec<Package>> {
     packages(&[])
 }
 
+/// Whether the lock file of the fuzz targets, which are a workspace of their own, has what the
+/// crates now depend on.
+pub(crate) fn check_fuzz_lock() -> Outcome {
+    let asked = ["metadata", "--format-version", "1", "--locked"];
+    let known = read(cargo().args(asked).args(["--manifest-path", "fuzz/Cargo.toml"]));
+    known.map(drop).map_err(|why| {
+        format!("fuzz/Cargo.lock is behind Cargo.lock (run cargo metadata in fuzz/): {why}")
+    })
+}
+
 fn packages(more: &[&str]) -> Outcome<Vec<Package>> {
     let text = read(cargo().args(["metadata", "--format-version", "1", "--locked"]).args(more))?;
     let json: Value =

@@ -2,10 +2,10 @@
 //! rendezvous that a match leads to.
 //!
 //! The rules are those of `ibv_srq_ops(3)` and of rdma-core's `Documentation/tag_matching.md`.
-//! Which receive a message gets is the environment's to decide ([`Env::take_srq`](crate::Env::take_srq)); how it is
-//! filled and completed is decided here. A rendezvous reads the sender's memory and tells it so:
-//! both requests stand in the QP's send queue, which the program of a tag matching queue does not
-//! have.
+//! Which receive a message gets is the environment's to decide
+//! ([`Env::take_srq`](crate::Env::take_srq)); how it is filled and completed is decided here. A
+//! rendezvous reads the sender's memory and tells it so: both requests stand in the QP's send
+//! queue, which the program of a tag matching queue does not have.
 
 mod rendezvous;
 

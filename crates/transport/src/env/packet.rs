@@ -34,7 +34,8 @@ pub enum Source<'a> {
     Bytes(&'a [u8]),
     /// `length` bytes at `addr` of a region that a peer's READ named.
     Remote {
-        /// The region, already checked with [`Env::check_remote`](super::Env::check_remote) for the whole READ.
+        /// The region, already checked with [`Env::check_remote`](super::Env::check_remote) for the
+        /// whole READ.
         rkey: RKey,
         /// The address.
         addr: u64,
