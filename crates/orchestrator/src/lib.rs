@@ -1,10 +1,10 @@
 //! Peer-to-peer DMA, with bytes: which devices provide memory, and which of them is nearest to all
 //! clients.
 //!
-//! In the kernel's words (`docs/semantics.md` 4.1) a *provider* has memory behind one of its BARs, a
-//! *client* is a device that uses such memory, and an *orchestrator* brings them together. Here a
-//! provider is a [`MemoryProvider`]; a client is a NIC or a storage controller, which gets a dma-buf
-//! and attaches to it by itself.
+//! In the kernel's words (`docs/semantics.md` 4.1) a *provider* has memory behind one of its BARs,
+//! a *client* is a device that uses such memory, and an *orchestrator* brings them together. Here a
+//! provider is a [`MemoryProvider`]; a client is a NIC or a storage controller, which gets a
+//! dma-buf and attaches to it by itself.
 //!
 //! ```text
 //!       provider: GPU        provider: NIC           Cmb (of a storage controller)
