@@ -75,7 +75,7 @@ pub(crate) const GROUPS: &[Group] = &[
     group("aarch64", 240, "type check for aarch64 (it is not run)", Job::IfPossible(aarch64)),
     group("msrv", 240, "type check with the oldest Rust that is named", Job::IfPossible(msrv)),
     group("doc", 60, "documentation builds without warning", Job::Check(doc)),
-    group("unit", 300, "unit, property and documentation tests", Job::Tests(unit)),
+    group("unit", 420, "unit, property and documentation tests", Job::Tests(unit)),
     group("loom", 180, "models of lock-free code", Job::Tests(|_| loom::run())),
     group("tsan", 300, "eight threads under ThreadSanitizer", Job::IfPossible(|_| tsan::run())),
     group("fuzz", 180, "20,000 inputs per fuzz target", Job::Check(|_| fuzz::run(20_000, None))),
