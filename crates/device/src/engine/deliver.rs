@@ -123,7 +123,7 @@ pub(super) fn deliver_datagram(
     let train = datagrams.bytes();
     let bytes = datagrams.next()?;
     if bytes.is_empty() {
-        // Who opens a transmit socket looks at what an empty datagram is sent as.
+        // A sender that opens a transmit socket looks at what an empty datagram is sent as.
         return None;
     }
     let About { src, dst, .. } = about;

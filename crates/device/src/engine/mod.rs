@@ -84,7 +84,7 @@ use crate::qp::{QpTable, vf_of};
 /// Everything of one process on one NIC.
 #[derive(Debug)]
 pub struct Engine {
-    /// Ends before the VF of `common` can be another process's: who has a ring to this one would
+    /// Ends before the VF of `common` can be another process's: peers with a ring to this one would
     /// pass packets for that one on here.
     pub(crate) receivers: Receivers,
     pub(crate) common: Common,

@@ -26,8 +26,8 @@ const MOST: usize = 16;
 /// The kernel may still put a packet into a socket that was left in the meantime
 /// ([`super::leave`]). Nobody waits here.
 const GRACE: Duration = Duration::from_millis(100);
-/// In so many looks what came before a receive socket goes first. Who floods the shared socket is
-/// not to hold up what comes by the receive socket.
+/// In so many looks what came before a receive socket goes first. A flood of the shared socket
+/// must not hold up what comes by the receive socket.
 const FIRST: u32 = 64;
 
 /// From where, and to which address of this host.

@@ -33,7 +33,7 @@ impl Sources {
         }
     }
 
-    /// Who is to be given a receive socket.
+    /// The senders that are to be given a receive socket.
     #[inline]
     pub(crate) fn take(&mut self) -> Option<(SocketAddr, IpAddr)> {
         self.asks.take()

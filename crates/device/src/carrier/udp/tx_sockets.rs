@@ -14,8 +14,8 @@ pub(crate) const BUSY: u32 = 256;
 /// How many are counted of each, and the most transmit sockets: each is a descriptor and a socket's
 /// memory.
 pub(crate) const MOST: usize = 16;
-/// How often is looked to whom nothing goes any more; who was refused a transmit socket may ask
-/// again then.
+/// How often destinations that nothing goes to any more are looked for. One that was refused a
+/// transmit socket may ask again then.
 pub(crate) const SWEEP: Duration = Duration::from_secs(10);
 
 /// What all datagrams of a transmit socket have in common.
@@ -175,8 +175,8 @@ impl TxSockets {
             return;
         }
         self.swept = now;
-        // Who has no transmit socket is counted from the start, so that the places are not taken by
-        // those to whom little goes.
+        // Destinations without a transmit socket are counted from the start again, so that quiet
+        // ones do not take the places.
         self.known.retain_mut(|known| {
             let is_used = std::mem::take(&mut known.trains) > 0;
             let State::Open(place) = known.state else { return false };
