@@ -6,7 +6,7 @@
 //! process that receives it closes it, or the one that closes the socket with the message still in
 //! it. So for another user's socket
 //!
-//! * a message is peeked at before it is received ([`PeerSocket::brings_descriptors`]). One that
+//! * a message is peeked at before it is received ([`PeerSocket::next`]). One that
 //!   brings descriptors is received only if some are expected, and by that user's own thread
 //!   ([`run`]), for which nothing waits;
 //! * the end is also closed by that thread, if anything with descriptors is left in it;
@@ -112,24 +112,45 @@ impl PeerSocket {
         !self.is_ours && !self.is_sealed.load(Ordering::Relaxed)
     }
 
-    /// Whether the next message brings descriptors of another user, and the bytes of that message,
-    /// which stays where it is. For sockets of our user, and where none can come, it does not ask:
-    /// 0 bytes.
+    /// Looks at the next message, which stays where it is, and puts its bytes into `bytes`. Only
+    /// what is [`Next::Expected`] may be received here.
     ///
-    /// # Errors
-    ///
-    /// The kernel's error: EAGAIN if there is no message.
-    pub fn brings_descriptors(&self, bytes: &mut [u8]) -> Result<(bool, usize), Errno> {
+    /// A message that comes after the look has not been looked at. So a socket of another user that
+    /// holds none yet is not to be received from: the message could arrive just then.
+    pub fn next(&self, bytes: &mut [u8]) -> Next {
         if !self.is_open() {
-            return Ok((false, 0));
+            return Next::Expected;
         }
-        // Without room for them they stay in the message, and the flag tells that they are there.
-        let mut none = RecvAncillaryBuffer::default();
-        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
-        let mut parts = [IoSliceMut::new(bytes)];
-        let got = rustix::net::recvmsg(self, &mut parts, &mut none, flags)?;
-        Ok((got.flags.contains(ReturnFlags::CTRUNC), got.bytes))
+        loop {
+            // Without room for them they stay in the message, and the flag tells that they are
+            // there.
+            let mut none = RecvAncillaryBuffer::default();
+            let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+            let mut parts = [IoSliceMut::new(bytes)];
+            return match rustix::net::recvmsg(self, &mut parts, &mut none, flags) {
+                Ok(got) if got.flags.contains(ReturnFlags::CTRUNC) => Next::Brings(got.bytes),
+                Ok(_) => Next::Expected,
+                Err(Errno::AGAIN) => Next::Nothing,
+                // The kernel reports it once, before the last messages of a peer that closed.
+                Err(Errno::CONNRESET | Errno::INTR) => continue,
+                Err(_) => Next::Closed,
+            };
+        }
     }
+}
+
+/// What the next message of a socket is, as far as descriptors go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// It brings none of another user, or the socket is one through which none can come, and then
+    /// nobody looked whether there is a message at all.
+    Expected,
+    /// It brings descriptors of another user. It has this many bytes.
+    Brings(usize),
+    /// There is none yet.
+    Nothing,
+    /// None will come.
+    Closed,
 }
 
 impl AsRawFd for PeerSocket {

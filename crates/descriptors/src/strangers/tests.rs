@@ -87,14 +87,14 @@ fn descriptors_are_seen_before_they_are_received() {
     let (ours, theirs) = pair();
     let ours = PeerSocket::new(ours, NOBODY);
     let mut bytes = [0; 16];
-    assert_eq!(ours.brings_descriptors(&mut bytes), Err(Errno::AGAIN));
+    assert_eq!(ours.next(&mut bytes), Next::Nothing);
     send(&theirs, b"plain", &[]).unwrap();
-    assert_eq!(ours.brings_descriptors(&mut bytes), Ok((false, 5)));
+    assert_eq!(ours.next(&mut bytes), Next::Expected);
     rustix::io::read(&ours, &mut bytes).unwrap();
     // Even in a message without bytes.
     send(&theirs, b"", &[theirs.as_fd()]).unwrap();
-    assert_eq!(ours.brings_descriptors(&mut bytes), Ok((true, 0)));
-    assert_eq!(ours.brings_descriptors(&mut bytes), Ok((true, 0)), "it stays where it is");
+    assert_eq!(ours.next(&mut bytes), Next::Brings(0));
+    assert_eq!(ours.next(&mut bytes), Next::Brings(0), "it stays where it is");
     assert!(!ours.seal(), "one is in it");
 }
 
@@ -106,7 +106,7 @@ fn a_sealed_socket_gets_no_descriptors_where_the_kernel_can() {
     let sent = send(&theirs, b"x", &[theirs.as_fd()]);
     if ours.is_open() {
         assert_eq!(sent, Ok(()), "a kernel before 6.16");
-        assert_eq!(ours.brings_descriptors(&mut [0; 16]), Ok((true, 1)));
+        assert_eq!(ours.next(&mut [0; 16]), Next::Brings(1));
     } else {
         assert_eq!(sent, Err(Errno::PERM));
     }

@@ -7,7 +7,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use descriptors::strangers::PeerSocket;
+use descriptors::strangers::{Next, PeerSocket};
 use rustix::cmsg_space;
 use rustix::io::Errno;
 use rustix::net::{
@@ -223,11 +223,12 @@ pub(crate) enum Received {
 /// Receives one message without waiting, unless it is another user's and brings descriptors.
 pub(crate) fn recv(socket: &PeerSocket) -> Received {
     let mut bytes = [0; MESSAGE_MAX];
-    // Errors of the other calls are better reported once, there.
-    if let Ok((true, length)) = socket.brings_descriptors(&mut bytes) {
-        return Received::Brings(Message::decode(&bytes[..length]));
+    match socket.next(&mut bytes) {
+        Next::Brings(length) => Received::Brings(Message::decode(&bytes[..length])),
+        Next::Expected => receive(socket.as_fd()),
+        Next::Nothing => Received::Nothing,
+        Next::Closed => Received::Closed,
     }
-    receive(socket.as_fd())
 }
 
 /// Receives one message without waiting, whatever it brings.
@@ -287,7 +288,9 @@ fn narrow<T: TryFrom<u64>>(word: u64) -> Result<T, BadMessage> {
 
 #[cfg(test)]
 mod tests {
+    use descriptors::PeerCred;
     use proptest::prelude::*;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
     use super::*;
 
@@ -321,6 +324,40 @@ mod tests {
         assert_eq!(Message::decode(&bytes), Err(BadMessage::Version(99)));
         assert_eq!(Message::decode(b"GET / HTTP/1.1"), Err(BadMessage::Magic));
         assert_eq!(Message::decode(b""), Err(BadMessage::Magic));
+    }
+
+    /// A message that arrives between the look and the receive has not been looked at.
+    #[test]
+    fn descriptors_of_another_user_are_never_received_without_a_look() {
+        const MESSAGES: usize = 1_000;
+        // A number that no user has: (uid_t) -1 is none.
+        let nobody = PeerCred { pid: None, uid: u32::MAX };
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+                .map(|(ours, theirs)| (PeerSocket::new(ours, nobody), theirs))
+                .expect("a pair");
+        // Each is sent while the other thread looks for it.
+        let (next, wanted) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let theirs = PeerSocket::new(theirs, nobody);
+                while wanted.recv().is_ok() {
+                    Message::Ping.send(&theirs, &[theirs.as_fd()]).expect("room for one");
+                }
+            });
+            let next = next;
+            for n in 0..MESSAGES {
+                next.send(()).expect("it waits for that");
+                let found = loop {
+                    match recv(&ours) {
+                        Received::Nothing => {}
+                        found => break found,
+                    }
+                };
+                assert!(matches!(found, Received::Brings(Ok(Message::Ping))), "{n}: {found:?}");
+                drop(receive(ours.as_fd()));
+            }
+        });
     }
 
     proptest! {
