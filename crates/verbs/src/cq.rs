@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use descriptors::Known;
 use device::ids::{ChannelId, CqId};
-use iba::{Qpn, WcFlags, WcOpcode, WcStatus};
+use iba::{Qpn, RKey, WcFlags, WcOpcode, WcStatus};
 use transport::env::Reason;
 
 use crate::wait::{clone_for_waiting, take_one};
@@ -53,6 +53,9 @@ pub struct Wc {
     pub byte_len: u32,
     /// Immediate data, if the peer sent any.
     pub imm: Option<u32>,
+    /// The key of ours that the peer's message invalidated, if it did.
+    #[doc(alias = "IBV_WC_WITH_INV")]
+    pub invalidated: Option<RKey>,
     /// The local QP.
     pub qpn: Qpn,
     /// The sender of a datagram.
@@ -76,6 +79,7 @@ impl From<device::Wc> for Wc {
             opcode: wc.opcode,
             byte_len: wc.byte_len,
             imm: wc.flags.contains(WcFlags::WITH_IMM).then_some(wc.imm),
+            invalidated: wc.flags.contains(WcFlags::WITH_INV).then_some(RKey(wc.imm)),
             qpn: wc.qpn,
             src_qpn: wc.src_qpn,
             reason: Reason::from_vendor_err(wc.vendor_err).unwrap_or(Reason::None),

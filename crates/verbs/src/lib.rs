@@ -34,9 +34,12 @@
 //! | `ibv_modify_qp` | [`Qp::connect`] for the usual way, [`Qp::modify`] for any other |
 //! | `ibv_create_comp_cntr`, `ibv_qp_attach_comp_cntr` | [`Context::create_comp_cntr`], [`Qp::attach_comp_cntr`] |
 //! | `ibv_post_send`, `ibv_poll_cq` | [`Qp::post_send`], [`Cq::poll`], [`Cq::wait`] |
+//! | `ibv_alloc_mw`, `ibv_bind_mw` | [`Mr::window`], [`SendRequest::bind`] |
+//! | `rdma_create_id`, `rdma_listen`, `rdma_connect`, ... | the module [`cm`] |
 #![forbid(unsafe_code)]
 
 mod ah;
+pub mod cm;
 mod comp_cntr;
 mod context;
 mod cq;
@@ -44,6 +47,7 @@ mod memory;
 mod qp;
 mod request;
 mod wait;
+mod window;
 
 pub use ah::Ah;
 pub use comp_cntr::CompCntr;
@@ -63,6 +67,7 @@ pub use qp::{DEFAULT_QKEY, Endpoint, PostError, Qp, QpSpec, Srq};
 pub use request::SendRequest;
 pub use transport::env::Reason;
 pub use umem::HostBuf;
+pub use window::Mw;
 
 /// What a refused call returns: what was refused, by which call, and under which rule.
 pub type Result<T> = std::result::Result<T, Refusal>;

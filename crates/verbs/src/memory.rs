@@ -159,11 +159,19 @@ impl Mr {
         RKey(self.0.info.rkey)
     }
 
+    pub(crate) fn lkey(&self) -> LKey {
+        LKey(self.0.info.lkey)
+    }
+
+    pub(crate) fn pd(&self) -> &Pd {
+        &self.0.pd
+    }
+
     /// `length` bytes at `offset`, for a work request of this side. A range outside the region is
     /// refused when the request is carried out, as LOC_PROT_ERR.
     pub fn slice(&self, offset: u64, length: u32) -> Slice {
         let addr = self.0.iova.wrapping_add(offset);
-        Slice(Sge { addr, length, lkey: LKey(self.0.info.lkey) })
+        Slice(Sge { addr, length, lkey: self.lkey() })
     }
 
     /// The byte at `offset`, for a work request of a peer.

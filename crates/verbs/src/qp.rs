@@ -155,6 +155,10 @@ impl Qp {
         &self.0.pd
     }
 
+    pub(crate) fn spec(&self) -> &QpSpec {
+        &self.0.spec
+    }
+
     /// Where a peer reaches it, at the port's first GID.
     pub fn endpoint(&self) -> Result<Endpoint> {
         let gids = self.0.pd.context().gids();

@@ -1,9 +1,9 @@
 //! Work requests.
 
-use iba::{SendFlags, WrOpcode};
-use transport::wr::{Data, SendWr, UdDest};
+use iba::{Access, RKey, SendFlags, WrOpcode};
+use transport::wr::{Bind, Data, SendWr, UdDest};
 
-use crate::{Ah, Context, PostError, Remote, Slice};
+use crate::{Ah, Context, Mw, PostError, Remote, Slice};
 
 /// A send work request. Made by the function named for its operation, then flagged.
 #[derive(Clone, Debug)]
@@ -14,13 +14,15 @@ pub struct SendRequest {
     /// Where a datagram goes; kept until the request is dropped.
     ah: Option<Ah>,
     has_imm: bool,
+    /// What is bound; kept likewise.
+    window: Option<Mw>,
 }
 
 impl SendRequest {
     fn new(wr_id: u64, opcode: WrOpcode, local: &[Slice]) -> Self {
         let sges = local.iter().map(|slice| slice.0).collect();
         let wr = SendWr::new(wr_id, opcode, SendFlags::empty(), Data::Sges(sges));
-        Self { wr, ah: None, has_imm: false }
+        Self { wr, ah: None, has_imm: false, window: None }
     }
 
     /// The request as the engine takes it, for a QP of this device.
@@ -29,7 +31,9 @@ impl SendRequest {
         if self.has_imm && !brings {
             return Err(PostError::Immediate(self.wr.opcode));
         }
-        if self.ah.as_ref().is_some_and(|ah| !context.is_same(ah.context())) {
+        let other = |of: Option<&Context>| of.is_some_and(|of| !context.is_same(of));
+        let window = self.window.as_ref().map(Mw::context);
+        if other(self.ah.as_ref().map(Ah::context)) || other(window) {
             return Err(PostError::OtherDevice);
         }
         Ok(self.wr.clone())
@@ -44,6 +48,43 @@ impl SendRequest {
     /// Sends bytes to a receive of the peer.
     pub fn send(wr_id: u64, local: &[Slice]) -> Self {
         Self::new(wr_id, WrOpcode::Send, local)
+    }
+
+    /// Sends bytes to a receive of the peer and takes back the right that the peer granted by a key
+    /// of one of its windows: from then on nobody reaches memory by it. The peer's completion names
+    /// the key ([`Wc::invalidated`](crate::Wc::invalidated)).
+    #[doc(alias = "IBV_WR_SEND_WITH_INV")]
+    pub fn send_with_inv(wr_id: u64, local: &[Slice], rkey: RKey) -> Self {
+        let mut request = Self::new(wr_id, WrOpcode::SendWithInv, local);
+        request.wr.imm = rkey.0;
+        request
+    }
+
+    /// Makes a window show `length` bytes at `offset` of its region to the peer of the QP, which
+    /// may do there what `access` says. Requests posted later find it bound. The window has a new
+    /// key from now on ([`Mw::rkey`]). One that is bound must be invalidated first, by
+    /// [`SendRequest::local_inv`] or by the peer's [`SendRequest::send_with_inv`].
+    #[doc(alias("IBV_WR_BIND_MW", "ibv_bind_mw"))]
+    pub fn bind(wr_id: u64, window: &Mw, offset: u64, length: u64, access: Access) -> Self {
+        let mut request = Self::new(wr_id, WrOpcode::BindMw, &[]);
+        request.wr.data = Data::Bind(Box::new(Bind {
+            window: window.number(),
+            key: window.next_key(),
+            lkey: window.region().lkey(),
+            addr: window.region().remote(offset).addr,
+            length,
+            access,
+        }));
+        request.window = Some(window.clone());
+        request
+    }
+
+    /// Takes back the right that was granted by a key of a window of this side.
+    #[doc(alias = "IBV_WR_LOCAL_INV")]
+    pub fn local_inv(wr_id: u64, rkey: RKey) -> Self {
+        let mut request = Self::new(wr_id, WrOpcode::LocalInv, &[]);
+        request.wr.imm = rkey.0;
+        request
     }
 
     /// Writes bytes to the peer's memory.

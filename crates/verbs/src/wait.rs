@@ -1,6 +1,6 @@
 //! Waiting for an event.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use descriptors::Known;
@@ -18,7 +18,6 @@ pub(crate) fn clone_for_waiting(fd: BorrowedFd<'_>) -> std::io::Result<Known> {
 /// Takes one count from an eventfd that does not block, waiting for it up to `timeout`. If several
 /// threads are woken, one takes the count; the others keep waiting.
 pub(crate) fn take_one(fd: &Known, timeout: Duration) -> Result<bool> {
-    let failed = |error| Refusal::new(Kind::Io, format!("waiting for an event: {error}"));
     let began = Instant::now();
     loop {
         fd.look().map_err(failed)?;
@@ -27,17 +26,27 @@ pub(crate) fn take_one(fd: &Known, timeout: Duration) -> Result<bool> {
             Err(Errno::AGAIN | Errno::INTR) => {}
             Err(error) => return Err(failed(error)),
         }
-        let left = timeout.saturating_sub(began.elapsed());
-        if left.is_zero() {
+        if !readable(fd, timeout.saturating_sub(began.elapsed()))? {
             return Ok(false);
         }
-        let left = Timespec {
-            tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX),
-            tv_nsec: left.subsec_nanos().into(),
-        };
-        match poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&left)) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => return Err(failed(error)),
-        }
     }
+}
+
+/// Waits up to `timeout` until there may be something to read. False if there is no time left.
+pub(crate) fn readable(fd: impl AsFd, timeout: Duration) -> Result<bool> {
+    if timeout.is_zero() {
+        return Ok(false);
+    }
+    let timeout = Timespec {
+        tv_sec: timeout.as_secs().try_into().unwrap_or(i64::MAX),
+        tv_nsec: timeout.subsec_nanos().into(),
+    };
+    match poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&timeout)) {
+        Ok(_) | Err(Errno::INTR) => Ok(true),
+        Err(error) => Err(failed(error)),
+    }
+}
+
+fn failed(error: Errno) -> Refusal {
+    Refusal::new(Kind::Io, format!("waiting for an event: {error}"))
 }

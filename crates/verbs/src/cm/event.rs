@@ -1,0 +1,104 @@
+//! What the two sides tell each other, and what becomes of calls.
+
+use device::cm::RejReason;
+
+use super::Id;
+use crate::Refusal;
+
+/// As many READs and atomics as the device can, and as the peer asks for.
+#[doc(alias("RDMA_MAX_RESP_RES", "RDMA_MAX_INIT_DEPTH"))]
+pub const MOST: u8 = u8::MAX;
+
+/// What a side of a connection says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[doc(alias = "rdma_conn_param")]
+#[expect(clippy::exhaustive_structs, reason = "programs build it")]
+pub struct ConnParam {
+    /// For the program at the other end; at most what [`private_data`](super::private_data) says.
+    /// In an event it is the whole field, which is filled up with zeros.
+    pub private_data: Vec<u8>,
+    /// READs and atomics that this side takes at once; in an event, how many it should take.
+    pub responder_resources: u8,
+    /// READs and atomics that this side has outstanding at once; in an event, how many the peer
+    /// takes.
+    pub initiator_depth: u8,
+    /// Transport retries, at most 7. Of [`Id::connect`] only.
+    pub retry_count: u8,
+    /// Retries while the peer has no receive posted, at most 7, which means without end.
+    pub rnr_retry_count: u8,
+}
+
+impl Default for ConnParam {
+    fn default() -> Self {
+        Self {
+            private_data: Vec::new(),
+            responder_resources: MOST,
+            initiator_depth: MOST,
+            retry_count: 7,
+            rnr_retry_count: 7,
+        }
+    }
+}
+
+/// Something happened to an identifier.
+#[derive(Clone, Debug)]
+#[doc(alias = "rdma_cm_event")]
+#[non_exhaustive]
+pub struct Event {
+    /// The identifier. Of [`EventKind::ConnectRequest`], the one made for the request: the request
+    /// is refused when its last clone is dropped.
+    pub id: Id,
+    /// Of [`EventKind::ConnectRequest`], the listener, if it is still there.
+    pub listener: Option<Id>,
+    /// What happened.
+    pub kind: EventKind,
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[doc(alias = "rdma_cm_event_type")]
+#[non_exhaustive]
+pub enum EventKind {
+    /// A peer asks a listener for a connection: accept or reject it.
+    #[doc(alias = "RDMA_CM_EVENT_CONNECT_REQUEST")]
+    ConnectRequest {
+        /// What the peer says.
+        param: ConnParam,
+    },
+    /// The connection stands, and its QP is in RTS.
+    #[doc(alias = "RDMA_CM_EVENT_ESTABLISHED")]
+    Established {
+        /// On the active side, what the peer said.
+        param: ConnParam,
+    },
+    /// The peer accepted, and this side's QP could not follow.
+    #[doc(alias = "RDMA_CM_EVENT_CONNECT_ERROR")]
+    ConnectError {
+        /// What was refused.
+        why: Refusal,
+    },
+    /// Nobody answered in time.
+    #[doc(alias = "RDMA_CM_EVENT_UNREACHABLE")]
+    Unreachable,
+    /// The peer refused.
+    #[doc(alias = "RDMA_CM_EVENT_REJECTED")]
+    Rejected {
+        /// Why: [`RejReason::CONSUMER_DEFINED`] if it was the program.
+        reason: RejReason,
+        /// What the program at the other end added.
+        private_data: Vec<u8>,
+    },
+    /// The connection ended: by the peer, which [`Id::disconnect`] confirms, or since it confirmed
+    /// ours.
+    #[doc(alias = "RDMA_CM_EVENT_DISCONNECTED")]
+    Disconnected {
+        /// Whether the peer did not confirm it in time.
+        timed_out: bool,
+    },
+    /// No packet of the connection can be in flight any more.
+    #[doc(alias = "RDMA_CM_EVENT_TIMEWAIT_EXIT")]
+    TimewaitExit,
+    /// The address of the identifier went away, or the device failed.
+    #[doc(alias = "RDMA_CM_EVENT_DEVICE_REMOVAL")]
+    DeviceRemoval,
+}

@@ -1,0 +1,78 @@
+//! Memory windows.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use device::MwType;
+use device::ids::MwId;
+use iba::RKey;
+
+use crate::{Context, Mr, Result};
+
+/// The bits of a key that are the program's choice.
+const TAG: u32 = 0xff;
+
+/// A memory window of type 2: a key for a part of a region that one QP grants to its peer, and that
+/// either side takes back by a work request, without a registration. Clones are the same one.
+#[derive(Clone, Debug)]
+#[doc(alias = "ibv_mw")]
+pub struct Mw(Arc<Window>);
+
+#[derive(Debug)]
+struct Window {
+    id: MwId,
+    key: AtomicU32,
+    /// What it shows parts of. A region under a window cannot be taken away, so it outlives it.
+    region: Mr,
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        // Fails only for a window that does not exist.
+        let _ = self.region.pd().context().lock().dealloc_mw(self.id);
+    }
+}
+
+impl Mr {
+    /// Makes a window on this region, which shows nothing until it is bound
+    /// ([`SendRequest::bind`](crate::SendRequest::bind)). The region has to be registered with
+    /// [`Access::MW_BIND`](crate::Access::MW_BIND).
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::NoMemory`](crate::Kind::NoMemory) at the limit of windows.
+    #[doc(alias = "ibv_alloc_mw")]
+    pub fn window(&self) -> Result<Mw> {
+        let (id, key) = self.pd().context().alive()?.alloc_mw(self.pd().id(), MwType::Two)?;
+        Ok(Mw(Arc::new(Window { id, key: AtomicU32::new(key), region: self.clone() })))
+    }
+}
+
+impl Mw {
+    /// The key by which a peer names it: that of the last bind that was made for it.
+    pub fn rkey(&self) -> RKey {
+        // ORDERING: the key alone is shared; what it grants is the engine's, under its lock.
+        RKey(self.0.key.load(Ordering::Relaxed))
+    }
+
+    /// The region that it shows parts of.
+    pub fn region(&self) -> &Mr {
+        &self.0.region
+    }
+
+    pub(crate) fn context(&self) -> &Context {
+        self.0.region.pd().context()
+    }
+
+    pub(crate) fn number(&self) -> u32 {
+        self.0.id.handle()
+    }
+
+    /// Another key, so that a peer that has an earlier one reaches nothing by it.
+    pub(crate) fn next_key(&self) -> RKey {
+        let next = |key: u32| Some(key & !TAG | key.wrapping_add(1) & TAG);
+        let old = self.0.key.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+        let old = old.unwrap_or_else(|key| key);
+        RKey(old & !TAG | old.wrapping_add(1) & TAG)
+    }
+}

@@ -1,0 +1,236 @@
+//! Connections by address and port, and the rights that a message takes back.
+
+mod common;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use common::{completion, nic_of, pair};
+use verbs::cm::{ConnParam, Event, EventChannel, EventKind, Id, RejReason};
+use verbs::{
+    Access, Context, Cq, Device, HostBuf, Kind, NicConfig, Pd, Qp, QpSpec, SendRequest, WcStatus,
+};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// One part of a program, with a virtual function of its own.
+struct Part {
+    context: Context,
+    pd: Pd,
+    cq: Cq,
+    channel: EventChannel,
+}
+
+impl Part {
+    fn new(context: Context) -> Self {
+        let pd = context.alloc_pd().unwrap();
+        let cq = context.create_cq(64).unwrap();
+        let channel = EventChannel::new(&context).unwrap();
+        Self { context, pd, cq, channel }
+    }
+
+    fn qp(&self) -> Qp {
+        self.pd.create_qp(&QpSpec::rc(&self.cq)).unwrap()
+    }
+
+    #[track_caller]
+    fn event(&self) -> Event {
+        self.channel.event(PATIENCE).unwrap().expect("an event within half a minute")
+    }
+
+    /// Listens at a free port of the NIC's first address.
+    fn listen(&self) -> (Id, SocketAddr) {
+        let id = self.channel.create_id().unwrap();
+        let ip = self.context.gids()[0].gid.to_ip();
+        let at = id.bind((ip, 0).into()).unwrap();
+        id.listen(8).unwrap();
+        assert_eq!(id.local_addr(), Some(at));
+        (id, at)
+    }
+
+    /// Asks for a connection.
+    fn ask(&self, to: SocketAddr, private_data: &[u8]) -> (Id, Qp) {
+        let (id, qp) = (self.channel.create_id().unwrap(), self.qp());
+        id.resolve(None, to).unwrap();
+        id.connect(&qp, &said(private_data)).unwrap();
+        (id, qp)
+    }
+
+    #[track_caller]
+    fn request(&self) -> (Id, ConnParam) {
+        let event = self.event();
+        let EventKind::ConnectRequest { param } = event.kind else { panic!("{event:?}") };
+        (event.id, param)
+    }
+}
+
+fn said(private_data: &[u8]) -> ConnParam {
+    ConnParam { private_data: private_data.to_vec(), ..ConnParam::default() }
+}
+
+/// Two parts, as two processes have them.
+fn parts(name: &str) -> (Part, Part) {
+    let name = format!("conn-{name}-{}", std::process::id());
+    let device = Device::from_config(NicConfig { name, ..NicConfig::default() }).unwrap();
+    (Part::new(device.open().unwrap()), Part::new(device.open_another().unwrap()))
+}
+
+/// A connection between two parts.
+fn connected(active: &Part, passive: &Part) -> [(Id, Qp); 2] {
+    let (_listener, at) = passive.listen();
+    let (id, qp) = active.ask(at, b"");
+    let (theirs, _) = passive.request();
+    let their_qp = passive.qp();
+    theirs.accept(&their_qp, &ConnParam::default()).unwrap();
+    assert!(matches!(active.event().kind, EventKind::Established { .. }));
+    assert!(matches!(passive.event().kind, EventKind::Established { .. }));
+    [(id, qp), (theirs, their_qp)]
+}
+
+#[test]
+fn a_connection_brings_private_data_each_way_and_its_qps_to_rts() {
+    let (a, b) = parts("made");
+    let (listener, at) = b.listen();
+    let (id, qp) = a.ask(at, b"ping");
+    let event = b.event();
+    assert_eq!(event.listener, Some(listener));
+    let EventKind::ConnectRequest { param } = event.kind else { panic!("{:?}", event.kind) };
+    assert_eq!(&param.private_data[..5], b"ping\0");
+    assert_eq!((event.id.local_addr(), event.id.peer_addr()), (Some(at), id.local_addr()));
+    let their_qp = b.qp();
+    let most = ConnParam { responder_resources: 2, ..said(b"pong") };
+    event.id.accept(&their_qp, &most).unwrap();
+    let established = a.event();
+    assert_eq!(established.id, id);
+    let EventKind::Established { param } = established.kind else { panic!("{established:?}") };
+    assert_eq!(&param.private_data[..5], b"pong\0");
+    assert!(matches!(b.event().kind, EventKind::Established { .. }));
+    assert_eq!(their_qp.query().unwrap().max_dest_rd_atomic, 2);
+
+    let memory = HostBuf::anonymous(4096).unwrap();
+    let (from, to) = (
+        a.pd.reg_mr(&memory, Access::LOCAL_WRITE).unwrap(),
+        b.pd.reg_mr(&memory, Access::LOCAL_WRITE).unwrap(),
+    );
+    memory.write(0, b"message").unwrap();
+    their_qp.post_recv(1, &[to.slice(1024, 64)]).unwrap();
+    qp.post_send(&SendRequest::send(2, &[from.slice(0, 7)]).signaled()).unwrap();
+    assert_eq!(completion(&a.cq).status, WcStatus::Success);
+    assert_eq!(completion(&b.cq).byte_len, 7);
+    let mut seen = [0; 7];
+    memory.read(1024, &mut seen).unwrap();
+    assert_eq!(&seen, b"message");
+}
+
+#[test]
+fn a_disconnected_qp_flushes_what_is_posted_on_both_sides() {
+    let (a, b) = parts("ended");
+    let [(id, qp), (theirs, their_qp)] = connected(&a, &b);
+    qp.post_recv(1, &[]).unwrap();
+    their_qp.post_recv(2, &[]).unwrap();
+    id.disconnect().unwrap();
+    assert_eq!(completion(&a.cq).status, WcStatus::WrFlushErr);
+    let event = b.event();
+    assert!(matches!(event.kind, EventKind::Disconnected { timed_out: false }), "{event:?}");
+    assert_eq!(event.id, theirs);
+    theirs.disconnect().unwrap();
+    assert_eq!(completion(&b.cq).status, WcStatus::WrFlushErr);
+    assert!(matches!(a.event().kind, EventKind::Disconnected { timed_out: false }));
+}
+
+#[test]
+fn an_identifier_that_is_dropped_ends_its_connection() {
+    let (a, b) = parts("dropped");
+    let [(id, qp), _theirs] = connected(&a, &b);
+    qp.post_recv(1, &[]).unwrap();
+    drop(id);
+    assert_eq!(completion(&a.cq).status, WcStatus::WrFlushErr, "the QP went with it");
+    assert!(matches!(b.event().kind, EventKind::Disconnected { .. }));
+}
+
+#[test]
+fn a_request_is_refused_with_private_data_or_by_letting_go_of_it() {
+    let (a, b) = parts("refused");
+    let (listener, at) = b.listen();
+    for words in [&b"not you"[..], b""] {
+        let (id, _qp) = a.ask(at, b"me");
+        let (request, _) = b.request();
+        if !words.is_empty() {
+            request.reject(words).unwrap();
+        }
+        drop(request);
+        let event = a.event();
+        assert_eq!(event.id, id);
+        let EventKind::Rejected { reason, private_data } = event.kind else { panic!("{event:?}") };
+        assert_eq!(reason, RejReason::CONSUMER_DEFINED);
+        assert_eq!(&private_data[..words.len()], words);
+    }
+    // Requests that nobody takes go with the channel.
+    let (id, _qp) = a.ask(at, b"me");
+    drop((listener, b));
+    let event = a.event();
+    assert_eq!(event.id, id);
+    assert!(matches!(event.kind, EventKind::Rejected { .. }), "{event:?}");
+}
+
+#[test]
+fn what_cannot_be_connected_is_refused_in_words() {
+    let (a, b) = parts("wrong");
+    let (_listener, at) = b.listen();
+    let id = a.channel.create_id().unwrap();
+    let qp = a.qp();
+    let refusal = id.connect(&qp, &ConnParam::default()).expect_err("the way is not known");
+    assert!(refusal.what().contains("not resolved"), "{refusal}");
+    id.resolve(None, at).unwrap();
+    let refusal = id.connect(&b.qp(), &ConnParam::default()).expect_err("not ours");
+    assert!(refusal.what().contains("another device"), "{refusal}");
+    let ud = a.pd.create_qp(&QpSpec::ud(&a.cq)).unwrap();
+    let refusal = id.connect(&ud, &ConnParam::default()).expect_err("datagrams");
+    assert!(refusal.what().contains("not RC"), "{refusal}");
+    let refusal = id.connect(&qp, &said(&[0; 57])).expect_err("a REQ has room for 56");
+    assert_eq!(refusal.kind(), Kind::Invalid);
+    id.connect(&qp, &said(&[0; 56])).expect("nothing was taken before");
+    let refusal = id.connect(&qp, &ConnParam::default()).expect_err("twice");
+    assert!(refusal.what().contains("has a QP"), "{refusal}");
+    let taken = b.channel.create_id().unwrap().bind(at).expect_err("it is the listener's");
+    assert_eq!(taken.kind(), Kind::AddressInUse);
+}
+
+#[test]
+fn a_window_lets_the_peer_in_until_its_message_takes_the_right_back() {
+    let (context, pd) = nic_of(NicConfig::default());
+    let (a, b) = pair(&context, &pd);
+    let memory = HostBuf::anonymous(8192).unwrap();
+    let mr = pd.reg_mr(&memory, Access::LOCAL_WRITE | Access::MW_BIND).unwrap();
+    let window = mr.window().unwrap();
+    let write = |rkey| {
+        let to = verbs::Remote { rkey, ..mr.remote(4096) };
+        SendRequest::write(3, &[mr.slice(0, 8)], to).signaled()
+    };
+    let bind = || SendRequest::bind(1, &window, 4096, 4096, Access::REMOTE_WRITE).signaled();
+    let mut keys = Vec::new();
+    for _ in 0..2 {
+        a.qp.post_send(&bind()).unwrap();
+        assert_eq!(completion(&a.cq).status, WcStatus::Success);
+        keys.push(window.rkey());
+        b.qp.post_send(&write(window.rkey())).unwrap();
+        assert_eq!(completion(&b.cq).status, WcStatus::Success);
+        a.qp.post_recv(2, &[mr.slice(0, 64)]).unwrap();
+        let done = SendRequest::send_with_inv(4, &[mr.slice(0, 8)], window.rkey());
+        b.qp.post_send(&done.signaled()).unwrap();
+        assert_eq!(completion(&b.cq).status, WcStatus::Success);
+        let received = completion(&a.cq);
+        assert_eq!((received.invalidated, received.imm), (Some(window.rkey()), None));
+    }
+    assert_ne!(keys[0], keys[1], "an old key reaches nothing");
+    a.qp.post_send(&bind()).unwrap();
+    assert_eq!(completion(&a.cq).status, WcStatus::Success);
+    a.qp.post_send(&SendRequest::local_inv(5, window.rkey()).signaled()).unwrap();
+    assert_eq!(completion(&a.cq).status, WcStatus::Success);
+    b.qp.post_send(&write(window.rkey())).unwrap();
+    assert_eq!(completion(&b.cq).status, WcStatus::RemAccessErr);
+    // The region outlives its window, however they are dropped.
+    drop(mr);
+    drop(window);
+    assert_eq!(context.resources().mr, 0);
+}
