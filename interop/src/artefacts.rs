@@ -1,4 +1,4 @@
-//! What the build made: the `peerdma` program and its two libraries, and where they are.
+//! The build artefacts: the `peerdma` program and its libraries.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::scratch::Scratch;
 
-/// The names under which a program asks for the library.
+/// The sonames by which programs load the library.
 const SONAMES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
 
 /// The directory of a built peerdma.
@@ -20,7 +20,7 @@ impl Artefacts {
     ///
     /// # Panics
     ///
-    /// When nothing is built there, saying how to build it.
+    /// If nothing is built there; the message tells how to build it.
     #[track_caller]
     pub fn find() -> Self {
         let dir = match std::env::var_os("PEERDMA_BIN_DIR") {
@@ -39,7 +39,7 @@ impl Artefacts {
         self.dir.join("peerdma")
     }
 
-    /// `libpeerdma.so`, which is `libibverbs.so.1` by another name.
+    /// `libpeerdma.so`, which programs load as `libibverbs.so.1`.
     pub fn library(&self) -> PathBuf {
         self.dir.join("libpeerdma.so")
     }
@@ -49,8 +49,8 @@ impl Artefacts {
         self.dir.join("examples").join(name)
     }
 
-    /// The library for what programs read outside libibverbs, under the name that is there:
-    /// installed or fresh from Cargo.
+    /// The library that hooks what programs read outside libibverbs. Its name is the installed one
+    /// or the one from Cargo.
     fn preload(&self) -> Option<PathBuf> {
         let names = ["libpeerdma-preload.so", "libpeerdma_preload.so"];
         names.iter().map(|name| self.dir.join(name)).find(|file| file.exists())
@@ -74,8 +74,8 @@ impl Artefacts {
         names.iter().map(|name| self.dir.join(name)).find(|file| file.exists())
     }
 
-    /// Makes a directory for `LD_LIBRARY_PATH` inside `scratch`: the library under the names
-    /// programs ask for.
+    /// Makes a directory for `LD_LIBRARY_PATH` inside `scratch`, with the library under its
+    /// sonames.
     pub fn library_dir(&self, scratch: &Scratch) -> PathBuf {
         let dir = scratch.path().join("lib");
         fs::create_dir_all(&dir).expect("a scratch directory is writable");
@@ -93,8 +93,8 @@ impl Artefacts {
     pub fn staged(&self, scratch: &Scratch) -> Self {
         let dir = scratch.path().join("bin");
         fs::create_dir_all(&dir).expect("a scratch directory is writable");
-        // An installation has this directory; without it `peerdma run` keeps one among the user's
-        // run-time files.
+        // An installation has this directory; without it `peerdma run` creates one in the user's
+        // run-time directory.
         let names = ["libpeerdma.names", "libpeerdma-cuda.names", "libpeerdma-hsa.names"];
         for names in names.map(|name| dir.join(name)) {
             fs::create_dir_all(&names).expect("a scratch directory is writable");
@@ -111,15 +111,14 @@ impl Artefacts {
         Self { dir }
     }
 
-    /// The value of `LD_PRELOAD` for a program whose own libibverbs is not to be used: ours, under
-    /// the name that the loader then takes for already loaded.
+    /// The value of `LD_PRELOAD` for a program with a libibverbs of its own: our library under the
+    /// soname, which the loader then considers loaded.
     pub fn preload_list(&self, scratch: &Scratch) -> PathBuf {
         self.library_dir(scratch).join(SONAMES[0])
     }
 }
 
-/// `target` of the build this test binary came from: `target/PROFILE/deps/test-HASH`, three levels
-/// up.
+/// The target directory of this test binary: three levels above `target/PROFILE/deps/test-HASH`.
 pub(crate) fn target_dir() -> PathBuf {
     let exe = std::env::current_exe().expect("a running program has a path");
     exe.ancestors().nth(3).map_or_else(|| PathBuf::from("target"), Path::to_path_buf)

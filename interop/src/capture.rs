@@ -1,6 +1,6 @@
-//! Packets as the wire carries them, and the invariant CRC computed a second time.
+//! Captured packets, and an independent computation of the invariant CRC.
 //!
-//! Nothing here uses peerdma's own packet code: an error made there cannot hide here.
+//! Nothing here uses peerdma's own packet code, so an error there cannot hide here.
 
 use std::fs;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use crate::scratch::Scratch;
 
 /// RoCEv2's UDP port.
 const PORT: u16 = 4791;
-/// The port of the datagram that marks the end of a capture, and what it says.
+/// The port of the datagram that marks the end of a capture, and its payload.
 const END_PORT: u16 = 4790;
 const END: &str = "end of capture";
 
@@ -35,7 +35,7 @@ pub struct Frame {
 }
 
 impl Capture {
-    /// Starts capturing and waits until packets would be seen.
+    /// Starts the capture and waits until packets are seen.
     #[track_caller]
     pub fn start(netns: &Netns) -> Self {
         let scratch = Scratch::new();
@@ -52,13 +52,13 @@ impl Capture {
         Self { dumpcap, netns: netns.path(), file, _scratch: scratch }
     }
 
-    /// Ends the capture; everything sent before is in the file, which lives as long as the returned
+    /// Ends the capture. Everything sent before is in the file, which lives as long as the returned
     /// value.
     #[track_caller]
     pub fn stop(mut self) -> Captured {
-        // dumpcap forgets what is still in the kernel's ring when it is interrupted. A last
-        // datagram, behind everything else, tells when the ring has been read. One of the two
-        // addresses is across the veth.
+        // An interrupted dumpcap drops what is still in the kernel's ring. A last datagram, behind
+        // everything else, tells when the ring has been read. One of the two addresses is across
+        // the veth.
         let script = format!(
             "for a in 10.77.0.1 10.77.0.2; do printf '{END}' > /dev/udp/$a/{END_PORT}; done"
         );
@@ -74,14 +74,14 @@ impl Capture {
         });
         self.dumpcap.interrupt();
         let out = self.dumpcap.finish();
-        // A capture that lost packets would make the checks blind.
+        // With lost packets the checks would prove nothing.
         out.success().says("/0 (").says("dropped on interface");
         let frames = read(&fs::read(&self.file).expect("dumpcap wrote it"));
         Captured { frames, file: self.file, _scratch: self._scratch }
     }
 }
 
-/// What a capture saw.
+/// The result of a capture.
 #[derive(Debug)]
 pub struct Captured {
     /// The packets, in order.
@@ -140,7 +140,7 @@ pub fn icrc(frame: &Frame) -> u32 {
     !crc32(&bytes, crc32(&[0xff; 8], !0))
 }
 
-/// One bit at a time: slow, short, and obviously the polynomial of IEEE 802.3.
+/// One bit at a time: slow, but short and obviously the polynomial of IEEE 802.3.
 fn crc32(bytes: &[u8], mut crc: u32) -> u32 {
     for byte in bytes {
         crc ^= u32::from(*byte);
@@ -164,7 +164,8 @@ fn read(pcap: &[u8]) -> Vec<Frame> {
         let ethernet = &pcap[at + 16..at + 16 + kept];
         at += 16 + kept;
         let ip = &ethernet[14..];
-        // Short frames are padded to Ethernet's minimum: the IP header says where the packet ends.
+        // Short frames are padded to Ethernet's minimum: the IP header has the length of the
+        // packet.
         let len = match ip[0] >> 4 {
             4 => usize::from(u16::from_be_bytes([ip[2], ip[3]])),
             6 => 40 + usize::from(u16::from_be_bytes([ip[4], ip[5]])),

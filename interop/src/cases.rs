@@ -15,7 +15,8 @@ use crate::vm::{Vm, VmOutput};
 /// How long one program may take, on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// What programs say when nobody listens: the pingpongs and perftest, and the connection manager.
+/// Messages of programs without a listener: of the pingpongs and perftest, and of the connection
+/// manager.
 const EARLY: [&str; 6] = [
     "couldn't connect",
     "event_rejected",
@@ -25,36 +26,36 @@ const EARLY: [&str; 6] = [
     "event_unreachable",
 ];
 
-/// Whose device the machine has.
+/// The RDMA device in the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Guest {
     /// The kernel's `rdma_rxe`.
     Rxe,
-    /// Ours, on an interface of the machine's kernel.
+    /// peerdma, on an interface of the machine's kernel.
     Peerdma,
 }
 
 /// One program on both sides.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// Whether the machine's side serves.
+    /// Whether the machine has the server.
     pub guest_serves: bool,
-    /// In PATH, or a path of its own.
+    /// A name in PATH, or a path.
     pub program: String,
-    /// What both sides get, beside device, address and port.
+    /// The arguments of both sides, beside device, address and port.
     pub args: Vec<String>,
 }
 
-/// What both sides of some cases said.
+/// The output of both sides of some cases.
 #[derive(Debug)]
 pub struct CasesOutput {
-    /// Ours, in the order of the cases.
+    /// Our side, in the order of the cases.
     pub here: Vec<Output>,
-    /// The machine's: a section for each case, which its number names.
+    /// The machine's side: a section for each case, named by its number.
     pub there: VmOutput,
 }
 
-/// Some cases, for one machine.
+/// The cases for one machine.
 #[derive(Clone, Debug)]
 pub struct Cases<'a> {
     guest: Guest,
@@ -79,7 +80,7 @@ impl Side {
 }
 
 impl Case {
-    /// A program with these arguments twice: the machine's side once as server and once as client.
+    /// A program with these arguments, twice: the machine is once the server and once the client.
     pub fn both_ways(program: &str, args: &[&str]) -> [Self; 2] {
         [true, false].map(|guest_serves| Self {
             guest_serves,
@@ -88,7 +89,7 @@ impl Case {
         })
     }
 
-    /// What the side that asks said.
+    /// The output of the client.
     pub fn asking<'a>(&self, number: usize, said: &'a CasesOutput) -> &'a Output {
         if self.guest_serves { &said.here[number] } else { said.there.section(&number.to_string()) }
     }
@@ -115,7 +116,7 @@ impl Case {
             _ => vec!["-d", device, "-g", gid],
         };
         words.extend(self.args.iter().map(String::as_str));
-        // It has a port of its own, and another meaning for -p.
+        // It has a fixed port, and another meaning for -p.
         if self.program != "udaddy" {
             words.extend(["-p", &port]);
         }
@@ -139,7 +140,7 @@ impl<'a> Cases<'a> {
         Self { guest, cases: cases.into_iter().collect(), own: Vec::new(), patience: PATIENCE }
     }
 
-    /// Takes a program of ours along, which a case names by its path.
+    /// Copies a program of ours to the machine; a case names it by its path.
     #[must_use]
     pub fn own(mut self, program: &'a Path) -> Self {
         self.own.push(program);
@@ -153,7 +154,7 @@ impl<'a> Cases<'a> {
         self
     }
 
-    /// Runs them all. Both sides of each must end well, and the one that asks must say `said`.
+    /// Runs all cases. Both sides of each must succeed, and the client must print `said`.
     #[track_caller]
     pub fn run(&self, said: &str) -> CasesOutput {
         let done = self.boot();
@@ -219,7 +220,7 @@ impl<'a> Cases<'a> {
             let machine = scope.spawn(move || vm.run());
             let began = Instant::now();
             let is_over = || machine.is_finished();
-            // Nothing of a case that begins after the machine's end can succeed.
+            // A case that begins after the end of the machine cannot succeed.
             let here = self.cases.iter().enumerate().take_while(|_| !is_over());
             let here = here
                 .map(|(number, case)| self.run_here(case, number, &tap, began, &is_over))
@@ -231,7 +232,7 @@ impl<'a> Cases<'a> {
         })
     }
 
-    /// Runs our side of a case; one that asks tries until the other side listens.
+    /// Runs our side of a case; a client retries until the server listens.
     fn run_here(
         &self,
         case: &Case,
@@ -254,7 +255,7 @@ impl<'a> Cases<'a> {
                 return out;
             }
             if !is_early || Instant::now() > deadline || is_over() {
-                // The other side now waits in vain, and may be what the test fails with.
+                // The other side now waits in vain, and the test may fail with its error.
                 eprintln!("case {number}, here: {out}");
                 return out;
             }

@@ -1,4 +1,4 @@
-//! C programs of our own, linked against the system's headers and library as any program is.
+//! C programs of our own, linked against the system's headers and libraries like any program.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -20,14 +20,14 @@ pub fn compile(name: &str, scratch: &Scratch) -> PathBuf {
     )
 }
 
-/// The same with these options and libraries, and no others.
+/// The same, with only these options and libraries.
 #[track_caller]
 pub fn compile_with(name: &str, scratch: &Scratch, options: &[&str], libs: &[&str]) -> PathBuf {
     compile_by("gcc", name, scratch, options, libs)
 }
 
-/// The same for a program that has our library built in as its run path, as one that is installed
-/// with it: also where the loader ignores the user's variables. Everybody can start it.
+/// The same for a program whose run path names our library, like one that is installed with it:
+/// this works even where the loader ignores the user's variables. Every user can start it.
 #[track_caller]
 pub fn compile_installed(name: &str, scratch: &Scratch) -> PathBuf {
     let library = Artefacts::find().staged(scratch).library_dir(scratch);
@@ -35,13 +35,13 @@ pub fn compile_installed(name: &str, scratch: &Scratch) -> PathBuf {
     compile_by("gcc", name, scratch, &["-pthread"], &[&run_path, "-libverbs"])
 }
 
-/// Compiles `interop/c/NAME.c` into `scratch` as an MPI program, which knows nothing of verbs.
+/// Compiles `interop/c/NAME.c` into `scratch` as an MPI program, which does not call verbs itself.
 #[track_caller]
 pub fn compile_mpi(name: &str, scratch: &Scratch) -> PathBuf {
     compile_mpi_by(Path::new("mpicc"), name, scratch)
 }
 
-/// The same by the compiler of another MPI than the system's.
+/// The same by the compiler of another MPI installation.
 #[track_caller]
 pub fn compile_mpi_by(mpicc: &Path, name: &str, scratch: &Scratch) -> PathBuf {
     compile_by(mpicc, name, scratch, &[], &["-ldl"])
@@ -56,7 +56,7 @@ fn compile_by(
     libraries: &[&str],
 ) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    // `check.h` is that of the tests of the library.
+    // `check.h` comes from the tests of the library.
     let shared = root.join("../crates/peerdma/tests/c");
     let program = scratch.file(name);
     let out = Command::new(compiler)

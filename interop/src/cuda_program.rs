@@ -1,5 +1,5 @@
-//! Programs of others that use CUDA, which `cargo xtask cuda-rdma --build` builds or fetches, and
-//! what became of them.
+//! Third-party programs that use CUDA, which `cargo xtask cuda-rdma --build` builds or fetches, and
+//! their results.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -7,35 +7,35 @@ use std::path::{Path, PathBuf};
 
 use crate::artefacts::target_dir;
 
-/// Where a program is; nothing may be there.
+/// The path of a program, which may be absent.
 pub fn cuda_program(name: &str) -> PathBuf {
     target_dir().join("cuda-rdma").join(name)
 }
 
-/// Where something of libfabric is, as `cargo xtask libfabric` installs it; nothing may be there.
+/// The path of a file of libfabric, as `cargo xtask libfabric` installs it. It may be absent.
 pub fn libfabric(path: &str) -> PathBuf {
     target_dir().join("libfabric/installed").join(path)
 }
 
-/// Bytes of GPU memory that the NIC reached itself, of all processes in a report: by bus address,
-/// or through the host bridge where the GPU is another NIC's neighbour.
+/// Bytes of GPU memory that the NIC accessed directly, of all processes in a report: by bus
+/// address, or through the host bridge if the GPU is near another NIC.
 pub fn by_nic(report: &Path) -> u64 {
     let text = std::fs::read_to_string(report).unwrap_or_default();
     sum(&text, "bus address ") + sum(&text, "through the host bridge ")
 }
 
-/// The numbers that follow these words in the reports of all processes, together.
+/// The sum of the numbers that follow these words in the reports of all processes.
 pub fn sum(report: &str, words: &str) -> u64 {
     let counts = report.split(words).skip(1);
     counts.filter_map(|rest| rest.split_whitespace().next()?.parse::<u64>().ok()).sum()
 }
 
-/// Leaves a row for docs/CUDA_PROGRAMS.md: what was run of which program, by which way, what became
-/// of it, and why.
+/// Writes a row for docs/CUDA_PROGRAMS.md: the program, the kind of access, the run, its result,
+/// and the reason.
 ///
 /// # Panics
 ///
-/// When the file cannot be written.
+/// If the file cannot be written.
 #[track_caller]
 pub fn row(program: &str, way: &str, run: &str, result: &str, why: &str) {
     let home = cuda_program("");

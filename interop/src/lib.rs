@@ -1,8 +1,8 @@
 //! Unmodified programs, run on peerdma as a user would run them.
 //!
-//! Each test starts programs written by others (Debian's `ibverbs-utils` and `perftest`, small C
-//! and Python programs linked against the system's headers), lets them talk, and checks what they
-//! print. Nothing in here knows how peerdma works inside: the tests see what a user sees.
+//! Each test starts third-party programs (Debian's `ibverbs-utils` and `perftest`) or small C and
+//! Python programs linked against the system's headers, lets them communicate, and checks what they
+//! print. Nothing here depends on the internals of peerdma: the tests see what a user sees.
 //!
 //! ```text
 //!   Program  --start-->  Running  --finish-->  Output        one process group, one deadline
@@ -15,11 +15,11 @@
 //!
 //! * A server is ready when its TCP socket listens (`/proc/PID/net/tcp`), never after a sleep.
 //! * Every process carries a tag in its environment. When a [`Running`] ends, no process with that
-//!   tag may be left: what is left is killed and the test fails.
+//!   tag may be left; otherwise it is killed and the test fails.
 //! * Ports are leased ([`Port`]), so tests run side by side.
-//! * A test that cannot run says so through [`needs!`]: it is recorded as skipped, and fails under
-//!   `PEERDMA_REQUIRE=all`.
-//! * `PEERDMA_FULL=1` asks for more than CI has time for ([`need::full`]).
+//! * A test that cannot run reports it through [`needs!`]: it is recorded as skipped, and fails
+//!   under `PEERDMA_REQUIRE=all`.
+//! * `PEERDMA_FULL=1` runs more than CI has time for ([`need::full`]).
 //!
 //! It does not build peerdma: `cargo xtask test` does, or `cargo build --release` by hand.
 //!

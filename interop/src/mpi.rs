@@ -1,4 +1,4 @@
-//! MPI programs, a rank on each of two hosts.
+//! MPI programs with a rank on each of two hosts.
 
 use std::path::Path;
 
@@ -6,14 +6,14 @@ use crate::artefacts::Artefacts;
 use crate::netns::{Netns, Veth};
 use crate::program::{Mode, Program};
 
-/// An MPI program, and how Open MPI is to run it.
+/// An MPI program, and its settings of Open MPI.
 #[derive(Clone, Copy, Debug)]
 pub struct Mpi<'a> {
-    /// `mpirun` of an Open MPI.
+    /// The path of `mpirun`.
     pub mpirun: &'a Path,
     /// The program and its arguments.
     pub program: &'a [&'a str],
-    /// The driver of the software GPUs that it is given.
+    /// The driver of its software GPUs.
     pub gpu: Option<&'a str>,
     /// Parameters of Open MPI's components.
     pub options: &'a [(&'a str, &'a str)],
@@ -22,8 +22,8 @@ pub struct Mpi<'a> {
 }
 
 impl Mpi<'_> {
-    /// The command that runs it with a rank on each host of a pair. What it leaves for a while is
-    /// in `base`.
+    /// The command that runs it with a rank on each host of a pair. Its temporary files are in
+    /// `base`.
     pub fn between(&self, hosts: [&Netns; 2], base: &Path) -> Program {
         let word = |path: &Path| path.to_str().expect("our own paths are UTF-8").to_owned();
         let (mpirun, base) = (word(self.mpirun), word(base));

@@ -1,14 +1,14 @@
-//! What a test needs from the machine, and what happens when it is not there.
+//! The requirements of a test, and what happens if the machine does not meet them.
 //!
-//! A test that cannot run is not a test that passed. It calls [`skip`], which records the reason
-//! where `cargo xtask test` finds it, and fails the test when `PEERDMA_REQUIRE=all` is set.
+//! A test that cannot run has not passed. It calls [`skip`], which records the reason for `cargo
+//! xtask test`, and fails the test if `PEERDMA_REQUIRE=all` is set.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// One thing a test needs.
+/// One requirement.
 #[derive(Clone, Copy, Debug)]
 pub enum Need {
     /// A program in PATH.
@@ -17,29 +17,28 @@ pub enum Need {
     Python(&'static str),
     /// A C header, and the compiler to use it with.
     Header(&'static str),
-    /// A file of a wheel of Python's (`interop/wheels`).
+    /// A file of a Python wheel (`interop/wheels`).
     Wheel(&'static str),
     /// A shared library that the loader finds.
     Library(&'static str),
     /// A program that `cargo xtask cuda-rdma --build` builds or fetches.
     CudaProgram(&'static str),
-    /// libfabric with device memory, and its tests.
+    /// libfabric with support for device memory, and its tests.
     Libfabric,
     /// User id 0, to become another user.
     Root,
-    /// A netdev beside `lo`, whose addresses belong to no device (`cma_bind_loopback` of the
-    /// kernel), nor do groups.
+    /// A netdev beside `lo`: addresses of `lo` belong to no device (`cma_bind_loopback` of the
+    /// kernel), nor do its groups.
     Netdev,
     /// IPv6 in the kernel.
     Ipv6,
-    /// The right to make network and pid namespaces.
+    /// Permission to create network and pid namespaces.
     Namespaces,
-    /// A [`Vm`](crate::Vm): its kernel and QEMU, which are fetched from Debian if they are not
-    /// there yet.
+    /// A [`Vm`](crate::Vm): its kernel and QEMU, which are fetched from Debian if they are missing.
     Vm,
 }
 
-/// Returns from the test, recorded as skipped, unless everything named is there.
+/// Returns from the test, recorded as skipped, unless all requirements are met.
 ///
 /// ```
 /// use interop::{need::Need, needs};
@@ -59,7 +58,7 @@ macro_rules! needs {
     };
 }
 
-/// Whether the machine has it; otherwise, what is missing and how to get it.
+/// Checks a requirement. The error tells what is missing and how to get it.
 pub fn check(need: Need) -> Result<(), String> {
     let (there, missing) = match need {
         Need::Program(name) => (in_path(name), format!("the program {name}")),
@@ -104,8 +103,7 @@ pub fn check(need: Need) -> Result<(), String> {
     if there { Ok(()) } else { Err(format!("needs {missing} (see `cargo xtask setup`)")) }
 }
 
-/// Whether tests that can are to go through everything, however long it takes:
-/// `cargo xtask test --full`.
+/// Whether tests are to cover everything, regardless of time: `cargo xtask test --full`.
 pub fn full() -> bool {
     std::env::var("PEERDMA_FULL").is_ok_and(|value| value == "1")
 }

@@ -28,7 +28,7 @@ impl Netns {
     #[track_caller]
     pub fn new() -> Self {
         let before = std::fs::read_link("/proc/self/ns/net").expect("namespaces exist");
-        // pdeathsig: should the test be killed, the namespace ends with it.
+        // pdeathsig: if the test is killed, the namespace ends with it.
         let holder = Command::new("setpriv")
             .args(["--pdeathsig", "KILL", "unshare", "--net", "sleep", "infinity"])
             .stdin(Stdio::null())
@@ -44,7 +44,7 @@ impl Netns {
         netns
     }
 
-    /// The path that names it, for `nsenter --net=`.
+    /// The path for `nsenter --net=`.
     pub fn path(&self) -> String {
         format!("/proc/{}/ns/net", self.holder.id())
     }
@@ -101,7 +101,7 @@ pub struct Lan {
 }
 
 impl Lan {
-    /// So many hosts.
+    /// Creates so many hosts.
     #[track_caller]
     pub fn new(hosts: usize) -> Self {
         let switch = Netns::new();
@@ -130,20 +130,20 @@ impl Lan {
         format!("10.79.0.{}", index + 1)
     }
 
-    /// Takes a host's cable out of the switch, where it has its light still.
+    /// Disconnects a host from the switch; the carrier of its interface stays up.
     #[track_caller]
     pub fn cut_off(&self, index: usize) {
         self.switch.ip(&["link", "set", &format!("port{index}"), "nomaster"]);
     }
 
-    /// Puts it back.
+    /// Reconnects it.
     #[track_caller]
     pub fn reconnect(&self, index: usize) {
         self.switch.ip(&["link", "set", &format!("port{index}"), "master", "br0"]);
     }
 }
 
-/// A namespace with a tap device, to whose other end a [`Vm`](crate::Vm) is wired.
+/// A namespace with a tap device whose other end is in a [`Vm`](crate::Vm).
 #[derive(Debug)]
 pub struct Tap {
     /// The host with address 10.78.0.1.
@@ -155,11 +155,11 @@ impl Tap {
     pub const INTERFACE: &str = "tap0";
     /// The address of the host.
     pub const HOST: &str = "10.78.0.1";
-    /// The address that the machine is to take.
+    /// The address of the machine.
     pub const GUEST: &str = "10.78.0.2";
 
-    /// A host whose wire leads to a machine that is yet to be started, with an MTU that fits
-    /// packets of the largest path MTU.
+    /// A host that is connected to a machine which is started later, with an MTU for packets of the
+    /// largest path MTU.
     #[track_caller]
     pub fn new() -> Self {
         let host = Netns::new();
@@ -178,10 +178,10 @@ impl Default for Tap {
 }
 
 impl Veth {
-    /// Interface names, the same on both sides: each is alone in its namespace.
+    /// The name of the interface on both sides.
     pub const INTERFACE: &str = "veth0";
 
-    /// Two joined hosts, IPv4 and IPv6, with an MTU that fits packets of the largest path MTU.
+    /// Two connected hosts, with IPv4 and IPv6, and an MTU for packets of the largest path MTU.
     #[track_caller]
     pub fn new() -> Self {
         let (left, right) = (Netns::new(), Netns::new());
@@ -211,7 +211,7 @@ impl Veth {
             }
             host.ip(&["link", "set", Self::INTERFACE, "up"]);
         }
-        // The carrier comes a moment later, and what is sent before is lost.
+        // The carrier comes up a moment later; packets sent before that are lost.
         for host in [&left, &right] {
             host.wait_carrier(Self::INTERFACE);
         }
@@ -220,8 +220,7 @@ impl Veth {
         pair
     }
 
-    /// Takes the left netdev down and up again, under the eyes of an `ibv_asyncwatch` that has to
-    /// say so.
+    /// Takes the left netdev down and up again, and requires that an `ibv_asyncwatch` reports both.
     pub fn goes_down_and_up(&self, watch: Program) {
         let mut watch = watch.in_netns(&self.left).start();
         watch.wait_says("async event FD");
@@ -243,8 +242,7 @@ impl Veth {
         "10.77.0.2"
     }
 
-    /// Makes the kernel cut every batch of datagrams before the interface, so that a capture sees
-    /// packets as a wire would carry them.
+    /// Disables segmentation offloads, so that a capture sees the packets of a real wire.
     #[track_caller]
     pub fn without_offloads(&self) {
         for host in [&self.left, &self.right] {
@@ -254,7 +252,7 @@ impl Veth {
         }
     }
 
-    /// The device is on the netdev of the default route.
+    /// Sets the default route, whose netdev the device uses.
     fn ip_default_route(&self) {
         self.left.ip(&["route", "add", "default", "via", "10.77.0.2"]);
         self.right.ip(&["route", "add", "default", "via", "10.77.0.1"]);

@@ -1,4 +1,4 @@
-//! What a program left: its exit status and what it printed.
+//! The result of a program: its exit status and its output.
 
 use std::collections::HashMap;
 use std::os::unix::process::ExitStatusExt;
@@ -9,7 +9,7 @@ use std::process::ExitStatus;
 pub struct Output {
     /// The command line, for messages.
     pub command: String,
-    /// How it ended.
+    /// Its exit status.
     pub status: ExitStatus,
     /// Standard output, lossily decoded.
     pub stdout: String,
@@ -17,8 +17,8 @@ pub struct Output {
     pub stderr: String,
 }
 
-/// What a device counts of packets that it drops or refuses, and what its log
-/// (`PEERDMA_LOG=peerdma::drop=debug`) says of each.
+/// The counters of packets that a device drops or refuses, and the log message
+/// (`PEERDMA_LOG=peerdma::drop=debug`) of each.
 pub const DROPS: [(&str, &str); 5] = [
     ("rx_unknown_qpn", "no such QP"),
     ("rx_icrc_encapsulated", "ICRC 0x"),
@@ -28,18 +28,18 @@ pub const DROPS: [(&str, &str); 5] = [
 ];
 
 impl Output {
-    /// The counters of the device, which a program under `PEERDMA_LOG=info` logs when it closes it;
-    /// of the first if there were several.
+    /// The counters of the device, which a program under `PEERDMA_LOG=info` logs on close; those of
+    /// the first device if there are several.
     pub fn counters(&self) -> HashMap<&str, u64> {
         self.logged_counters().next().unwrap_or_default()
     }
 
-    /// One counter of every device that was closed and had counted it.
+    /// One counter, of every closed device that has it.
     pub fn all_counters(&self, name: &str) -> Vec<u64> {
         self.logged_counters().filter_map(|counters| counters.get(name).copied()).collect()
     }
 
-    /// Requires that the log names as many packets of each of [`DROPS`] as were counted.
+    /// Requires that the log reports as many packets of each of [`DROPS`] as the counters.
     #[track_caller]
     pub fn names_its_drops(&self) -> &Self {
         let counted = self.counters();
@@ -62,15 +62,15 @@ impl Output {
         })
     }
 
-    /// Requires exit status 0; otherwise fails the test with everything the program said.
+    /// Requires exit status 0; otherwise fails the test with the whole output.
     #[track_caller]
     pub fn success(&self) -> &Self {
         assert!(self.status.success(), "this had to succeed:\n{self}");
         self
     }
 
-    /// Requires a non-zero exit status, and not a signal: the program saw the failure and reported
-    /// it.
+    /// Requires a non-zero exit status without a signal: the program noticed the failure and
+    /// reported it.
     #[track_caller]
     pub fn failure(&self) -> &Self {
         assert!(

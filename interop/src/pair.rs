@@ -20,7 +20,7 @@ pub struct Pair {
     port: Port,
 }
 
-/// A pair at work.
+/// A running pair.
 #[derive(Debug)]
 pub struct RunningPair {
     /// The side that listens.
@@ -30,10 +30,10 @@ pub struct RunningPair {
     _port: Port,
 }
 
-/// How long a server may go on after its client failed, to say what it saw.
+/// How long a server may continue after its client failed, to report what it saw.
 const GRACE: Duration = Duration::from_secs(3);
 
-/// What both sides left.
+/// The results of both sides.
 #[derive(Clone, Debug)]
 pub struct Finished {
     /// The side that listened.
@@ -58,7 +58,7 @@ impl Pair {
         self.both(|program| program.args(&args))
     }
 
-    /// Chooses for both sides how they come to use peerdma.
+    /// Chooses how both sides use peerdma.
     #[must_use]
     pub fn mode(self, mode: Mode) -> Self {
         self.both(|program| program.mode(mode))

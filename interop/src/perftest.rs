@@ -7,7 +7,7 @@ use crate::output::Output;
 pub struct Row {
     /// The message size.
     pub bytes: u64,
-    /// How many exchanges.
+    /// The number of iterations.
     pub iterations: u64,
     /// Average bandwidth in MiB/s, or typical latency in microseconds.
     pub value: f64,
@@ -16,7 +16,7 @@ pub struct Row {
 /// The result lines under the header that starts with `#bytes`.
 ///
 /// `_bw` prints: bytes, iterations, peak, average, message rate. `_lat` prints: bytes, iterations,
-/// min, max, typical, average and more. The two differ in which column is the one to read.
+/// min, max, typical, average and more. The two differ in the column to read.
 pub fn rows(output: &Output) -> Vec<Row> {
     let mut column = None;
     let mut rows = Vec::new();

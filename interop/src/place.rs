@@ -9,19 +9,19 @@ use crate::port::Port;
 use crate::program::Program;
 use crate::running::Running;
 
-/// Where a server and its clients are.
+/// The hosts of a server and its clients.
 #[derive(Debug)]
 pub struct Place {
     veth: Option<Veth>,
-    /// The port that programs are told.
+    /// The port that programs get.
     pub port: Port,
 }
 
 impl Place {
-    /// What the log says of a listener.
+    /// The log message of a listener.
     pub const LISTENS: &str = "listening on";
 
-    /// Enough for a machine that has better things to do.
+    /// Enough for a loaded machine.
     pub const LIMIT: Duration = Duration::from_secs(120);
 
     /// One host.
@@ -49,17 +49,17 @@ impl Place {
         self.port.number().to_string()
     }
 
-    /// A program where the server is.
+    /// A program on the server's host.
     pub fn server(&self, server: Program) -> Program {
         self.at(|veth| &veth.left, server)
     }
 
-    /// A program where the clients are.
+    /// A program on the clients' host.
     pub fn client(&self, client: Program) -> Program {
         self.at(|veth| &veth.right, client)
     }
 
-    /// Starts a server and waits until it, or its log, says that it is ready.
+    /// Starts a server and waits until it, or its log, reports that it is ready.
     #[track_caller]
     pub fn serve(&self, server: Program, ready: &str) -> Running {
         let log = "peerdma::cm=info,peerdma::rsocket=info";
@@ -68,8 +68,8 @@ impl Place {
         server
     }
 
-    /// `PROGRAM -p PORT ARGS` and `PROGRAM -p PORT ARGS -s HOST`: what most programs of
-    /// rdmacm-utils look like.
+    /// `PROGRAM -p PORT ARGS` and `PROGRAM -p PORT ARGS -s HOST`: the form of most programs of
+    /// rdmacm-utils.
     #[track_caller]
     pub fn pair(&self, program: &str, args: &[&str]) -> (Output, Output) {
         let (host, port) = (self.host(), self.port());
@@ -88,11 +88,11 @@ impl Place {
     }
 }
 
-/// An address of this host by which its NIC is reached.
+/// An address of this host's NIC.
 ///
 /// # Panics
 ///
-/// When `ibv_devinfo` shows no NIC with a GID.
+/// If `ibv_devinfo` shows no NIC with a GID.
 pub fn own_address() -> String {
     let out = Program::new("ibv_devinfo").args(["-v"]).output();
     let gid = out.stdout.lines().find(|line| line.contains("GID[")).expect("a NIC has a GID");

@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicU16, Ordering};
 const FIRST: u16 = 20_000;
 const COUNT: u16 = 10_000;
 
-/// A TCP port that nobody listens on, held until it is dropped.
+/// A TCP port without a listener, leased until it is dropped.
 ///
 /// The lease is an abstract Unix socket: it ends with the process, so a test that dies leaves
-/// nothing.
+/// nothing behind.
 #[derive(Debug)]
 pub struct Port {
     number: u16,
@@ -25,10 +25,10 @@ impl Port {
     ///
     /// # Panics
     ///
-    /// When ten thousand ports are all taken.
+    /// If ten thousand ports are all taken.
     pub fn lease() -> Self {
         static NEXT: AtomicU16 = AtomicU16::new(0);
-        // Different processes start at different places, to meet less often.
+        // Different processes start at different ports, to collide less often.
         let start = (std::process::id() as u16).wrapping_mul(97);
         for _ in 0..COUNT {
             let step = NEXT.fetch_add(1, Ordering::Relaxed);

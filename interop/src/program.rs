@@ -1,4 +1,4 @@
-//! A program and how it is started: on peerdma by which way, as whom, in which namespaces.
+//! A program and how it is started: its use of peerdma, its user, its namespaces.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
@@ -17,7 +17,7 @@ use crate::tag::{self, Tag};
 /// The numeric ids of Debian's `nobody` and `nogroup`.
 const NOBODY: &str = "65534";
 
-/// How a program comes to use peerdma.
+/// How a program uses peerdma.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Mode {
     /// `peerdma run -- PROGRAM`.
@@ -26,7 +26,7 @@ pub enum Mode {
     Library,
     /// `LD_PRELOAD` alone: for programs whose RPATH names another libibverbs.
     Preload,
-    /// Not at all: the system's own library.
+    /// Not at all: with the system's own library.
     Plain,
 }
 
@@ -82,28 +82,28 @@ impl Program {
         self
     }
 
-    /// Chooses how it comes to use peerdma.
+    /// Chooses how it uses peerdma.
     #[must_use]
     pub fn mode(mut self, mode: Mode) -> Self {
         self.mode = mode;
         self
     }
 
-    /// Has `peerdma run` give it software GPUs, with this driver.
+    /// Gives it software GPUs with this driver, by `peerdma run`.
     #[must_use]
     pub fn gpu(mut self, preset: &str) -> Self {
         self.gpu = Some(preset.to_owned());
         self
     }
 
-    /// Has `peerdma run` record its packets in a file.
+    /// Records its packets in a file, by `peerdma run`.
     #[must_use]
     pub fn pcap(mut self, file: &Path) -> Self {
         self.pcap = Some(file.to_owned());
         self
     }
 
-    /// Has `peerdma run` make its sockets rsockets.
+    /// Turns its sockets into rsockets, by `peerdma run`.
     #[must_use]
     pub fn rsockets(mut self) -> Self {
         self.rsockets = true;
@@ -157,7 +157,7 @@ impl Program {
     ///
     /// # Panics
     ///
-    /// When the first word of the command line cannot be executed.
+    /// If the first word of the command line cannot be executed.
     #[track_caller]
     pub fn start(&self) -> Running {
         let words = self.words();

@@ -1,18 +1,17 @@
-//! Reads what `peerdma run --pcap` recorded, with code that shares nothing with the code that wrote
-//! it.
+//! Reads the captures of `peerdma run --pcap`, with code that shares nothing with the writer.
 
 use std::path::Path;
 
 use crate::capture::Frame;
 
-/// A packet of a capture, and what the capture says of it.
+/// A packet of a capture, with its metadata.
 #[derive(Clone, Debug)]
 pub struct Recorded {
     /// The packet, from its IP header.
     pub frame: Frame,
-    /// The number of its interface: which process of which device recorded it.
+    /// The number of its interface, which stands for the process and device that recorded it.
     pub interface: usize,
-    /// Whether it came in.
+    /// Whether it was received.
     pub inbound: bool,
     /// The comment.
     pub comment: String,
@@ -28,7 +27,7 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Reads a file; one that is not well-formed to its last byte fails the test.
+    /// Reads a file; the test fails unless it is well-formed to its last byte.
     #[track_caller]
     pub fn read(path: &Path) -> Self {
         let bytes = std::fs::read(path).expect("a capture was made");

@@ -1,4 +1,4 @@
-//! A started program: watching it, disturbing it, ending it.
+//! A started program: observing, disturbing and ending it.
 
 use std::fs;
 use std::io::Read;
@@ -13,14 +13,14 @@ use crate::output::Output;
 use crate::scratch::Scratch;
 use crate::tag::Tag;
 
-/// How often a condition is looked at.
+/// The interval of polling a condition.
 const TICK: Duration = Duration::from_millis(5);
-/// How long the kernel may take to make the last processes of a dead group disappear.
+/// How long the last processes of a dead group may take to disappear.
 const REAP: Duration = Duration::from_secs(5);
 
 /// A program in its own process group.
 ///
-/// Dropping it kills the group, also while a test is failing.
+/// Dropping it kills the group, even while a test is failing.
 #[derive(Debug)]
 pub struct Running {
     child: Child,
@@ -28,7 +28,7 @@ pub struct Running {
     tag: Tag,
     deadline: Instant,
     leaves_daemon: bool,
-    /// What it runs from, kept for as long as it may run.
+    /// The directory that it runs from, kept for as long as it may run.
     _scratch: Arc<Scratch>,
     stdout: Pipe,
     stderr: Pipe,
@@ -75,14 +75,14 @@ impl Running {
         });
     }
 
-    /// Waits until the program has used `cpu` of processor time: a poller that far is past its
+    /// Waits until the program has used `cpu` of processor time: then a polling program is past its
     /// set-up.
     #[track_caller]
     pub fn wait_busy(&mut self, cpu: Duration) {
         self.wait_until("processor time", |me| me.cpu_time() >= cpu);
     }
 
-    /// Waits until the program has used no processor time for a while: it sleeps.
+    /// Waits until the program has used no processor time for a while: then it sleeps.
     #[track_caller]
     pub fn wait_idle(&mut self) {
         let mut seen = (self.cpu_time(), Instant::now());
@@ -103,17 +103,17 @@ impl Running {
         });
     }
 
-    /// What is in standard output so far.
+    /// Standard output so far.
     pub fn printed(&self) -> String {
         self.stdout.text()
     }
 
-    /// What is in standard error so far.
+    /// Standard error so far.
     pub fn errors(&self) -> String {
         self.stderr.text()
     }
 
-    /// Waits until `ready` holds; fails if the program ends or its time is up before.
+    /// Waits until `ready` holds; fails if the program ends or its time runs out first.
     #[track_caller]
     pub fn wait_until(&mut self, what: &str, mut ready: impl FnMut(&Self) -> bool) {
         while !ready(self) {
@@ -219,7 +219,7 @@ impl Running {
     }
 
     fn collect(&mut self) -> Output {
-        // A daemon may keep the pipes open: then what it wrote so far is all there is.
+        // A daemon may keep the pipes open: then the output is what it has written so far.
         if !self.leaves_daemon {
             self.stdout.join();
             self.stderr.join();

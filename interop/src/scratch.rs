@@ -1,11 +1,12 @@
-//! A directory that ends with its value.
+//! A temporary directory that is removed when its value is dropped.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A fresh directory under the system's temporary directory, open to every user, removed on drop.
+/// A fresh directory under the system's temporary directory, accessible to every user, removed on
+/// drop.
 #[derive(Debug)]
 pub struct Scratch {
     path: PathBuf,
@@ -23,12 +24,12 @@ impl Scratch {
         Self { path }
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Makes a file in it that belongs to this user, with these rights, and returns its path.
+    /// Creates a file in it with this owner and mode, and returns its path.
     pub fn write(&self, name: &str, text: &str, owner: u32, mode: u32) -> PathBuf {
         let path = self.file(name);
         fs::write(&path, text).expect("a scratch directory is writable");
@@ -42,7 +43,7 @@ impl Scratch {
     }
 }
 
-/// Gives a file to a user, with these rights (a new owner takes set-user-ID away, so they come
+/// Sets the owner and the mode of a file (a change of owner clears set-user-ID, so the mode comes
 /// last).
 pub fn own(path: &Path, owner: u32, mode: u32) {
     chown(path, Some(owner), None).expect("the test asked for root with needs!");
@@ -57,8 +58,8 @@ impl Default for Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // A failure leaves a temporary directory, which is no reason to abort a test that is
-        // already unwinding.
+        // A failure leaves a temporary directory behind; that must not abort a test that is already
+        // unwinding.
         let _ = fs::remove_dir_all(&self.path);
     }
 }

@@ -1,4 +1,4 @@
-//! Finding every process that a test started, also the ones that left its process group.
+//! Finds every process that a test started, including those that left its process group.
 
 use std::fs;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -37,7 +37,8 @@ impl Tag {
             .collect()
     }
 
-    /// Waits until no process carries the tag; what is left after `limit` is killed and returned.
+    /// Waits until no process carries the tag. Processes that are left after `limit` are killed and
+    /// returned.
     pub(crate) fn reap(&self, limit: Duration) -> Vec<i32> {
         let deadline = Instant::now() + limit;
         loop {
@@ -47,7 +48,7 @@ impl Tag {
             }
             if Instant::now() >= deadline {
                 for pid in left.iter().filter_map(|pid| Pid::from_raw(*pid)) {
-                    // ESRCH: it ended by itself in between.
+                    // ESRCH: it has ended by itself in the meantime.
                     let _ = kill_process(pid, Signal::KILL);
                 }
                 return left;

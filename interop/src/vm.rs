@@ -1,7 +1,7 @@
-//! A machine with a Debian kernel of its own, under QEMU's emulation: for what the kernel of the
-//! machine that runs the tests lacks or does not let us set.
+//! A virtual machine with a Debian kernel, under QEMU's emulation: for features that the kernel of
+//! the test machine lacks or does not let us set.
 //!
-//! The scripts in `interop/vm` do the work and can be used by hand. Kernel and QEMU lie in
+//! The scripts in `interop/vm` do the work and can be used by hand. Kernel and QEMU are in
 //! `target/vm`.
 
 use std::collections::BTreeMap;
@@ -30,10 +30,10 @@ pub struct Vm {
     limit: Duration,
 }
 
-/// What the script printed.
+/// The output of the script.
 #[derive(Debug)]
 pub struct VmOutput {
-    /// All of it, and the script's exit status.
+    /// The whole output, and the script's exit status.
     pub all: Output,
     sections: BTreeMap<String, Output>,
 }
@@ -51,14 +51,14 @@ impl Vm {
         }
     }
 
-    /// Takes a program with its libraries along, in PATH: a path, or looked up in PATH.
+    /// Copies a program with its libraries to the machine's PATH: a path, or a name in PATH.
     #[must_use]
     pub fn program(mut self, program: impl Into<OsString>) -> Self {
         self.contents.extend(["-p".into(), program.into()]);
         self
     }
 
-    /// Takes a file along as `to`; if it is a program, with its libraries.
+    /// Copies a file to the machine as `to`; a program with its libraries.
     #[must_use]
     pub fn file(mut self, from: &Path, to: &str) -> Self {
         self.contents.extend(["-f".into(), format!("{}:{to}", from.display()).into()]);
@@ -72,21 +72,22 @@ impl Vm {
         self
     }
 
-    /// Sets a variable for the script. The kernel's command line carries it: no blanks.
+    /// Sets a variable for the script. It is passed on the kernel's command line, so it must not
+    /// have blanks.
     #[must_use]
     pub fn variable(mut self, key: &str, value: &str) -> Self {
         self.variables.push(format!("{key}={value}"));
         self
     }
 
-    /// Adds hardware: arguments of QEMU.
+    /// Adds arguments of QEMU, for hardware.
     #[must_use]
     pub fn qemu<A: Into<OsString>>(mut self, args: impl IntoIterator<Item = A>) -> Self {
         self.hardware.extend(args.into_iter().map(Into::into));
         self
     }
 
-    /// Wires its network interface to the other end of a tap.
+    /// Connects its network interface to the other end of a tap.
     #[must_use]
     pub fn wired_to(mut self, tap: &Tap) -> Self {
         self.netns = Some(tap.host.path());
@@ -149,7 +150,7 @@ impl VmOutput {
     }
 }
 
-/// Makes sure that kernel and QEMU are there; otherwise, says why they cannot be.
+/// Makes sure that kernel and QEMU are present. The error tells why they cannot be.
 pub(crate) fn fetch() -> Result<(), String> {
     for tool in ["busybox", "cpio", "strip", "modprobe", "qemu-system-x86_64", "xz", "zstd"] {
         crate::need::check(crate::need::Need::Program(tool))?;
@@ -162,7 +163,7 @@ pub(crate) fn fetch() -> Result<(), String> {
         return Ok(());
     }
     let words = String::from_utf8_lossy(&out.stderr);
-    // apt begins its errors so; the first is the cause.
+    // This is how errors of apt begin; the first is the cause.
     let cause = words.lines().find(|line| line.starts_with("E: ")).or(words.lines().last());
     Err(format!("fetch.sh failed: {}", cause.unwrap_or("it does not say why")))
 }

@@ -1,22 +1,21 @@
-//! Peers that die, peers that only sleep, memory that vanishes, arguments that are wrong.
+//! Peers that die, peers that are stopped, memory that is unmapped, wrong arguments.
 
 use std::time::Duration;
 
 use interop::need::Need;
 use interop::{Artefacts, Mode, Pair, Program, Scratch, compile, needs, perftest};
 
-/// Enough processor time to be past connecting: a program that polls burns it in the middle of its
-/// run.
+/// Processor time by which a polling program is past connecting, in the middle of its run.
 const BUSY: Duration = Duration::from_millis(300);
 
-/// Runs that would take minutes if nothing happened to them.
+/// A run that would take minutes if it were not disturbed.
 fn endless() -> Pair {
     Pair::new("ibv_rc_pingpong").args(["-g", "0", "-n", "100000000"]).limit(Duration::from_secs(90))
 }
 
-/// A stream that would take a minute. Unlike a ping-pong its sender always has something
-/// unacknowledged: who only waits for a message from a peer that died waits for ever, as on any
-/// NIC.
+/// A stream that would take a minute. Unlike in a ping-pong, its sender always has something
+/// unacknowledged: a program that only waits for a message from a dead peer waits for ever, as on
+/// any NIC.
 fn stream(program: &str) -> Pair {
     Pair::new(program).args(["-F", "-D", "60", "-s", "65536"]).limit(Duration::from_secs(90))
 }
@@ -49,10 +48,9 @@ fn one_sided_operations_to_a_killed_server_fail() {
     out.failure().says("Failed status 12");
 }
 
-/// A program that only sleeps learns of it, too: nothing but the engine's own thread runs in its
-/// process.
+/// A sleeping program is woken, too: only the engine's own thread runs in its process.
 #[test]
-fn who_sleeps_for_events_is_woken_when_its_peer_dies() {
+fn a_program_that_sleeps_for_events_is_woken_when_its_peer_dies() {
     needs!(Need::Program("ib_send_bw"));
     let args = ["-F", "-n", "10000000", "-s", "65536", "-e"];
     let mut pair = Pair::new("ib_send_bw").args(args).limit(Duration::from_secs(90)).start();
@@ -135,7 +133,7 @@ fn the_device_is_usable_after_a_crash() {
 }
 
 #[test]
-fn unmapped_memory_is_an_error_and_no_signal() {
+fn unmapped_memory_is_an_error_and_not_a_signal() {
     needs!(Need::Header("infiniband/verbs.h"));
     let scratch = Scratch::new();
     let program = compile("unmapped", &scratch);
@@ -153,7 +151,7 @@ fn wrong_arguments_get_the_errno_of_the_field() {
 }
 
 #[test]
-fn peerdma_log_says_why() {
+fn peerdma_log_gives_the_reason() {
     needs!(Need::Header("infiniband/verbs.h"));
     let scratch = Scratch::new();
     let out = Program::new(compile("badargs", &scratch)).env("PEERDMA_LOG", "debug").output();
@@ -162,7 +160,7 @@ fn peerdma_log_says_why() {
 }
 
 #[test]
-fn nothing_is_left_when_all_have_ended_or_were_killed() {
+fn nothing_is_left_after_all_programs_have_ended_or_were_killed() {
     needs!(
         Need::Root,
         Need::Namespaces,

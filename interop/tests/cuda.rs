@@ -1,9 +1,9 @@
-//! CUDA programs over the software GPU: what the driver answers, and its memory under verbs.
+//! CUDA programs over the software GPU: results of the driver, and its memory under verbs.
 
 use interop::need::Need;
 use interop::{Program, Scratch, compile, needs};
 
-/// Compiled, to be run with GPUs of NVIDIA's ways.
+/// A compiled program, to be run with GPUs of NVIDIA's driver.
 fn program(name: &str, scratch: &Scratch) -> Program {
     Program::new(compile(name, scratch)).gpu("nvidia")
 }
@@ -13,7 +13,7 @@ fn the_driver_answers_each_mistake_with_its_number() {
     needs!(Need::Program("gcc"));
     let scratch = Scratch::new();
     let output = program("cuda_rules", &scratch).output();
-    // A child of it follows a device pointer, and is told whose memory that was.
+    // A child process dereferences a device pointer, and the message names the memory.
     output.success().says("0x100000 bytes of GPU nvidia0").says("ok");
 }
 
@@ -25,7 +25,7 @@ fn memory_and_events_of_a_process_are_opened_in_another() {
 }
 
 #[test]
-fn a_peer_writes_into_some_of_an_allocation_by_its_dma_buf() {
+fn a_peer_writes_into_a_part_of_an_allocation_by_its_dma_buf() {
     needs!(Need::Header("infiniband/verbs.h"));
     let scratch = Scratch::new();
     program("cuda_rdma", &scratch).args(["dmabuf"]).output().success().says("ok");
@@ -46,7 +46,7 @@ fn a_device_pointer_is_registered_by_its_address_if_the_nic_has_peermem() {
 }
 
 #[test]
-fn what_a_killed_process_had_is_free_for_another() {
+fn memory_of_a_killed_process_is_free_for_another() {
     needs!(Need::Program("gcc"));
     let scratch = Scratch::new();
     program("cuda_killed", &scratch).output().success().says("ok");
@@ -63,7 +63,7 @@ fn each_user_has_gpus_of_its_own() {
 }
 
 #[test]
-fn which_gpus_a_program_sees_is_said_by_the_configuration_and_by_cuda_visible_devices() {
+fn the_configuration_and_cuda_visible_devices_decide_which_gpus_a_program_sees() {
     needs!(Need::Program("gcc"));
     let scratch = Scratch::new();
     let count = program("cuda_count", &scratch);

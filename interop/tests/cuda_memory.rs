@@ -1,10 +1,9 @@
-//! Memory of CUDA that is more than one allocation in a row, under a C program and its NIC.
+//! CUDA memory that is more than one contiguous allocation, under a C program and its NIC.
 
 use interop::need::Need;
 use interop::{Output, Program, Scratch, compile, needs};
 
-/// A mode of the program, on a machine with a GPU of its own that has these keys, and a NIC with
-/// those.
+/// Runs a mode of the program, on a machine with a GPU and a NIC of these configuration keys.
 fn run(mode: &str, gpu: &str, nic: &str) -> Output {
     let scratch = Scratch::new();
     let config = scratch.file("peerdma.toml");
@@ -44,7 +43,7 @@ fn a_nic_that_cannot_stop_keeps_what_it_registered_by_address() {
 }
 
 #[test]
-fn small_allocations_side_by_side_are_found_by_who_rounds_to_pages() {
+fn packed_small_allocations_are_registered_by_a_program_that_rounds_to_pages() {
     needs!(Need::Header("infiniband/verbs.h"));
     run("packed", "pack = true", "peermem = true").success().says("ok");
 }

@@ -1,5 +1,4 @@
-//! Programs of others that join GPUs and RDMA, as their makers ship them: UCX with CUDA, and
-//! Mooncake.
+//! Third-party programs for GPUs and RDMA, as released: UCX with CUDA, and Mooncake.
 
 use std::time::Duration;
 
@@ -10,10 +9,10 @@ const UCX_INFO: &str = "libucx/bin/ucx_info";
 const UCX_PERFTEST: &str = "libucx/bin/ucx_perftest";
 const MOONCAKE: &str = "mooncake/transfer_engine_bench";
 
-/// With GPUs of NVIDIA's ways, and UCX's own libraries.
+/// The program with GPUs of NVIDIA's driver, and UCX's own libraries.
 fn with_ucx(program: Program) -> Program {
     let program = program.gpu("nvidia").env("LD_LIBRARY_PATH", wheel("libucx/lib"));
-    // It fails unless it can keep registrations: then it sees each call that maps and unmaps
+    // It fails without its registration cache, for which it must see each call that maps and unmaps
     // memory.
     program.env("UCX_LOG_LEVEL", "warn").env("UCX_RCACHE_ENABLE", "y")
 }
@@ -34,8 +33,7 @@ fn ucx(test: &str, memory: &str, transports: &str) {
         .both(|program| with_ucx(program).env("UCX_TLS", transports).env("UCX_NET_DEVICES", "lo"));
     let done = pair.limit(Duration::from_secs(60)).run();
     for side in [&done.server, &done.client] {
-        // A hook that cannot be put in place is a warning, and an address that is not found an
-        // error.
+        // A hook that cannot be installed is a warning, and an unknown address an error.
         side.never_says("ERROR").never_says("WARN");
     }
     done.client.says("Final:");
@@ -60,7 +58,7 @@ fn ucx_opens_gpu_memory_of_another_process() {
     ucx("tag_bw", "cuda,cuda", "tcp,cuda_copy,cuda_ipc");
 }
 
-/// Mooncake's benchmark in GPU memory: what the initiator said.
+/// Runs Mooncake's benchmark in GPU memory. Returns the initiator's output.
 #[track_caller]
 fn mooncake(protocol: &str, env: &[(&str, &str)]) -> interop::Output {
     let bench = wheel(MOONCAKE);
@@ -75,13 +73,13 @@ fn mooncake(protocol: &str, env: &[(&str, &str)]) -> interop::Output {
         ]);
         env.iter().fold(program, |program, (name, value)| program.env(name, value)).gpu("nvidia")
     };
-    // It says on standard error where it listens.
+    // It reports its address on standard error.
     let target = Program::new("sh").args(["-c", "exec \"$0\" \"$@\" 2>&1"]).args([&bench]);
     let target = target.args(["--mode=target", "--gpu_id=0", "--local_server_name=127.0.0.1"]);
     let mut target = side(target).start();
     target.wait_says("Allocating memory on GPU 0");
-    // It does not say when the memory is registered; then it sleeps. An initiator that comes before
-    // crashes.
+    // It does not report when the memory is registered, but sleeps then. An initiator that connects
+    // before that crashes.
     target.wait_idle();
     let printed = target.printed();
     let port = printed.split("listening on 127.0.0.1:").nth(1).expect("it says where it listens");
@@ -114,7 +112,7 @@ fn mooncake_writes_gpu_memory_over_tcp() {
 #[test]
 fn mooncake_writes_gpu_memory_over_rdma_by_dma_buf_and_by_address() {
     needs!(Need::Wheel(MOONCAKE), Need::Library("libmlx5.so.1"));
-    // By the address, if it says so: that is its default.
+    // By address if the variable is 1, which is its default.
     for peermem in ["0", "1"] {
         let log = ("PEERDMA_LOG", "info");
         let out = mooncake("rdma", &[("WITH_NVIDIA_PEERMEM", peermem), log]);

@@ -6,7 +6,7 @@ use std::process::Command;
 use interop::need::Need;
 use interop::{Program, Scratch, compile, compile_with, needs};
 
-/// Runs one part of `cuda_runtime.c` with GPUs of NVIDIA's ways.
+/// Runs one part of `cuda_runtime.c` with GPUs of NVIDIA's driver.
 fn run(part: &str) {
     needs!(Need::Program("gcc"));
     let scratch = Scratch::new();
@@ -35,7 +35,7 @@ fn nvml_needs_no_cuda_and_agrees_with_it() {
 }
 
 #[test]
-fn functions_that_hooks_patch_begin_with_what_can_be_moved() {
+fn functions_that_hooks_patch_begin_with_relocatable_instructions() {
     run("hooks");
 }
 
@@ -44,7 +44,7 @@ fn hooks_of_the_driver_see_what_the_runtime_allocates_and_frees() {
     run("seen");
 }
 
-/// Runs a script with GPUs of NVIDIA's ways, and a configuration if there is one.
+/// Runs a script with GPUs of NVIDIA's driver, and with a configuration if one is given.
 fn script(text: &str, config: &str) -> interop::Output {
     let scratch = Scratch::new();
     let file = scratch.file("peerdma.toml");
@@ -73,7 +73,7 @@ fn a_gpu_and_the_nic_beside_it_are_below_one_switch_in_sysfs() {
 }
 
 #[test]
-fn the_peer_memory_module_is_loaded_if_a_nic_asks_it() {
+fn the_peer_memory_module_is_loaded_if_a_nic_uses_it() {
     let look = "(cat /sys/module/nvidia_peermem/version /sys/kernel/mm/memory_peers/nv_mem/version; \
                  grep nvidia_peermem /proc/modules; grep peer_memory /proc/kallsyms) 2> /dev/null | wc -l";
     script(look, "").says("4");
@@ -93,8 +93,7 @@ fn a_runtime_refuses_a_driver_that_is_older_than_it() {
     program.env("PEERDMA_CONFIG", &config).args(["old"]).output().success().says("ok");
 }
 
-/// A library with this soname and version node, and nothing behind its names: what a program is
-/// linked with.
+/// A stub library with this soname and version node, for linking programs.
 fn stub(version: u32, scratch: &Scratch) -> std::path::PathBuf {
     let soname = format!("libcudart.so.{version}");
     let names = ["cudaMalloc", "cudaFree", "cudaRuntimeGetVersion"];

@@ -1,5 +1,5 @@
-//! Programs that close the library's descriptors, or have files of their own at the same numbers:
-//! nothing of theirs is touched.
+//! Programs that close the library's descriptors, or open files of their own at the same numbers:
+//! the library touches none of those.
 
 use interop::need::Need;
 use interop::{Program, Scratch, compile, needs, own_address};
@@ -37,7 +37,7 @@ fn connections_in_the_place_of_each_descriptor() {
 }
 
 #[test]
-fn what_has_no_inode_in_the_place_of_each_descriptor() {
+fn files_without_an_inode_in_the_place_of_each_descriptor() {
     needs!(Need::Header("infiniband/verbs.h"));
     stolen("kinds");
 }
@@ -52,7 +52,7 @@ fn files_in_the_place_of_a_capture() {
     }
 }
 
-/// What a program has of a GPU, and the preset that has it.
+/// Runs the program for an object of a GPU, with the preset that provides it.
 #[track_caller]
 fn stolen_of_a_gpu(what: &str, preset: &str) {
     let scratch = Scratch::new();
@@ -77,8 +77,8 @@ fn nodes_of_a_gpu_whose_files_a_program_closed_or_replaced() {
     stolen_of_a_gpu("accel", "habanalabs");
 }
 
-/// Rsockets have descriptors beside the device's: for what happened to a connection, for
-/// completions, for who waits, and for datagrams by UDP.
+/// Rsockets have more descriptors than the device's: for connection events, for completions, for
+/// waking waiters, and for UDP datagrams.
 #[test]
 fn files_in_the_place_of_the_descriptors_of_rsockets() {
     needs!(Need::Program("gcc"), Need::Header("rdma/rsocket.h"));

@@ -1,4 +1,4 @@
-//! What a user pastes into an issue first: `ibv_devices`, `ibv_devinfo -v`; and how libraries find
+//! What bug reports contain first: `ibv_devices`, `ibv_devinfo -v`; and how libraries find
 //! libibverbs.
 
 use interop::need::Need;
@@ -6,8 +6,7 @@ use interop::{Mode, Output, Program, Scratch, Veth, compile, needs};
 
 const MODES: [Mode; 3] = [Mode::Run, Mode::Library, Mode::Preload];
 
-/// The number after `KEY:` in the output of `ibv_devinfo`, hexadecimal or decimal, whatever unit
-/// follows.
+/// The number after `KEY:` in the output of `ibv_devinfo`, hexadecimal or decimal, with any unit.
 #[track_caller]
 fn number(out: &Output, key: &str) -> u64 {
     let text = out.field(key).unwrap_or_else(|| panic!("no line {key} in:\n{out}"));
@@ -45,7 +44,7 @@ fn ibv_devinfo_shows_an_active_roce_port() {
 }
 
 #[test]
-fn ibv_devinfo_v_has_believable_limits() {
+fn ibv_devinfo_v_has_plausible_limits() {
     needs!(Need::Program("ibv_devinfo"));
     let out = Program::new("ibv_devinfo").args(["-v"]).output();
     out.success();
@@ -99,7 +98,7 @@ fn ibv_devinfo_v_shows_the_port_and_its_gids() {
 }
 
 #[test]
-fn ibv_devinfo_v_shows_what_extensions_exist() {
+fn ibv_devinfo_v_shows_the_extensions() {
     needs!(Need::Program("ibv_devinfo"));
     let out = Program::new("ibv_devinfo").args(["-v"]).output();
     out.success()
@@ -128,7 +127,7 @@ fn dlvsym_finds_each_function_at_its_exact_version() {
 }
 
 #[test]
-fn vendor_libraries_load_and_find_no_device_of_theirs() {
+fn vendor_libraries_load_and_find_no_device_of_their_own() {
     needs!(
         Need::Header("infiniband/verbs.h"),
         Need::Library("libmlx5.so.1"),
@@ -151,7 +150,7 @@ fn a_device_does_not_need_privileges() {
 /// The port follows the netdev that the NIC was opened on, even when that has no default route any
 /// more.
 #[test]
-fn ibv_asyncwatch_tells_of_a_port_that_goes_down_and_comes_back() {
+fn ibv_asyncwatch_reports_a_port_that_goes_down_and_comes_back() {
     needs!(
         Need::Root,
         Need::Namespaces,
@@ -159,6 +158,6 @@ fn ibv_asyncwatch_tells_of_a_port_that_goes_down_and_comes_back() {
         Need::Program("stdbuf"),
         Need::Program("ip")
     );
-    // It writes to a pipe as to a file, and never flushes.
+    // It buffers its output to a pipe, and never flushes.
     Veth::new().goes_down_and_up(Program::new("stdbuf").args(["-oL", "ibv_asyncwatch"]));
 }

@@ -1,4 +1,4 @@
-//! Render nodes: programs that know the kernel's DRM find the software GPU behind it.
+//! Render nodes: programs of the kernel's DRM find the software GPU behind them.
 
 use std::process::Command;
 
@@ -50,7 +50,7 @@ fn prime_imports_buffers_of_another_gpu_and_of_another_process() {
 }
 
 #[test]
-fn a_mapped_buffer_is_registered_by_its_address_if_the_nic_asks_peer_clients() {
+fn a_mapped_buffer_is_registered_by_its_address_if_the_nic_uses_peer_memory_clients() {
     needs!(Need::Header("infiniband/verbs.h"), Need::Header("libdrm/drm.h"));
     let scratch = Scratch::new();
     let program = Program::new(compile("peermem", &scratch)).gpu("amdgpu");
@@ -67,7 +67,7 @@ fn a_mapped_buffer_is_registered_by_its_address_if_the_nic_asks_peer_clients() {
 }
 
 #[test]
-fn the_configuration_names_gpus_and_the_option_their_driver() {
+fn the_configuration_names_gpus_and_the_option_selects_their_driver() {
     needs!(Need::Header("infiniband/verbs.h"), Need::Header("libdrm/drm.h"));
     let scratch = Scratch::new();
     let config = scratch.file("peerdma.toml");
@@ -79,10 +79,10 @@ fn the_configuration_names_gpus_and_the_option_their_driver() {
     program.gpu("").args(["xe"]).output().failure();
 }
 
-/// What the kernel's exporter of device memory does, which has no mmap; without --gpu, and in
-/// another process, too.
+/// Like the kernel's exporter of device memory, which has no mmap; without --gpu, and also in
+/// another process.
 #[test]
-fn device_memory_is_a_dma_buf_that_nobody_maps() {
+fn device_memory_is_a_dma_buf_that_cannot_be_mapped() {
     needs!(Need::Header("infiniband/verbs.h"));
     let scratch = Scratch::new();
     let program = Program::new(compile("dmabuf_uapi", &scratch)).args(["dm"]);
@@ -100,9 +100,10 @@ fn device_memory_is_a_dma_buf_that_nobody_maps() {
         .says("another process: its fences as a file: 0");
 }
 
-/// Without `peerdma run` the file has its size, and nothing that could be taken for the bytes.
+/// Without `peerdma run` the file has its size, but reads and mappings fail instead of giving wrong
+/// bytes.
 #[test]
-fn without_the_hooks_a_buffers_file_fails_and_never_lies() {
+fn without_the_hooks_access_to_a_buffers_file_fails() {
     needs!(Need::Header("infiniband/verbs.h"));
     let scratch = Scratch::new();
     let program = compile("dmabuf_uapi", &scratch);
@@ -140,7 +141,7 @@ fn a_driver_without_nodes_is_refused_in_words() {
 }
 
 #[test]
-fn a_report_tells_how_the_memory_was_reached() {
+fn a_report_tells_how_the_memory_was_accessed() {
     needs!(Need::Header("infiniband/verbs.h"), Need::Header("libdrm/drm.h"));
     let scratch = Scratch::new();
     let (program, report) = (compile("drm_node", &scratch), scratch.file("report"));

@@ -1,9 +1,9 @@
-//! The examples of the Rust API, each as several processes. Each compares what it got and ends
-//! badly if it is wrong.
+//! The examples of the Rust API, each as several processes. Each compares the data and fails if it
+//! is wrong.
 
 use interop::{Artefacts, Mode, Program, Running};
 
-/// Starts the half of an example that listens, and gives the address it prints.
+/// Starts the listening side of an example, and returns the address that it prints.
 fn listen(name: &str) -> (Running, String) {
     let path = Artefacts::find().example(name);
     let mut running = Program::new(path).mode(Mode::Plain).start();
@@ -43,7 +43,7 @@ fn gpu_memory() {
     target.says("1048576 bytes in VRAM, every one right");
 }
 
-/// An example that starts its other processes itself.
+/// Runs an example that starts its other processes itself.
 fn alone(name: &str) -> interop::Output {
     let output = Program::new(Artefacts::find().example(name)).mode(Mode::Plain).output();
     output.success();

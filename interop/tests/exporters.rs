@@ -1,5 +1,4 @@
-//! Exporters without a render node, as programs in C have them: their memory in the hands of a NIC
-//! of each class.
+//! Exporters without a render node, in C programs: their memory, imported by a NIC of each class.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,10 +8,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use interop::need::Need;
 use interop::{Artefacts, Output, Program, Scratch, compile, needs};
 
-/// A NIC of each of these classes of importer, and an exporter; `under` is where the NICs are.
+/// A machine with a NIC of each of these importer classes, and an exporter; `under` is the place of
+/// the NICs.
 fn machine(scratch: &Scratch, preset: &str, under: &str, classes: &[&str]) -> PathBuf {
     static NEXT: AtomicU32 = AtomicU32::new(0);
-    // Shared by the processes of the user, so it has a name of its own.
+    // The memory is shared by the processes of the user, so it needs a unique name.
     let name = format!("memory{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
     let mut text = format!(
         "[[gpu]]\nname = \"{name}\"\npreset = \"{preset}\"\nvram = \"32M\"\n\n\
@@ -49,11 +49,11 @@ fn vfio(under: &str, classes: &[&str], arg: &str) -> Output {
     run("vfio_device", &config, "vfio", arg, &scratch)
 }
 
-/// Those from which memory can be taken away.
+/// The classes from which memory can be revoked.
 const REVOCABLE: [&str; 2] = ["dynamic", "revocable"];
 
 #[test]
-fn a_program_in_c_finds_the_matrix_that_this_process_measures() {
+fn a_c_program_finds_the_same_matrix_as_this_process() {
     needs!(Need::Header("infiniband/verbs.h"));
     let mut command = Command::new(Artefacts::find().peerdma());
     let out = command.args(["matrix", "--by-c"]).output().expect("peerdma starts");
@@ -88,7 +88,7 @@ fn an_accelerators_memory_is_refused_by_the_rules() {
 }
 
 #[test]
-fn nics_that_can_lose_it_reach_the_memory_of_a_vfio_device() {
+fn nics_with_revocation_reach_the_memory_of_a_vfio_device() {
     needs!(Need::Header("infiniband/verbs.h"));
     vfio("switch", &REVOCABLE, "traffic").success().says("ok");
 }
@@ -100,13 +100,13 @@ fn without_a_path_the_map_of_a_vfio_devices_memory_is_invalid() {
 }
 
 #[test]
-fn a_nic_that_cannot_lose_it_is_not_served_by_a_vfio_device() {
+fn a_vfio_device_refuses_a_nic_without_revocation() {
     needs!(Need::Header("infiniband/verbs.h"));
     vfio("switch", &["pinned"], "pinned").success().says("refuses to attach");
 }
 
 #[test]
-fn a_vfio_devices_memory_is_taken_away_when_disabled_or_reset_and_for_good_when_closed() {
+fn a_vfio_devices_memory_is_revoked_by_disable_and_reset_and_for_good_by_close() {
     needs!(Need::Header("infiniband/verbs.h"));
     let out = vfio("switch", &REVOCABLE, "taken");
     out.success().says("memory of the device was disabled");

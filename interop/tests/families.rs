@@ -1,5 +1,5 @@
-//! A sandbox that forbids netlink, as systemd's `RestrictAddressFamilies=`: what a NIC stands on is
-//! found otherwise, and the log says so.
+//! A sandbox that forbids netlink, as systemd's `RestrictAddressFamilies=`: the netdev of a NIC is
+//! found by other means, and the log tells that.
 
 use std::path::PathBuf;
 
@@ -17,8 +17,8 @@ fn sandbox() -> (PathBuf, Scratch) {
     (compile("families", &scratch), scratch)
 }
 
-/// What netdevs decide in the output of `ibv_devinfo -v`. IPv6 addresses may have another order,
-/// and one that is link-local may become usable meanwhile.
+/// The lines of `ibv_devinfo -v` that depend on netdevs. IPv6 addresses may have another order, and
+/// a link-local one may become usable in the meantime.
 fn facts(out: &Output) -> Vec<&str> {
     let keys = ["node_guid", "state", "active_mtu", "GID[  0]"];
     let mut facts: Vec<_> = keys.iter().filter_map(|key| out.field(key)).collect();
@@ -32,7 +32,7 @@ fn facts(out: &Output) -> Vec<&str> {
     facts
 }
 
-/// That it is said, and not for each look.
+/// Requires that the log tells it, once.
 #[track_caller]
 fn says_once(out: &Output) {
     assert_eq!(out.stderr.matches(SAID).count(), 1, "{out}");
@@ -72,7 +72,7 @@ fn a_pair_without_netlink_on_one_host_and_over_the_wire() {
         COMPILER
     );
     let (program, _scratch) = sandbox();
-    // A pair adds its arguments before all others, and these belong to the program in the sandbox.
+    // A pair adds its arguments before all others, but these belong to the program in the sandbox.
     let pair = |scratch: &Scratch| {
         let script = format!("#!/bin/sh\nexec {} {IP} ibv_rc_pingpong \"$@\"\n", program.display());
         let script = scratch.write("pingpong", &script, 0, 0o755);
@@ -98,7 +98,7 @@ fn a_port_that_goes_down_is_noticed_without_netlink() {
         COMPILER
     );
     let (program, _scratch) = sandbox();
-    // It writes to a pipe as to a file, and never flushes.
+    // It buffers its output to a pipe, and never flushes.
     let watch = Program::new(&program).args([IP, "stdbuf", "-oL", "ibv_asyncwatch"]);
     Veth::new().goes_down_and_up(watch);
 }

@@ -1,4 +1,4 @@
-//! `peerdma run --fault`: programs meet, on demand, what healthy hardware never shows them.
+//! `peerdma run --fault`: programs get, on demand, failures that healthy hardware does not show.
 
 use std::path::{Path, PathBuf};
 
@@ -30,15 +30,15 @@ fn report(file: &Path) -> String {
     std::fs::read_to_string(file).expect("a report")
 }
 
-/// Data is right and complete whatever happens to packets, on both carriers.
+/// Data is correct and complete despite all faults of packets, on both carriers.
 #[test]
-fn a_reliable_connection_bears_a_bad_network() {
+fn a_reliable_connection_survives_a_bad_network() {
     needs!(Need::Program("ibv_rc_pingpong"), Need::Program("ip"));
     let scratch = Scratch::new();
     let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/bad-network.toml");
     let example = std::fs::read_to_string(example).expect("it is there");
-    // Each side sends 2400 requests. The last are left alone: the program ends as soon as it has
-    // its last message, and a peer whose last acknowledgement was lost would ask in vain.
+    // Each side sends 2400 requests. The last ones are not hit: the program ends as soon as it has
+    // its last message, and a peer whose last acknowledgement was lost would retry in vain.
     let plan =
         plan(&scratch, "bad.toml", &example.replace("[[fault]]", "[[fault]]\nnth = '1-1500'"));
     let veth = Veth::new();
@@ -62,10 +62,9 @@ fn a_reliable_connection_bears_a_bad_network() {
     }
 }
 
-/// A plan that loses all that is sent after the first packets: the error that the standard has for
-/// it.
+/// A plan that loses all packets after the first ones leads to the error of the standard.
 #[test]
-fn a_peer_that_is_not_heard_is_retry_exceeded() {
+fn a_peer_that_does_not_answer_is_retry_exceeded() {
     needs!(Need::Program("ibv_rc_pingpong"));
     let scratch = Scratch::new();
     let plan =
@@ -82,7 +81,7 @@ fn a_peer_that_is_not_heard_is_retry_exceeded() {
 }
 
 #[test]
-fn payloads_that_no_checksum_saves() {
+fn payloads_corrupted_with_a_valid_checksum() {
     needs!(Need::Program("gcc"));
     let scratch = scratch();
     let out = faulty(
@@ -90,9 +89,9 @@ fn payloads_that_no_checksum_saves() {
         &["write", "20"],
         "[[fault]]\ndo = 'junk'\nopcode = 'write'\nnth = '9-12'\nqp = 1",
     );
-    // A WRITE of 4096 bytes is four packets at this MTU: the third WRITE is the one.
+    // A WRITE of 4096 bytes is four packets at this MTU: the plan hits the third WRITE.
     out.success().says("20 done, 1 with wrong bytes").says("junk: fired 4 times");
-    // The same one by its sequence numbers, of which the first is 7.
+    // The same WRITE by its PSNs, of which the first is 7.
     let out = faulty(
         &scratch,
         &["write", "20"],
@@ -104,7 +103,7 @@ fn payloads_that_no_checksum_saves() {
         .says("PSN 0x000012");
 }
 
-/// The options of the command do what the variables do.
+/// The options of the command do the same as the variables.
 #[test]
 fn a_plan_and_its_report_are_named_on_the_command_line() {
     needs!(Need::Program("gcc"));
@@ -175,7 +174,7 @@ fn a_queue_pair_and_a_completion_queue_that_fail() {
         &["write", "9"],
         "[[fault]]\ndo = 'cq-overrun'\nopcode = 'RC_RDMA_WRITE_FIRST'\nnth = 3\nqp = 1",
     );
-    // The completion that found no room is lost, and the queue is of no use any more.
+    // The completion that found no room is lost, and the queue is unusable.
     out.failure().says("poll_cq").says("event CQ error").says("3 done");
 }
 
@@ -194,8 +193,8 @@ fn a_port_that_goes_down_and_comes_back() {
         .says("flap: port-down fired once");
 }
 
-/// The cable is out for longer than the usual retries take: who waits for acknowledgements for
-/// longer goes on afterwards, who does not gets RETRY_EXC while the port is down.
+/// The port is down for longer than the usual retries take: a QP with a longer ACK timeout
+/// continues afterwards, one with a shorter timeout gets RETRY_EXC while the port is down.
 #[test]
 fn a_port_that_is_down_for_three_seconds() {
     needs!(Need::Program("gcc"));
@@ -225,7 +224,7 @@ fn a_port_that_is_down_for_three_seconds() {
 }
 
 #[test]
-fn a_region_that_is_taken_away_while_in_use() {
+fn a_region_that_is_revoked_while_in_use() {
     needs!(Need::Program("gcc"));
     let scratch = scratch();
     let out = faulty(
@@ -236,9 +235,9 @@ fn a_region_that_is_taken_away_while_in_use() {
     out.failure().says("status 10 remote access error, wr_id 1").says("revoke: fired once");
 }
 
-/// What comes between the packet and the time is served.
+/// Requests between the packet and the time are served.
 #[test]
-fn a_region_that_is_taken_away_late() {
+fn a_region_that_is_revoked_after_a_delay() {
     needs!(Need::Program("gcc"));
     let scratch = scratch();
     let out = faulty(
@@ -253,7 +252,7 @@ fn a_region_that_is_taken_away_late() {
     let done = done.and_then(|(done, _)| done.parse::<u64>().ok()).expect("a count");
     assert!(done > 5, "the four, those that came until then, and the one that failed: {out}");
 
-    // A program that ends before has met nothing.
+    // A program that ends before is not affected.
     let out = faulty(
         &scratch,
         &["apart", "9"],
@@ -264,7 +263,7 @@ fn a_region_that_is_taken_away_late() {
 }
 
 #[test]
-fn delays_are_as_long_as_they_say() {
+fn delays_have_the_planned_length() {
     needs!(Need::Program("gcc"));
     let scratch = scratch();
     let out = faulty(
@@ -277,7 +276,7 @@ fn delays_are_as_long_as_they_say() {
     assert!(took >= 160, "four ACKs, each 40 ms late: {took} ms\n{out}");
 }
 
-/// What `faulty` says that it took.
+/// The duration that `faulty` reports.
 #[track_caller]
 fn milliseconds(out: &Output) -> u64 {
     let took = out.stdout.split_once(" bytes, ").and_then(|(_, rest)| rest.split(' ').next());
@@ -285,7 +284,7 @@ fn milliseconds(out: &Output) -> u64 {
 }
 
 #[test]
-fn page_faults_are_as_slow_as_they_are_wanted() {
+fn page_faults_have_the_planned_delay() {
     needs!(Need::Program("gcc"));
     let scratch = scratch();
     let out = faulty(&scratch, &["paged", "1"], "[[fault]]\ndo = 'slow-faults'\nby = '60ms'");
@@ -295,7 +294,7 @@ fn page_faults_are_as_slow_as_they_are_wanted() {
 }
 
 #[test]
-fn a_plan_that_makes_no_sense_is_refused_before_the_program_starts() {
+fn an_invalid_plan_is_refused_before_the_program_starts() {
     let scratch = Scratch::new();
     let plan = plan(&scratch, "wrong.toml", "[[fault]]\nname = 'x'\ndo = 'delay'\n");
     let peerdma = interop::Artefacts::find().peerdma();
@@ -309,7 +308,7 @@ fn a_plan_that_makes_no_sense_is_refused_before_the_program_starts() {
     assert!(!out.stdout.contains("started"), "{out}");
 }
 
-/// One file, one seed: the same packets are hit.
+/// The same file and seed hit the same packets.
 #[test]
 fn a_plan_hits_the_same_packets_again() {
     needs!(Need::Program("gcc"));
@@ -327,10 +326,10 @@ fn a_plan_hits_the_same_packets_again() {
     assert_eq!(first, last());
 }
 
-/// What happens to packets on their way happens to those of the connection manager, out and in:
-/// connections come about and end all the same.
+/// Packets of the connection manager get the same faults, in both directions: connections are still
+/// established and closed.
 #[test]
-fn connections_come_about_over_a_bad_network() {
+fn connections_are_established_over_a_bad_network() {
     needs!(Need::Program("rping"), Need::Program("ip"));
     let scratch = Scratch::new();
     let mut text = String::new();
@@ -374,7 +373,7 @@ fn explain(args: &[&str]) -> Program {
 }
 
 #[test]
-fn each_failed_work_request_has_a_sentence() {
+fn each_failed_work_request_is_explained_in_a_sentence() {
     needs!(Need::Program("gcc"));
     let scratch = scratch();
     let program = scratch.file("faulty");

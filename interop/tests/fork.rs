@@ -1,4 +1,4 @@
-//! fork, daemon and Python's multiprocessing, in the orders that programs use them.
+//! fork, daemon and Python's multiprocessing, in the orders in which programs use them.
 
 use std::time::Duration;
 
@@ -25,13 +25,13 @@ fn parent_and_child_both_use_verbs() {
 }
 
 #[test]
-fn inherited_objects_are_husks() {
+fn inherited_objects_are_dead_in_the_child() {
     needs!(Need::Header("infiniband/verbs.h"));
     fork_case("husks");
 }
 
 #[test]
-fn the_parent_exits_and_its_child_goes_on() {
+fn the_parent_exits_and_its_child_continues() {
     needs!(Need::Header("infiniband/verbs.h"));
     fork_case("orphan");
 }

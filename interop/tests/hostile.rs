@@ -1,12 +1,12 @@
-//! A device under attack, while a connection goes on that checks every byte.
+//! A device under attack, with a connection that checks every byte.
 //!
-//! `PEERDMA_HOSTILE_SECONDS` makes the attacks longer than the seconds that CI has,
-//! `PEERDMA_HOSTILE_SEED` makes other ones.
+//! `PEERDMA_HOSTILE_SECONDS` sets the length of the attacks, which is short in CI;
+//! `PEERDMA_HOSTILE_SEED` varies them.
 
 use interop::need::Need;
 use interop::{Mode, Output, Port, Program, Scratch, Veth, compile, needs};
 
-/// What an attack came to.
+/// The result of an attack.
 struct Siege {
     server: Output,
     client: Output,
@@ -17,7 +17,7 @@ fn number(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(otherwise)
 }
 
-/// The number behind a word of a program's last line.
+/// The number that follows a word in a program's last line.
 fn of(out: &Output, word: &str) -> u64 {
     let words: Vec<&str> = out.stdout.split_whitespace().collect();
     let at = words.iter().position(|said| *said == word);
@@ -25,7 +25,7 @@ fn of(out: &Output, word: &str) -> u64 {
     value.unwrap_or_else(|| panic!("no number of {word} in {out}"))
 }
 
-/// Where the server is and where the client is, and what else both are told.
+/// The addresses of server and client, and the other arguments of both.
 struct Family {
     server: &'static str,
     client: &'static str,
@@ -49,7 +49,7 @@ fn besiege(family: &Family, attack: &[&str]) -> Siege {
         .limit(std::time::Duration::from_secs(seconds + 120))
         .start();
     server.wait_listening(port.number());
-    // Longer than the attack, so that what is left of it can be seen.
+    // Longer than the attack, to see its aftermath.
     let client = Program::new(&besieged)
         .args([port.number().to_string(), "10.77.0.1".to_owned(), (seconds + 4).to_string()])
         .args(family.more)
@@ -61,7 +61,7 @@ fn besiege(family: &Family, attack: &[&str]) -> Siege {
     let printed = server.printed();
     let aims = printed.lines().filter_map(|line| line.strip_prefix("aim "));
     let aims = aims.flat_map(|qpn| ["--aim", qpn]);
-    // Who sees the packets needs no more.
+    // An attacker that sees the packets needs no QPNs.
     let aims = aims.filter(|_| attack.is_empty());
     let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/hostile");
     let seed = number("PEERDMA_HOSTILE_SEED", 1).to_string();
@@ -80,8 +80,8 @@ fn besiege(family: &Family, attack: &[&str]) -> Siege {
 }
 
 impl Siege {
-    /// Both ends live, nothing outside their regions changed, neither holds more memory than a
-    /// little, the last exchange was right, and what was dropped is counted.
+    /// Both ends live, nothing outside their regions changed, their memory grew only a little, the
+    /// last exchange was correct, and dropped packets are counted.
     #[track_caller]
     fn withstood(&self) {
         self.attacker.success();
@@ -106,7 +106,7 @@ impl Siege {
         self.server.names_its_drops();
     }
 
-    /// The server counted what was guessed.
+    /// Requires that the server counted the guesses.
     #[track_caller]
     fn counts(&self, names: &[&str]) {
         let counted = self.server.counters();
@@ -131,9 +131,9 @@ macro_rules! two_hosts {
     };
 }
 
-/// Who sees nothing guesses QPNs, sequence numbers and keys: nobody else's connection notices. All
-/// guesses are counted and named; so are those of who knows a QPN, and even where the connection
-/// begins.
+/// An attacker that sees nothing guesses QPNs, PSNs and keys: no connection is disturbed. All
+/// guesses are counted and logged; so are those of an attacker that knows a QPN, and even the first
+/// PSN.
 #[track_caller]
 fn guesses(family: &Family) {
     let siege = besiege(family, &[]);
@@ -145,8 +145,8 @@ fn guesses(family: &Family) {
     }
 }
 
-/// Who sees the packets can say what the peer could have said: end a connection, write to its
-/// region. Nothing more: what is not the region stays as it is, and the next connection works.
+/// An attacker that sees the packets can do what the peer could do: end a connection, write to its
+/// region. Nothing more: memory outside the region is unchanged, and the next connection works.
 #[track_caller]
 fn knows_the_numbers(family: &Family) {
     let siege = besiege(family, &["--knowing"]);
@@ -170,13 +170,13 @@ fn guesses_disturb_no_connection_over_ipv6() {
 }
 
 #[test]
-fn who_knows_the_numbers_is_the_peer_and_no_more() {
+fn an_attacker_that_knows_the_numbers_can_do_what_the_peer_can_and_no_more() {
     two_hosts!();
     knows_the_numbers(&V4);
 }
 
 #[test]
-fn who_knows_the_numbers_over_ipv6_is_the_peer_and_no_more() {
+fn an_attacker_that_knows_the_numbers_over_ipv6_can_do_what_the_peer_can_and_no_more() {
     two_hosts!(Need::Ipv6);
     knows_the_numbers(&V6);
 }

@@ -1,4 +1,4 @@
-//! Programs of HSA over the software GPU: what the runtime answers, and its memory under verbs.
+//! HSA programs over the software GPU: results of the runtime, and its memory under verbs.
 
 use interop::need::Need;
 use interop::{Output, Program, Scratch, compile_with, needs};
@@ -6,7 +6,7 @@ use interop::{Output, Program, Scratch, compile_with, needs};
 /// The header of the runtime.
 const HEADER: Need = Need::Header("hsa/hsa.h");
 
-/// Compiled, to be run with GPUs of AMD's ways.
+/// A compiled program, to be run with GPUs of AMD's driver.
 fn program(name: &str, scratch: &Scratch) -> Program {
     let libraries = ["-lhsa-runtime64", "-Wl,--as-needed", "-libverbs", "-ldl"];
     Program::new(compile_with(name, scratch, &["-pthread"], &libraries)).gpu("amdgpu")
@@ -18,7 +18,7 @@ fn the_runtime_answers_each_mistake_with_its_number() {
     let scratch = Scratch::new();
     let program = program("hsa_rules", &scratch).env("PEERDMA_LOG", "peerdma::hsa=warn");
     let output = program.output();
-    // A child of it follows a device pointer, and is told whose memory that was.
+    // A child process dereferences a device pointer, and the message names the memory.
     output
         .success()
         .says("0x100000 bytes of GPU amdgpu0")
@@ -42,7 +42,7 @@ fn a_peer_writes_into_a_part_of_an_allocation_by_its_dma_buf_and_offset() {
 }
 
 #[test]
-fn the_cpu_reaches_memory_of_a_gpu_whose_configuration_says_so() {
+fn the_cpu_accesses_memory_of_a_gpu_with_host_access() {
     needs!(HEADER);
     let scratch = Scratch::new();
     let config = scratch.file("peerdma.toml");
@@ -52,7 +52,7 @@ fn the_cpu_reaches_memory_of_a_gpu_whose_configuration_says_so() {
     program.output().success().says("ok");
 }
 
-/// A program whose GPU `gpu0` and NIC are under a plan.
+/// Runs a program whose GPU `gpu0` and NIC follow a fault plan.
 fn under(plan: &str, importer: &str, args: &[&str]) -> Output {
     let scratch = Scratch::new();
     let [config, file] = ["peerdma.toml", "plan.toml"].map(|name| scratch.file(name));
@@ -76,7 +76,7 @@ fn memory_moves_by_a_plan_when_the_runtime_is_called() {
     let out = under(plan, "dynamic", &["storm", "200"]);
     out.success().says("ok").says("call: evict fired").says("of 200 operations");
     out.says("back: move fired").says("buffers evicted").says("(hsa_memory_copy)");
-    // Functions that return no status, too.
+    // This includes functions without a status.
     let plan = "[[fault]]\nname = 'wait'\ndo = 'evict'\noperation = 'hsa_signal_wait_scacquire'\n";
     let out = under(plan, "dynamic", &["waits", "9"]);
     out.success().says("wait: evict fired 9 times, of 9 operations");
@@ -96,7 +96,7 @@ fn a_reset_and_a_revocation_by_a_plan_end_the_key() {
 }
 
 #[test]
-fn programs_are_told_that_the_kernel_takes_memory_of_gpus_for_nics() {
+fn programs_see_that_the_kernel_imports_memory_of_gpus_for_nics() {
     let look = r#"cat "/boot/config-$(uname -r)" /proc/kallsyms"#;
     let output = Program::new("sh").args(["-c", look]).gpu("amdgpu").output();
     output.success().says("CONFIG_DMABUF_MOVE_NOTIFY=y").says("CONFIG_PCI_P2PDMA=y");

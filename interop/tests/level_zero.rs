@@ -1,5 +1,5 @@
-//! Programs of Level Zero over the software GPU, by the system's loader: what the driver answers,
-//! and its memory under verbs.
+//! Level Zero programs over the software GPU, by the system's loader: results of the driver, and
+//! its memory under verbs.
 
 use interop::need::Need;
 use interop::{Program, Scratch, compile_with, needs};
@@ -7,7 +7,7 @@ use interop::{Program, Scratch, compile_with, needs};
 /// The header of the loader.
 const HEADER: Need = Need::Header("level_zero/ze_api.h");
 
-/// Compiled, to be run with GPUs of Intel's ways.
+/// A compiled program, to be run with GPUs of Intel's driver.
 fn program(name: &str, scratch: &Scratch) -> Program {
     let libraries = ["-lze_loader", "-Wl,--as-needed", "-libverbs", "-ldl"];
     Program::new(compile_with(name, scratch, &["-pthread"], &libraries)).gpu("xe")
@@ -19,7 +19,7 @@ fn the_driver_answers_each_mistake_with_its_number() {
     let scratch = Scratch::new();
     let program = program("ze_rules", &scratch).env("PEERDMA_LOG", "peerdma::level-zero=warn");
     let output = program.output();
-    // A child of it follows a device pointer, and is told whose memory that was.
+    // A child process dereferences a device pointer, and the message names the memory.
     output
         .success()
         .says("0x100000 bytes of GPU xe0")
@@ -28,7 +28,7 @@ fn the_driver_answers_each_mistake_with_its_number() {
 }
 
 #[test]
-fn the_validation_layer_finds_nothing_to_say_against_a_program_that_is_right() {
+fn the_validation_layer_finds_no_fault_in_a_correct_program() {
     needs!(HEADER);
     let scratch = Scratch::new();
     let program = program("ze_ipc", &scratch).env("ZE_ENABLE_VALIDATION_LAYER", "1");

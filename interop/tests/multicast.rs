@@ -1,4 +1,4 @@
-//! Multicast: datagrams to groups, over one host and two.
+//! Multicast: datagrams to groups, on one host and on two.
 
 use interop::need::Need;
 use interop::{Capture, Netns, Pair, Program, Scratch, Veth, compile, icrc, needs, perftest};
@@ -25,8 +25,8 @@ fn the_kernels_rules_hold() {
 }
 
 /// Two members on each host, with two queue pairs each, and a sender that is a member, too. Every
-/// message reaches everyone once and in order, which the program checks. The eight others answer
-/// each, so that the sender outruns nobody.
+/// message reaches every member once and in order, which the program checks. The eight others
+/// answer each message, so that the sender does not outrun them.
 #[track_caller]
 fn everyone_receives(hosts: [&Netns; 2], group: &str) {
     let scratch = Scratch::new();
@@ -37,7 +37,8 @@ fn everyone_receives(hosts: [&Netns; 2], group: &str) {
     let mut receivers: Vec<_> =
         [0, 0, 1, 1].map(|host: usize| receiver.clone().in_netns(hosts[host]).start()).into();
     receivers.iter_mut().for_each(|receiver| receiver.wait_says("ready"));
-    // `timeout` and not the rig's own limit: what the receivers said is to be seen, too.
+    // `timeout` instead of the rig's own limit, so that a failure also shows the output of the
+    // receivers.
     let sender = Program::new("timeout").args(["40"]).args([&path]);
     let sent = sender.args(["send", group, &messages, "8"]).in_netns(hosts[1]).output();
     if !sent.status.success() {
@@ -53,9 +54,9 @@ fn everyone_receives(hosts: [&Netns; 2], group: &str) {
     }
 }
 
-/// A plan judges what comes for a group at each member.
+/// A plan applies to the datagrams of a group at each member.
 #[test]
-fn a_fault_plan_meets_members_of_groups() {
+fn a_fault_plan_applies_to_members_of_groups() {
     needs!(Need::Header("infiniband/verbs.h"), Need::Root, Need::Namespaces, Need::Program("ip"));
     let (veth, scratch) = (Veth::new(), Scratch::new());
     let plan = scratch.file("late.toml");
@@ -108,8 +109,8 @@ fn every_icrc_is_right() {
 #[test]
 fn perftest_sends_to_a_group() {
     two_hosts!(Need::Ipv6, Need::Program("ib_send_lat"));
-    // Its own group is one of IPv6 and of a node, and Debian's build of `-M`, which names another,
-    // overflows a buffer.
+    // Its default group is an IPv6 group of node-local scope, and `-M`, which selects another,
+    // overflows a buffer in Debian's build.
     let veth = Veth::new();
     let args = ["-F", "-c", "UD", "-g", "-x", "1", "-n", "200", "-s", "64"];
     let on_left = |program: Program| program.in_netns(&veth.left).env("PEERDMA_LOG", "info");

@@ -1,5 +1,4 @@
-//! `peerdma run --pcap`: what is recorded of each carrier, seen by tshark and by a reader of our
-//! own.
+//! `peerdma run --pcap`: the recording of each carrier, read by tshark and by a reader of our own.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,7 +16,7 @@ fn pingpong(program: &str, size: &str) -> Pair {
     Pair::new(program).args(["-g", "0", "-c", "-n", "50", "-s", size])
 }
 
-/// How many packets of a file tshark finds for a filter.
+/// The number of packets in a file that match a filter of tshark.
 #[track_caller]
 fn count(file: &Path, filter: &str) -> usize {
     let out = Program::new("tshark")
@@ -29,14 +28,13 @@ fn count(file: &Path, filter: &str) -> usize {
     out.success().stdout.lines().count()
 }
 
-/// What a packet is, without the parts that a recorder may see differently: everything behind its
-/// UDP header.
+/// The part of a packet that all recorders see alike: everything behind its UDP header.
 fn roce(packet: &[u8]) -> Vec<u8> {
     let ip = if packet[0] >> 4 == 6 { 40 } else { 20 };
     packet[ip + 8..].to_vec()
 }
 
-/// How often each packet was seen.
+/// The count of each packet.
 fn tally<'a>(packets: impl Iterator<Item = &'a [u8]>) -> BTreeMap<Vec<u8>, usize> {
     let mut tally = BTreeMap::new();
     for packet in packets {
@@ -53,7 +51,7 @@ fn sent_and_received(packets: &[Recorded]) -> [BTreeMap<Vec<u8>, usize>; 2] {
 }
 
 #[test]
-fn shared_memory_is_recorded_as_the_packets_it_stands_for() {
+fn traffic_over_shared_memory_is_recorded_as_packets() {
     needs!(Need::Program("tshark"), Need::Program("ib_write_bw"));
     let scratch = Scratch::new();
     let perf =
@@ -63,7 +61,7 @@ fn shared_memory_is_recorded_as_the_packets_it_stands_for() {
         (1, pingpong("ibv_uc_pingpong", "5001"), &[0x20, 0x21, 0x22]),
         (2, pingpong("ibv_ud_pingpong", "1001"), &[0x64]),
         (3, pingpong("ibv_srq_pingpong", "4096"), &[0x00, 0x11]),
-        // These would go directly, and are packets when somebody looks.
+        // These would be direct operations, but are packets while a capture runs.
         (4, perf("ib_write_bw", &["-s", "10001"]), &[0x06, 0x07, 0x08, 0x11]),
         (5, perf("ib_read_bw", &["-s", "10002"]), &[0x0c, 0x0d, 0x0e, 0x0f]),
         (6, perf("ib_atomic_bw", &[]), &[0x14, 0x12]),
@@ -77,8 +75,8 @@ fn shared_memory_is_recorded_as_the_packets_it_stands_for() {
             assert_eq!(name, "peerdma0");
             assert!(about.contains("(pid ") && about.contains("VF "), "{about}");
         }
-        // What one received the other sent, byte for byte. Only what came when its receiver had
-        // ended was not received.
+        // Each received packet was sent by the other side, byte for byte. Only packets to a
+        // receiver that had ended were not received.
         let [mut sent, received] = sent_and_received(&recording.packets);
         for (packet, count) in received {
             let left = sent
@@ -168,7 +166,7 @@ fn a_process_records_what_it_sends_to_itself() {
 }
 
 #[test]
-fn of_long_packets_no_more_is_kept_than_was_asked_for() {
+fn long_packets_are_truncated_to_the_snap_length() {
     needs!(Need::Program("tshark"), Need::Header("infiniband/verbs.h"));
     let scratch = Scratch::new();
     let file = scratch.file("short.pcapng");
@@ -199,7 +197,7 @@ fn of_long_packets_no_more_is_kept_than_was_asked_for() {
 }
 
 #[test]
-fn run_makes_the_file_anew_and_says_why_it_cannot() {
+fn run_replaces_the_file_or_reports_why_it_cannot() {
     needs!(Need::Program("ibv_devices"));
     let scratch = Scratch::new();
     let file = scratch.file("new.pcapng");

@@ -1,11 +1,11 @@
-//! perftest: every program, each with every option that it takes of those people use first.
+//! perftest: every program, each with all of the most common options that it has.
 //!
-//! Nothing here looks at how fast it was; `cargo xtask bench` does.
+//! These tests do not check speed; `cargo xtask bench` measures it.
 
 use interop::need::Need;
 use interop::{Mode, Pair, needs, perftest};
 
-/// What `-a` covers: 2 bytes to 8 MiB.
+/// The sizes of `-a`: 2 bytes to 8 MiB.
 const ALL_SIZES: usize = 23;
 
 /// Runs a test; the client's table must have `rows` lines, each with a value.
@@ -16,7 +16,7 @@ fn measure(pair: Pair, rows: usize) {
     assert_eq!(table.len(), rows, "lines of results:\n{}", done.client);
     for row in table {
         // A message rate is printed with two digits: the bandwidth of 2-byte messages may round to
-        // nothing.
+        // zero.
         assert!(row.value >= 0.0 && row.iterations > 0, "{row:?} in:\n{}", done.client);
         assert!(row.bytes < 4096 || row.value > 0.0, "{row:?} in:\n{}", done.client);
     }
@@ -28,7 +28,7 @@ macro_rules! runs {
         #[test]
         fn $name() {
             needs!(Need::Program($program));
-            // -F: processors whose clock changes are of no concern here.
+            // -F: ignore changes of the CPU frequency.
             measure(Pair::new($program).args(["-F" $(, $arg)*]), $rows);
         }
     )+};

@@ -1,10 +1,10 @@
-//! One host, every permission: same user, other user, no privileges, other pid namespace. Always
-//! correct.
+//! One host with all kinds of permission: same user, other user, no privileges, other pid
+//! namespace. The data is always correct.
 
 use interop::need::Need;
 use interop::{Pair, Program, needs, perftest};
 
-/// Programs that use different ways of moving bytes, each with its data checked or counted.
+/// Runs programs that move bytes in different ways, each with its data checked or counted.
 #[track_caller]
 fn all_ways(change: impl Fn(Pair) -> Pair) {
     for program in ["ibv_rc_pingpong", "ibv_uc_pingpong", "ibv_ud_pingpong", "ibv_srq_pingpong"] {
@@ -20,8 +20,7 @@ fn all_ways(change: impl Fn(Pair) -> Pair) {
     }
 }
 
-/// Runs a program of one-sided operations; what the log says of the path it took, on the side of
-/// the client.
+/// Runs a program of one-sided operations. Returns the client's log messages about the path.
 #[track_caller]
 fn path(change: impl Fn(Pair) -> Pair) -> Vec<String> {
     let pair = Pair::new("ib_write_bw").args(["-F", "-n", "5000"]);
@@ -30,7 +29,7 @@ fn path(change: impl Fn(Pair) -> Pair) -> Vec<String> {
     lines.map(str::to_owned).collect()
 }
 
-/// Requires that the log names the path, and why.
+/// Requires that the log names the path, and the reason.
 #[track_caller]
 fn takes(change: impl Fn(Pair) -> Pair, words: &str) {
     let said = path(change);

@@ -4,7 +4,7 @@
 use interop::need::Need;
 use interop::{Mode, Pair, needs};
 
-/// Runs a pingpong with `-n 200` and looks at its last two lines.
+/// Runs a pingpong with `-n 200` and checks its last two lines.
 #[track_caller]
 fn pingpong(pair: Pair, size: u64) {
     let done = pair.run();
@@ -87,7 +87,7 @@ fn rc_timestamps() {
 fn the_default_run_of_each() {
     for program in ["ibv_rc_pingpong", "ibv_uc_pingpong", "ibv_srq_pingpong", "ibv_ud_pingpong"] {
         needs!(Need::Program(program));
-        // The first command anybody types gives nothing but the GID index that RoCE needs.
+        // The first command that users type has only the GID index, which RoCE needs.
         Pair::new(program).args(["-g", "0"]).run().client.says("iters in");
     }
 }

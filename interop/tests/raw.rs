@@ -7,8 +7,8 @@ use interop::need::Need;
 use interop::perftest::{self, Row};
 use interop::{Netns, Program, Running, Scratch, Veth, compile, needs};
 
-/// Frames from one process to another: no more than the receiver posts before it says that it is
-/// ready.
+/// The number of frames from one process to another: no more than the receiver posts before it
+/// reports that it is ready.
 const FRAMES: &str = "30";
 /// The MAC addresses of the two hosts; the left one is the server.
 const LEFT: &str = "02:00:00:00:00:01";
@@ -23,7 +23,7 @@ macro_rules! namespaces {
     };
 }
 
-/// A host with one netdev besides `lo`, on which nobody speaks of its own accord.
+/// A host with one netdev besides `lo`, without traffic of its own.
 fn quiet_host() -> Netns {
     let host = Netns::new();
     host.ip(&["link", "add", "eth0", "type", "veth", "peer", "name", "far0"]);
@@ -36,7 +36,7 @@ fn quiet_host() -> Netns {
     host
 }
 
-/// Two hosts with addresses that programs can be told.
+/// Two hosts with fixed MAC addresses, for the arguments of programs.
 fn two_hosts() -> Veth {
     let veth = Veth::new();
     veth.left.ip(&["link", "set", Veth::INTERFACE, "address", LEFT]);
@@ -44,7 +44,7 @@ fn two_hosts() -> Veth {
     veth
 }
 
-/// Waits until a program has a rule: its second packet socket is of every protocol.
+/// Waits until a program has a rule: then its second packet socket is bound to all protocols.
 fn wait_for_a_rule(program: &mut Running) {
     let sockets = format!("/proc/{}/net/packet", program.pid());
     program.wait_until("a rule", |_| {
@@ -66,7 +66,7 @@ fn without_the_capability_there_are_no_raw_packets() {
     namespaces!(Need::Header("infiniband/verbs.h"));
     let scratch = Scratch::new();
     let (host, path) = (Netns::new(), compile("raw", &scratch));
-    // One that keeps all other capabilities, among them that of reading the files of this test.
+    // The program keeps all other capabilities, for example to read the files of this test.
     let capabilities = ["--bounding-set", "-net_raw", "--inh-caps", "-net_raw"];
     let program = Program::new("setpriv").args(capabilities).args([&path]).args(["denied"]);
     let words = "packet socket needs CAP_NET_RAW";
@@ -89,7 +89,7 @@ fn every_frame_goes_where_the_rules_say() {
 }
 
 #[test]
-fn a_checksum_that_the_kernel_left_to_the_netdev_is_there() {
+fn a_checksum_that_the_kernel_left_to_the_netdev_is_filled_in() {
     namespaces!(Need::Header("infiniband/verbs.h"));
     let scratch = Scratch::new();
     let program = Program::new(compile("raw", &scratch)).args(["kernel", "10.77.0.1"]);
@@ -125,13 +125,13 @@ fn a_frame_to_an_address_reaches_its_host() {
     namespaces!(Need::Header("infiniband/verbs.h"));
     let veth = two_hosts();
     frames_arrive(&[&veth.left], &veth.right, Some(LEFT));
-    // The switch of the NIC, as it were.
+    // Loopback within the NIC.
     frames_arrive(&[&veth.right], &veth.right, Some(RIGHT));
 }
 
-/// A program of perftest on two hosts, with fewer messages than receives are posted at first: a
-/// frame that is lost is waited for in vain. Nobody listens on a TCP port here. The client has
-/// options of its own, and gives its numbers.
+/// Runs a program of perftest on two hosts, with fewer messages than the receives that are posted
+/// at first, since it would wait for a lost frame for ever. It uses no TCP port. The client has
+/// extra options; its results are returned.
 #[track_caller]
 fn measure(name: &str, args: &[&str], of_client: &[&str]) -> Vec<Row> {
     let veth = two_hosts();
@@ -140,7 +140,7 @@ fn measure(name: &str, args: &[&str], of_client: &[&str]) -> Vec<Row> {
     let server = program.clone().args(["--server", "-B", LEFT, "-E", RIGHT]);
     let mut server = server.in_netns(&veth.left).start();
     wait_for_a_rule(&mut server);
-    // The receives come after the rule, and then it polls.
+    // It posts its receives after it has created the rule, and then polls.
     server.wait_busy(Duration::from_millis(500));
     let client = program.args(["--client", "-B", RIGHT, "-E", LEFT]).args(of_client);
     let client = client.in_netns(&veth.right).output();
@@ -171,8 +171,8 @@ fn raw_ethernet_lat() {
 #[test]
 fn raw_ethernet_bw_with_packet_pacing() {
     namespaces!(Need::Program("raw_ethernet_bw"));
-    // The program asks for 10 * 8,192 kbit/s, which are 9.77 MiB/s; at first a burst of a
-    // millisecond goes at once, one part in forty.
+    // The program sets 10 * 8,192 kbit/s, which is 9.77 MiB/s. A first burst of a millisecond, one
+    // part in forty, is sent at once.
     let limit = ["--rate_limit_type=PP", "--rate_units=M", "--rate_limit=10"];
     let rows = measure("raw_ethernet_bw", &["-n", "400", "-s", "1000"], &limit);
     assert!(rows[0].value < 10.1, "{rows:?}");

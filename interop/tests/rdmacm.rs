@@ -1,10 +1,10 @@
 //! The connection manager: the programs of rdmacm-utils and perftest with `-R`, on one host and
-//! over a wire, and bad days.
+//! over a wire, and failures.
 
 use interop::need::Need;
 use interop::{Mode, Place, Port, Program, Running, Scratch, compile, needs, own_address};
 
-/// A server that listens: it says so in its log.
+/// Starts a server and waits until its log reports that it listens.
 #[track_caller]
 fn serve(place: &Place, program: &str, args: &[&str]) -> Running {
     place.serve(Program::new(program).args(args), Place::LISTENS)
@@ -58,7 +58,7 @@ fn rping_once(place: Place) {
     server.finish().success().says("server ping data: rdma-ping-49");
 }
 
-/// The server goes on; each client is a thread and an identifier of its own there.
+/// The server keeps running; each client has its own thread and identifier there.
 fn rping_again(place: Place) {
     let (host, port) = (place.host(), place.port());
     let mut server = serve(&place, "rping", &["-s", "-P", "-p", &port, "-a", "0.0.0.0"]);
@@ -67,7 +67,7 @@ fn rping_again(place: Place) {
         .map(|_| {
             let args = [&rping[..], &["-v", "-C", "2000"]].concat();
             let mut client = ask(&place, "stdbuf", &args).start();
-            // The server of rdma-core before 57 mixes up two clients that ask at the same time.
+            // The server of rdma-core before 57 mixes up two clients that connect at the same time.
             client.wait_says("rdma-ping-0:");
             client
         })
@@ -91,7 +91,7 @@ fn ucmatose_all(place: Place) {
 }
 
 fn udaddy_all(place: Place) {
-    // It has a port of its own, 7174.
+    // It has a fixed port, 7174.
     let args = ["-c", "4", "-C", "20", "-S", "1000"];
     let server = serve(&place, "udaddy", &args);
     let host = place.host();
@@ -100,10 +100,10 @@ fn udaddy_all(place: Place) {
     server.finish().success().says("return status 0");
 }
 
-/// Members who receive and one who sends.
+/// Members that receive, and one that sends.
 fn mckey_both(place: Place) {
     if place.host().starts_with("127.") {
-        // What there is beside lo has no address.
+        // The netdev beside lo has no address.
         needs!(Need::Netdev);
     }
     let group = "239.77.1.1";
@@ -187,8 +187,8 @@ fn a_thousand(place: Place) {
     server.finish().never_says("fail");
 }
 
-/// Each message of a connection as the network analyser sees it: where it was sent, and where it
-/// came.
+/// Each message of a connection in the network analyser: once where it was sent, and once where it
+/// arrived.
 fn recorded(place: Place) {
     needs!(Need::Program("tshark"));
     let scratch = Scratch::new();
@@ -203,13 +203,13 @@ fn recorded(place: Place) {
         let tshark = Program::new("tshark").args(["-r", file, "-Y", filter]).mode(Mode::Plain);
         tshark.limit(Place::LIMIT).output().success().stdout.lines().count()
     };
-    // Who ends first may not wait for the answer to its DREQ.
+    // The side that ends first may not wait for the answer to its DREQ.
     for (attribute, least) in [("0x0010", 2), ("0x0013", 2), ("0x0014", 2), ("0x0015", 1)] {
         let found = count(&format!("infiniband.mad.attributeid == {attribute}"));
         assert!(found >= least, "{attribute}: {found}");
     }
     assert_eq!(count("infiniband.mad && (_ws.malformed || _ws.expert.severity >= 0x600000)"), 0);
-    // REQ: the service is a port of TCP, and the addresses are there.
+    // REQ: the service is a TCP port, and it has the addresses.
     let service = format!("infiniband.cm.req.serviceid.dport == {port}");
     assert!(count(&service) >= 2, "{service}");
 }
@@ -237,7 +237,7 @@ fn every_state_and_wrong_calls() {
 }
 
 #[test]
-fn a_host_that_is_off() {
+fn a_host_that_is_switched_off() {
     needs!(Need::Program("rping"), Need::Namespaces);
     let place = Place::wire();
     // The next hop does not answer; rping gives it two seconds.
@@ -245,8 +245,8 @@ fn a_host_that_is_off() {
     let client = ask(&place, "rping", &args).output();
     client.failure().says("RDMA_CM_EVENT_ADDR_ERROR, error -110");
     let client = ask(&place, "rping", &["-c", "-a", "203.0.113.1", "-C", "1"]);
-    // Somewhere behind the default route: the connection manager asks in vain, for longer than
-    // anybody waits.
+    // An address behind the default route: the connection manager retries in vain, for longer than
+    // the test waits.
     let mut client = client.start();
     client.wait_idle();
     assert!(client.is_alive());
@@ -261,18 +261,18 @@ fn a_port_in_use() {
     let port = place.port();
     let server = serve(&place, "rping", &["-s", "-P", "-p", &port, "-a", "0.0.0.0"]);
     let second = ask(&place, "rping", &["-s", "-p", &port, "-a", "0.0.0.0"]).output();
-    // As the kernel says it of the wildcard (EADDRNOTAVAIL).
+    // The kernel's error for the wildcard address (EADDRNOTAVAIL).
     second.failure().says("Cannot assign requested address");
     server.kill();
     server.finish();
 }
 
 #[test]
-fn nobody_listens() {
+fn a_service_without_a_listener() {
     needs!(Need::Program("rping"), Need::Program("rdma_client"), Need::Namespaces);
     for place in [Place::here(), Place::wire()] {
         let (host, port) = (place.host(), place.port());
-        // Somebody has to be there to say no: a server at another port.
+        // A server at another port, whose host answers with the rejection.
         let other = Port::lease();
         let other = other.number().to_string();
         let server = serve(&place, "rping", &["-s", "-P", "-p", &other, "-a", "0.0.0.0"]);
@@ -285,7 +285,7 @@ fn nobody_listens() {
     }
 }
 
-/// A server that was killed with connections under way: its clients end by themselves.
+/// A server that is killed with open connections: its clients end by themselves.
 #[test]
 fn a_peer_killed_midway() {
     needs!(Need::Program("rping"));
@@ -297,7 +297,7 @@ fn a_peer_killed_midway() {
     client.wait_says("rdma-ping-100:");
     server.kill();
     server.finish();
-    // Whichever it hears of first: that the connection ended, or RETRY_EXC on its QP.
+    // It gets one of two errors first: the end of the connection, or RETRY_EXC on its QP.
     let client = client.finish();
     assert!(client.status.code().is_some(), "{client}");
     let ends = ["client DISCONNECT EVENT", "cq completion failed status 12"];

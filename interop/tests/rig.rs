@@ -1,5 +1,5 @@
-//! The rig itself: it waits properly, leaves nothing behind, and sees what is on the wire. No
-//! peerdma in here.
+//! Tests of the rig itself, without peerdma: it waits for conditions, leaves nothing behind, and
+//! sees the wire.
 
 use std::os::unix::process::ExitStatusExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -29,7 +29,7 @@ fn a_program_that_hangs_is_killed_with_its_children() {
 }
 
 #[test]
-fn a_daemon_nobody_announced_fails_the_test() {
+fn an_unannounced_daemon_fails_the_test() {
     needs!(Need::Program("setsid"));
     let failed = catch_unwind(|| sh("setsid -f sleep 1000 >/dev/null 2>&1").output());
     let words = *failed.expect_err("it had to fail").downcast::<String>().expect("a message");
@@ -44,7 +44,7 @@ fn kill_is_seen_as_a_signal() {
 }
 
 #[test]
-fn a_stopped_program_goes_on() {
+fn a_stopped_program_continues_when_resumed() {
     let running = sh("sleep 0.05; echo done").start();
     running.stop();
     running.resume();
@@ -91,8 +91,8 @@ fn a_capture_sees_packets_and_their_icrc() {
         Need::Program("dumpcap"),
         Need::Program("python3"),
     );
-    // A SEND Only of 8 bytes, its ICRC made by zlib: a third opinion. IP_PMTUDISC_DO gives DF and
-    // id 0.
+    // A SEND Only of 8 bytes, with an ICRC by zlib: a third implementation. IP_PMTUDISC_DO gives DF
+    // and id 0.
     let script = "import socket, struct, zlib\n\
         s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n\
         s.setsockopt(socket.IPPROTO_IP, 10, 2)\n\

@@ -1,5 +1,5 @@
-//! rsockets: the programs of rdmacm-utils, programs that know nothing of RDMA, and what the manual
-//! promises.
+//! rsockets: the programs of rdmacm-utils, programs of plain sockets, and the promises of the
+//! manual.
 
 use interop::need::Need;
 use interop::{Place, Program, Scratch, compile, needs, own_address};
@@ -24,7 +24,7 @@ macro_rules! here_and_over_a_wire {
 }
 
 here_and_over_a_wire! {
-    /// With no more than their defaults, which is every test that they have.
+    /// With their defaults, which run every test that they have.
     rstream, rstream_wire: ["rstream"] => |place: Place| defaults(&place, "rstream");
     rstream_options, rstream_options_wire: ["rstream"] => |place: Place| options(&place, "rstream");
     riostream_options, riostream_options_wire: ["riostream"] => |place: Place| options(&place, "riostream");
@@ -47,8 +47,8 @@ fn defaults(place: &Place, program: &str) {
     }
 }
 
-/// A call that waits, one that does not, `rpoll`, addresses by the connection manager, small
-/// buffers, inline data, probes; all with the data verified.
+/// Blocking calls, non-blocking calls, `rpoll`, addresses by the connection manager, small buffers,
+/// inline data, keepalive; all with verified data.
 fn options(place: &Place, program: &str) {
     let transfers = ["-I", "2", "-C", "20", "-S", "100000"];
     let mut all: Vec<&[&str]> = vec![
@@ -81,7 +81,7 @@ fn rstream_sizes_all(place: Place) {
     }
 }
 
-/// The program's own series: every size it knows. Over a wire it takes half a minute.
+/// The program's own series of all its sizes. Over a wire it takes half a minute.
 #[test]
 fn rstream_series() {
     needs!(Need::Program("rstream"));
@@ -92,7 +92,7 @@ fn rstream_series() {
     }
 }
 
-/// A file of bytes that repeat late.
+/// A file of bytes with a long period.
 fn file(scratch: &Scratch, name: &str) -> String {
     let path = scratch.file(name);
     let mut state = 1_u32;
@@ -136,7 +136,7 @@ fn udpong_all(place: Place) {
     }
 }
 
-/// `rstream` over what it takes for TCP.
+/// `rstream` over sockets that it takes for TCP.
 fn preload_rstream(place: Place) {
     let (host, port) = (place.host(), place.port());
     for how in ["a", "b", "n"] {
@@ -180,7 +180,7 @@ fn preload_http(place: Place) {
     }
     let client = Program::new("curl").args(["-sSf", &format!("{url}/nothing")]).rsockets();
     place.client(client).output().failure().says("404");
-    // Not by an interrupt: who starts the tests in the background may have it ignored.
+    // Not by SIGINT: it may be ignored if the tests run in the background.
     server.kill();
     server.finish().says("GET /from");
 }
@@ -189,15 +189,15 @@ fn preload_iperf(place: Place) {
     let (host, port) = (place.host(), place.port());
     let server = Program::new("iperf3").args(["-s", "-1", "-p", &port]).rsockets();
     let server = place.serve(server, Place::LISTENS);
-    // It writes to a socket that does not block, ten times between two calls of `select`, and looks
-    // before each time but the tenth whether that was enough. A write that is taken in two pieces,
-    // as TCP takes some, counts as two: then the last block may be the ninth of its ten, and a
-    // tenth follows. With a burst of one it looks after each.
+    // It writes to a non-blocking socket ten times between two calls of `select`, and checks before
+    // each write except the tenth whether enough was written. A write in two pieces, as TCP also
+    // does, counts as two: then the last block may be the ninth of its ten, and a tenth follows.
+    // With a burst of one it checks after each write.
     let args = ["-c", &host, "-p", &port, "-n", "20M", "-b", "0/1"];
     let output = place.client(Program::new("iperf3").args(args).rsockets()).output();
     output.success();
     server.finish().success();
-    // What the receiver says is what it had read when it was asked.
+    // The receiver reports what it had read when it was asked.
     let line = output.stdout.lines().find(|line| line.trim_end().ends_with("sender"));
     let sent = line.and_then(|line| line.split_once(" MBytes")?.0.split(' ').next_back());
     assert_eq!(sent, Some("20.0"), "MBytes:\n{output}");
@@ -216,7 +216,7 @@ fn preload_netcat(place: Place) {
     Program::new("cmp").args([&*from, to]).output().success();
 }
 
-/// `epoll`, and connections that are half closed.
+/// `epoll`, and half-closed connections.
 fn preload_asyncio(place: Place) {
     let script = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("py/echo.py");
     let (host, port) = (place.host(), place.port());
@@ -228,16 +228,16 @@ fn preload_asyncio(place: Place) {
     server.finish();
 }
 
-/// Only here: it spins on memory that its peer writes, 200,000 times, and over a wire each write
-/// takes the engine's thread a turn on a processor that the program spins on, a fraction of a
-/// millisecond.
+/// Only on one host: it spins on memory that its peer writes, 200,000 times. Over a wire, each
+/// write needs a turn of the engine's thread on a processor on which the program spins: a fraction
+/// of a millisecond.
 #[test]
 fn riostream() {
     needs!(Need::Program("riostream"));
     defaults(&Place::here(), "riostream");
 }
 
-/// A program whose peer has no rsockets goes on with what it asked for.
+/// A program whose peer has no rsockets continues with TCP.
 #[test]
 fn a_peer_without_rsockets() {
     needs!(Need::Program("python3"));
@@ -246,7 +246,8 @@ fn a_peer_without_rsockets() {
     let server = Program::new("python3").args(["-u", "-m", "http.server", &port, "--bind", &host]);
     let mut server = server.start();
     server.wait_listening(place.port.number());
-    // One that waits for its connection; others have been told that it is under way.
+    // A program with a blocking connect; with a non-blocking one the connection is already in
+    // progress.
     let fetch =
         format!("import urllib.request as u; print(u.urlopen('http://{host}:{port}/').read())");
     let client = Program::new("python3").args(["-c", &fetch]).rsockets();
@@ -273,7 +274,7 @@ fn ipv6() {
     server.finish();
 }
 
-/// What the manual pages promise, call by call.
+/// The promises of the manual pages, call by call.
 #[test]
 fn every_call() {
     needs!(Need::Program("gcc"), Need::Header("rdma/rsocket.h"));
@@ -282,7 +283,7 @@ fn every_call() {
     Program::new(program).args([own_address()]).output().success().says("ok");
 }
 
-/// Whoever waits for a peer that was killed learns of it.
+/// A program that waits for a killed peer gets an error.
 #[test]
 fn a_peer_killed_midway() {
     needs!(Need::Program("python3"));

@@ -1,16 +1,16 @@
-//! Against an implementation that none of us wrote: the Linux kernel's `rdma_rxe`, in a machine of
-//! its own that is wired to a network namespace. Debian's programs run on the kernel there and on
-//! peerdma here, each once as server and once as client.
+//! Interoperability with another implementation: the Linux kernel's `rdma_rxe`, in a virtual
+//! machine that is connected to a network namespace. Debian's programs run on the kernel there and
+//! on peerdma here, each once as server and once as client.
 //!
-//! `cargo xtask test --group rxe --full` goes through every size at every path MTU; docs/RXE.md has
-//! what came of it.
+//! `cargo xtask test --group rxe --full` covers every size at every path MTU; docs/RXE.md has the
+//! results.
 
 use std::time::Duration;
 
 use interop::need::{Need, full};
 use interop::{Case, Cases, Guest, Scratch, compile, needs};
 
-/// A program with 32,768 packets of 256 bytes for each of its largest messages, on a loaded
+/// The limit of a program with 32,768 packets of 256 bytes per largest message, on a loaded
 /// machine.
 const MANY_PACKETS: Duration = Duration::from_secs(900);
 
@@ -58,7 +58,7 @@ fn the_pingpongs() {
 }
 
 /// Every operation at each path MTU, 1 byte to 1 MiB and at two of them to 8 MiB (all of them with
-/// `--full`); every byte is looked at on the far side.
+/// `--full`); the far side checks every byte.
 #[test]
 fn every_operation_and_every_byte() {
     needs!(Need::Vm, Need::Namespaces, Need::Program("rdma"), Need::Header("infiniband/verbs.h"));
@@ -72,8 +72,8 @@ fn every_operation_and_every_byte() {
     Cases::new(Guest::Rxe, cases).own(&xfer).patience(patience()).run("every exchange was right");
 }
 
-/// Each side wants as many READs and atomics at once as its own device can, and uses what the other
-/// one says: rxe's 128 are more than mlx5's 16, and than ours.
+/// Each side requests as many outstanding READs and atomics as its own device supports, without
+/// regard to the other one: rxe's 128 are more than mlx5's 16, and than ours.
 fn outstanding(program: &str) -> &'static [&'static str] {
     let is_answered = program.contains("read") || program.contains("atomic");
     if is_answered { &["-o", "16"] } else { &[] }
@@ -125,7 +125,8 @@ fn perftest_with_every_size(mtu: &str) {
         ("ib_send_lat", "UD"),
         ("ib_write_bw", "UC"),
     ] {
-        // Nobody sends again what a receiver was too slow for: no more at once than it has posted.
+        // These transports do not retransmit: no more messages at once than the receiver has
+        // posted.
         let args = ["-F", "-n", "50", "-c", kind, "-s", mtu, "-m", mtu];
         cases.extend(both_ways(program, &[&args]));
     }
@@ -146,15 +147,15 @@ fn patience() -> Duration {
     if full() { MANY_PACKETS } else { Duration::from_secs(180) }
 }
 
-/// Packets that come marked (CE, by the sender's own traffic class): we notify the kernel's device,
-/// which knows no notifications, drops them and goes on; and it sends us none.
+/// Packets with congestion marks (CE, by the sender's own traffic class): we send CNPs to the
+/// kernel's device, which does not support them, drops them and continues; it sends none itself.
 #[test]
 fn marks_of_congestion() {
     needs!(Need::Vm, Need::Namespaces, Need::Program("rdma"), Need::Program("ib_write_bw"));
     let args = ["-F", "-n", "50", "-s", "65536", "-m", "1024", "--tclass", "3"];
     let cases = Case::both_ways("ib_write_bw", &args);
     let done = Cases::new(Guest::Rxe, cases).run("#bytes");
-    // Data comes marked in one direction, acknowledgements in the other.
+    // Data is marked in one direction, acknowledgements in the other.
     for here in &done.here {
         here.says("np_cnp_sent=").says("np_ecn_marked_roce_packets=").never_says("rp_cnp_handled");
     }

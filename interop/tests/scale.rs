@@ -6,12 +6,11 @@ use interop::need::Need;
 use interop::{Lan, Netns, Output, Pair, Port, Program, Running, Scratch, compile, needs};
 
 const HOSTS: usize = 8;
-/// To each other host: 70 in all.
+/// QPs to each other host: 70 in all.
 const QPS: &str = "10";
-/// On each QP.
+/// Messages on each QP.
 const MESSAGES: u64 = 150;
-/// The most memory that one of them may cost, in KiB. It was 4.4 to 6.4, of which the messages
-/// under way are the most.
+/// The limit of memory per QP, in KiB. Measured are 4.4 to 6.4, mostly outstanding messages.
 const MOST_KIB: f64 = 16.0;
 
 /// Starts a host of `interop/c/mesh.c` in each namespace, and waits until all are connected.
@@ -44,8 +43,8 @@ fn counter(out: &Output, name: &str) -> u64 {
     found.next().map_or(0, |(_, count)| count.parse().expect("a count"))
 }
 
-/// Everybody sends to everybody over 70 QPs, and one host is cut off until the others are done with
-/// each other: nothing is lost, doubled or out of order.
+/// Every host sends to every other over 70 QPs, and one host is cut off until the others are done
+/// with each other: nothing is lost, duplicated or out of order.
 #[test]
 fn eight_hosts_and_one_that_is_cut_off() {
     needs!(Need::Namespaces, Need::Root, Need::Header("infiniband/verbs.h"));
@@ -55,8 +54,8 @@ fn eight_hosts_and_one_that_is_cut_off() {
     assert!(lost > 0, "nobody noticed: {}", outs[LONELY]);
 }
 
-/// QPs to the same host wait for the same process there and for the same wire: none is behind by
-/// more than half when the first is done. `--nocapture` shows the figures (bench/README.md).
+/// QPs to the same host share the process there and the wire: when the first is done, every other
+/// has done at least half. `--nocapture` shows the figures (bench/README.md).
 #[test]
 fn qps_to_one_host_share_its_wire() {
     needs!(Need::Namespaces, Need::Root, Need::Header("infiniband/verbs.h"));
@@ -72,7 +71,8 @@ fn everybody_to_everybody(lonely: Option<usize>) -> Vec<Output> {
     let mut hosts = mesh(&lan, &scratch, &port);
     if let Some(lonely) = lonely {
         lan.cut_off(lonely);
-        // One ACK timeout of 2.1 s. The eighth is over after 58 s, and the others need a few.
+        // One ACK timeout of 2.1 s. The eighth retry ends after 58 s, and the others need only a
+        // few.
         std::thread::sleep(Duration::from_millis(2500));
         let others = hosts.iter_mut().enumerate().filter(|(index, _)| *index != lonely);
         others.for_each(|(_, host)| host.wait_says(&format!("all but host {lonely}")));
@@ -90,15 +90,15 @@ fn everybody_to_everybody(lonely: Option<usize>) -> Vec<Output> {
     outs
 }
 
-/// Of so many processes that come and go one may lose a message: a machine may stop one for long
-/// (docs/DIFFERENCES.md). What closing sockets would take along is one in twenty; what waits behind
-/// questions who has which place, and rings that outlive a VF's name, one in some hundreds.
+/// One in so many processes that come and go may lose a message, since a machine may stop a process
+/// for long (docs/DIFFERENCES.md). Losses by closed sockets would be one in twenty; losses by
+/// steering queries, and by rings that outlive a VF's name, one in some hundreds.
 const ONE_IN: u64 = 320;
 
-/// Processes come and go on one host, and all that they say goes by the one UDP port: that costs
-/// the others no packets. The ACK timeout is for ever, and datagrams have no second try.
+/// Processes come and go on one host, with all traffic on the one UDP port: the others lose no
+/// packets. The ACK timeout is infinite, and datagrams are not retransmitted.
 #[test]
-fn who_comes_and_goes_costs_the_others_no_packets() {
+fn processes_that_come_and_go_cost_the_others_no_packets() {
     needs!(Need::Namespaces, Need::Root, Need::Header("infiniband/verbs.h"));
     let (lan, scratch) = (Lan::new(1), Scratch::new());
     let config = scratch.file("force_udp.toml");
@@ -123,7 +123,7 @@ struct Writers {
     ports: Vec<Port>,
 }
 
-/// For how long a pair writes, and the timeout of an acknowledgement, of which there are eight.
+/// How long a pair writes, and its ACK timeout, of which there are eight.
 #[derive(Clone, Copy)]
 struct How {
     seconds: &'static str,
@@ -132,9 +132,9 @@ struct How {
 
 /// 134 ms: the retries are over long before the five seconds.
 const USUAL: How = How { seconds: "5", timeout: "15" };
-/// 537 ms are enough for what a loaded machine does late.
+/// 537 ms, which is enough on a loaded machine.
 const PATIENT: How = How { seconds: "5", timeout: "17" };
-/// Until it is ended.
+/// Runs until it is ended.
 const ENDLESS: How = How { seconds: "80", timeout: "17" };
 /// 34 ms, less than a second in all.
 const IMPATIENT: How = How { seconds: "80", timeout: "13" };
@@ -144,8 +144,8 @@ impl Writers {
         Self { lan: Lan::new(2), ports: Vec::new() }
     }
 
-    /// One more pair, whose server is what `change` makes of it. The other end waits for
-    /// acknowledgements as `timeout` says.
+    /// Starts one more pair, whose server is modified by `change`. The client has the ACK timeout
+    /// of `how`.
     #[track_caller]
     fn start(&mut self, how: How, change: impl FnOnce(Program) -> Program) -> Pairing {
         let How { seconds, timeout } = how;
@@ -161,7 +161,7 @@ impl Writers {
         let client = program.in_netns(&self.lan.hosts[1]).args([Lan::address(0)]).start();
         self.ports.push(port);
         let mut pair = Pairing { server, client };
-        // In this order, so that who comes first has the port.
+        // In this order, so that the first process has the port.
         pair.client.wait_busy(Duration::from_millis(100));
         pair
     }
@@ -173,7 +173,7 @@ struct Pairing {
 }
 
 impl Pairing {
-    /// Both ends succeed; what the server said.
+    /// Requires that both ends succeed. Returns the server's output.
     #[track_caller]
     fn succeeds(self) -> Output {
         self.client.finish().success().says("65536");
@@ -182,7 +182,7 @@ impl Pairing {
         server
     }
 
-    /// Ends it, however it stands; what the server said.
+    /// Ends it in any state. Returns the server's output.
     fn end(self) -> Output {
         self.server.resume();
         for running in [&self.server, &self.client] {
@@ -202,10 +202,10 @@ macro_rules! two_users {
     };
 }
 
-/// The process that has the UDP port belongs to another user and dies under load: those that
-/// depended on it take the port, and their traffic goes on.
+/// The process that has the UDP port belongs to another user and dies under load: the dependent
+/// processes take the port, and their traffic continues.
 #[test]
-fn the_port_of_another_user_who_died_is_taken_over() {
+fn the_port_of_a_dead_process_of_another_user_is_taken_over() {
     two_users!();
     for holder_is_root in [false, true] {
         let user = |program: Program, is_root| if is_root { program } else { program.as_nobody() };
@@ -222,10 +222,10 @@ fn the_port_of_another_user_who_died_is_taken_over() {
     }
 }
 
-/// Of several processes of the user who has the UDP port one is stopped or dies: those of other
-/// users get their packets by way of another one.
+/// One of several processes of the user that has the UDP port is stopped or dies: processes of
+/// other users get their packets through another one.
 #[test]
-fn who_depends_on_another_user_depends_on_none_of_his_processes() {
+fn a_process_that_depends_on_another_user_depends_on_no_single_process_of_it() {
     two_users!();
     for is_stopped in [true, false] {
         let mut writers = Writers::new();
@@ -243,9 +243,9 @@ fn who_depends_on_another_user_depends_on_none_of_his_processes() {
     }
 }
 
-/// A user whose only process is stopped keeps the port. Others hear nothing from other hosts until
-/// it goes on, as over a wire that is cut: who retries for longer does not notice, who does not is
-/// told so. On their own host they go on.
+/// A user whose only process is stopped keeps the port. Processes of other users receive nothing
+/// from other hosts until it continues, as over a cut wire: QPs with longer retries are not
+/// affected, others get an error. On their own host they continue.
 #[test]
 fn a_stopped_process_with_the_port_is_a_cut_wire_for_other_users() {
     two_users!();
@@ -268,8 +268,8 @@ fn a_stopped_process_with_the_port_is_a_cut_wire_for_other_users() {
     holder.end();
 }
 
-/// Of several processes of one host the first one dies under load, which is the one that the kernel
-/// gave most datagrams: the traffic of the others goes on. One that is stopped holds nobody up.
+/// Of several processes of one host the first one dies under load, the one that got most datagrams
+/// from the kernel: the traffic of the others continues. A stopped one does not block the others.
 #[test]
 fn processes_of_a_host_do_not_depend_on_each_other() {
     needs!(Need::Namespaces, Need::Root, Need::Program("ib_write_bw"));

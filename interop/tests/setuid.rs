@@ -1,5 +1,5 @@
-//! A program with more rights than the user who starts it is not told by that user which files to
-//! read and write.
+//! A program with more rights than the user who starts it takes no file names from that user's
+//! variables.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,15 +9,15 @@ use interop::need::Need;
 use interop::scratch::own;
 use interop::{Mode, Output, Program, Scratch, compile_installed, needs};
 
-/// The user to whom programs and secrets belong. Whoever starts the programs is nobody.
+/// The owner of programs and secrets. The programs are started by nobody.
 const OWNER: u32 = 65533;
-/// What stands in a file that only the owner can read.
+/// The content of a file that only the owner can read.
 const SECRET: &str = "the-owners-secret";
 
-/// What a test needs to start a program of one user as another.
+/// The requirements for starting a program of one user as another.
 const NEEDS: [Need; 3] = [Need::Root, Need::Program("setpriv"), Need::Header("infiniband/verbs.h")];
 
-/// A verbs program, and a directory in which everybody may make files.
+/// A verbs program, and a directory in which every user may create files.
 struct Stage {
     program: PathBuf,
     files: PathBuf,
@@ -54,13 +54,12 @@ impl Stage {
             .output()
     }
 
-    /// Starts the program with a file as its configuration, and the log that says what is wrong
-    /// with it.
+    /// Starts the program with a file as its configuration, and with a log that reports its errors.
     fn told_to_read(&self, config: &Path) -> Output {
         self.program().env("PEERDMA_CONFIG", config).env("PEERDMA_LOG", "debug").output()
     }
 
-    /// A configuration with a mistake.
+    /// A configuration with an error.
     fn config(&self, owner: u32, mode: u32) -> PathBuf {
         self.scratch.write("config.toml", &format!("[[nic]]\n{SECRET} = 1\n"), owner, mode)
     }
@@ -75,7 +74,7 @@ impl Stage {
 }
 
 #[test]
-fn a_program_of_ones_own_is_told_what_to_write_and_to_read() {
+fn a_program_of_the_same_user_takes_file_names_from_variables() {
     let [a, b, c] = NEEDS;
     needs!(a, b, c);
     let stage = Stage::new(0o755);
@@ -98,7 +97,7 @@ fn a_configuration_of_another_user_is_not_quoted() {
     assert!(!output.stderr.contains(SECRET), "{output}");
 }
 
-/// Requires that a program takes no notice of variables.
+/// Requires that a program ignores the variables.
 #[track_caller]
 fn is_not_told(stage: &Stage) {
     for output in [stage.told_to_write(), stage.told_to_read(&stage.config(OWNER, 0o600))] {

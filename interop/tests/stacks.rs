@@ -1,7 +1,7 @@
-//! What is built on verbs: UCX, libfabric, and Open MPI by both.
+//! Stacks on top of verbs: UCX, libfabric, and Open MPI over both.
 //!
-//! Each program is allowed peerdma's transports and no other, so that it fails where it would have
-//! fallen back, and the counters of its device say how many bytes went where.
+//! Each program may use only peerdma's transports, so that it fails instead of falling back, and
+//! the counters of its device tell how many bytes took which path.
 
 use std::path::Path;
 use std::time::Duration;
@@ -30,12 +30,11 @@ fn ucx_finds_the_device() {
     }
 }
 
-/// How many messages a test sends, and of how many bytes.
+/// The number of messages of a test, and their size.
 const MESSAGES: u64 = 100;
 const BYTES: u64 = 20_000;
 
-/// UCX's transports of a device of verbs: reliable connections, and datagrams that UCX makes
-/// reliable.
+/// UCX's transports over verbs: reliable connections, and datagrams that UCX makes reliable.
 const TRANSPORTS: [&str; 2] = ["rc_v", "ud_v"];
 
 /// A test of UCP, the layer that MPI uses, over one transport of verbs.
@@ -52,8 +51,8 @@ fn ucx(test: &str, transport: &str) -> Pair {
         .limit(Duration::from_secs(60))
 }
 
-/// Every message was sent, and the device of one side carried at least their bytes on the way that
-/// is meant.
+/// Requires that every message was sent, and that the device of one side carried at least their
+/// bytes by the expected carrier.
 #[track_caller]
 fn carried(done: &Finished, packets: &str, largest: u64) {
     let last = done.client.stdout.lines().find(|line| line.starts_with("Final:"));
@@ -134,12 +133,12 @@ fn libfabric_finds_the_device() {
     }
 }
 
-/// Messages of `fi_pingpong`, and the sizes of them that are no more than `largest`.
+/// Messages of `fi_pingpong`, for each size up to `largest`.
 const PINGS: u64 = 50;
 const SIZES: [u64; 6] = [64, 256, 1024, 4096, 65_536, 1 << 20];
 
-/// `fi_pingpong` over an endpoint of a provider, which checks the bytes (`-c`). Clients are sent to
-/// the control port of the server. Each host has its address as its name.
+/// `fi_pingpong` over an endpoint of a provider, which checks the bytes (`-c`). Clients use the
+/// control port of the server. The name of each host is its address.
 fn pingpong(provider: &str, endpoint: &str, [server, client]: [(&Netns, &str); 2]) -> Finished {
     let port = Port::lease();
     let number = port.number();
@@ -166,7 +165,7 @@ fn pingpong(provider: &str, endpoint: &str, [server, client]: [(&Netns, &str); 2
     Finished { server: running.finish(), client }
 }
 
-/// All sizes went both ways, and the devices carried at least their bytes.
+/// Requires that all sizes went both ways, and that the devices carried at least their bytes.
 #[track_caller]
 fn all_sizes_went(done: &Finished, largest: u64, packets: &str, bytes_of_a_packet: u64) {
     let sizes: Vec<u64> = SIZES.into_iter().filter(|size| *size <= largest).collect();
@@ -183,8 +182,8 @@ fn all_sizes_went(done: &Finished, largest: u64, packets: &str, bytes_of_a_packe
     }
 }
 
-/// Connected endpoints, datagrams, and reliable datagrams over connections. A datagram has no more
-/// than an MTU.
+/// Connected endpoints, datagrams, and reliable datagrams over connections. A datagram is limited
+/// to the MTU.
 const ENDPOINTS: [(&str, &str, u64); 3] =
     [("verbs", "msg", 1 << 20), ("verbs", "dgram", 4096), ("verbs;ofi_rxm", "rdm", 1 << 20)];
 
@@ -211,7 +210,7 @@ fn libfabric_over_two_hosts() {
     }
 }
 
-/// What each rank of `mpi.c` receives.
+/// Bytes that each rank of `mpi.c` receives.
 const BYTES_OF_A_RANK: u64 = 8 * (1 + 1_000 + 10_000 + 300_000 + (4 << 20));
 
 /// The MPI program on two hosts, a rank on each.
@@ -228,9 +227,10 @@ fn mpi(
     mpi.between(hosts, scratch.path()).limit(Duration::from_secs(90)).output()
 }
 
-/// Both ranks checked every byte, and the devices sent at least so many to the other host.
+/// Requires that both ranks checked every byte, and that the devices sent at least those bytes to
+/// the other host.
 #[track_caller]
-fn all_ranks_are_right(out: &Output) {
+fn all_ranks_succeed(out: &Output) {
     for rank in 0..2 {
         out.success()
             .says(&format!("rank {rank} of 2 received {BYTES_OF_A_RANK} bytes, all right"));
@@ -249,7 +249,7 @@ fn mpi_by_ucx() {
     let scratch = Scratch::new();
     let options = [("pml", "ucx"), ("osc", "ucx"), ("btl", "self")];
     let env = [("UCX_TLS", "rc_v,self"), ("UCX_NET_DEVICES", "peerdma0:1")];
-    all_ranks_are_right(&mpi(&scratch, [&veth.left, &veth.right], &options, &env));
+    all_ranks_succeed(&mpi(&scratch, [&veth.left, &veth.right], &options, &env));
 }
 
 /// The same by libfabric: messages of Open MPI's matching layer over reliable datagrams over
@@ -261,5 +261,5 @@ fn mpi_by_libfabric() {
     let scratch = Scratch::new();
     let options = [("pml", "cm"), ("mtl", "ofi"), ("osc", "pt2pt"), ("btl", "self")];
     let env = [("FI_PROVIDER", "verbs,ofi_rxm")];
-    all_ranks_are_right(&mpi(&scratch, [&veth.left, &veth.right], &options, &env));
+    all_ranks_succeed(&mpi(&scratch, [&veth.left, &veth.right], &options, &env));
 }

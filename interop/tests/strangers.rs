@@ -1,5 +1,4 @@
-//! Another user of the same host, which means no good, and what it cannot do to the programs of
-//! others.
+//! A hostile user of the same host cannot disturb the programs of other users.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,10 +8,11 @@ use interop::need::Need;
 use interop::scratch::own;
 use interop::{Mode, Output, Port, Program, Running, Scratch, compile, needs};
 
-/// How long a call may take beside an attack. Where an attack works it takes minutes, or for ever.
+/// How long a call may take beside an attack. A successful attack would block it for minutes, or
+/// for ever.
 const SLOWEST_MS: u64 = 10_000;
-/// Bytes that the rings of one other user may have, and the connections that it may have in a
-/// process with 1,024 files; each of them costs two pages of the ring, and one of the doorbell.
+/// The limits of one other user: the bytes of its rings, and its connections to a process with
+/// 1,024 files. Each connection costs two pages for the ring, and one for the doorbell.
 const RINGS: u64 = 64 << 20;
 const CONNECTIONS: u64 = 256;
 const PAGES: u64 = 3 * 4096;
@@ -23,16 +23,16 @@ macro_rules! two_users {
     };
 }
 
-/// A victim that makes calls over and over, ready for anything.
+/// Starts a victim that repeats calls until it is told to stop.
 fn victim(scratch: &Scratch) -> Running {
     let calls = compile("calls", scratch);
-    // Its pid is that of what is started.
+    // The started process must be the victim itself, for its pid.
     let mut victim = Program::new(calls).mode(Mode::Library).start();
     victim.wait_says("ready");
     victim
 }
 
-/// The program of the other user, which has to be able to start it.
+/// The program of the other user, who must be able to start it.
 fn stranger(scratch: &Scratch, attack: &str, victim: &Running) -> Program {
     let program: PathBuf = scratch.file("stranger");
     if !program.exists() {
@@ -45,14 +45,14 @@ fn stranger(scratch: &Scratch, attack: &str, victim: &Running) -> Program {
         .limit(Duration::from_secs(100))
 }
 
-/// Starts an attack that goes on until what comes back is dropped.
+/// Starts an attack that continues until the returned value is dropped.
 fn attack(scratch: &Scratch, attack: &str, victim: &Running) -> Running {
     let mut attacker = stranger(scratch, attack, victim).as_nobody().start();
     attacker.wait_says("attacked");
     attacker
 }
 
-/// The number behind a word of what was printed.
+/// The number that follows a word in the output.
 #[track_caller]
 fn of(printed: &str, word: &str) -> u64 {
     let words: Vec<&str> = printed.split_whitespace().collect();
@@ -61,7 +61,7 @@ fn of(printed: &str, word: &str) -> u64 {
     value.unwrap_or_else(|| panic!("no number of {word} in {printed}"))
 }
 
-/// Has the victim make its last calls, and requires that none failed or took long.
+/// Lets the victim make its last calls, and requires that no call failed or took long.
 #[track_caller]
 fn is_undisturbed(victim: Running) -> Output {
     victim.interrupt();
@@ -84,7 +84,7 @@ fn mapped(victim: &Running) -> u64 {
 }
 
 #[test]
-fn nobody_waits_for_a_guard_slot_of_another_user() {
+fn no_call_waits_for_a_guard_slot_of_another_user() {
     two_users!();
     let scratch = Scratch::new();
     let victim = victim(&scratch);
@@ -94,7 +94,7 @@ fn nobody_waits_for_a_guard_slot_of_another_user() {
 }
 
 #[test]
-fn nobody_waits_for_a_descriptor_of_another_user_to_be_closed() {
+fn no_call_waits_for_closing_a_descriptor_of_another_user() {
     two_users!();
     let scratch = Scratch::new();
     let victim = victim(&scratch);
@@ -121,7 +121,7 @@ fn another_user_takes_no_more_than_its_share_of_files_and_memory() {
 }
 
 #[test]
-fn peers_of_ones_own_are_served_beside_a_user_that_takes_all_it_can() {
+fn peers_of_the_same_user_are_served_beside_a_user_that_takes_all_it_can() {
     two_users!(Need::Program("ibv_rc_pingpong"), Need::Program("prlimit"));
     let scratch = Scratch::new();
     let port = Port::lease();
@@ -138,7 +138,7 @@ fn peers_of_ones_own_are_served_beside_a_user_that_takes_all_it_can() {
     server.finish().says("100 iters in").never_says("invalid data");
 }
 
-/// Requires that a listener that may open so many more files rests while it is asked for its name.
+/// Requires that a listener with so many files left sleeps while connections to it are pending.
 #[track_caller]
 fn rests(more_files: &str) {
     let scratch = Scratch::new();
@@ -167,11 +167,11 @@ fn a_listener_that_can_open_nothing_does_not_spin() {
 }
 
 #[test]
-fn ones_own_processes_get_the_table_and_other_users_do_not() {
+fn processes_of_the_same_user_get_the_table_and_other_users_do_not() {
     two_users!();
     let scratch = Scratch::new();
     let victim = victim(&scratch);
-    // Doorbell, its eventfd, and the table.
+    // The doorbell, its eventfd, and the table.
     stranger(&scratch, "table", &victim).output().says("descriptors 3");
     stranger(&scratch, "table", &victim).as_nobody().output().says("descriptors 1");
     is_undisturbed(victim);
@@ -185,7 +185,7 @@ fn users_that_a_namespace_does_not_know_are_other_users_there() {
     let mut victim =
         Program::new("unshare").mode(Mode::Library).args(["--user"]).args([calls]).start();
     victim.wait_says("ready");
-    // To the victim both look as it does itself.
+    // To the victim both users look like its own.
     stranger(&scratch, "table", &victim).as_nobody().output().says("descriptors 1");
     stranger(&scratch, "table", &victim).output().says("descriptors 1");
     is_undisturbed(victim);

@@ -1,4 +1,4 @@
-//! Peers that are gone, and those that have their pid next.
+//! Peers that are gone, and processes that reuse their pid.
 
 use interop::need::Need;
 use interop::{Program, Scratch, compile, needs};

@@ -1,4 +1,4 @@
-//! `/sys/class/infiniband` as programs see it that do not ask libibverbs: by libc, by system calls,
+//! `/sys/class/infiniband` for programs that do not use libibverbs: by libc, by system calls,
 //! statically linked.
 
 use interop::need::Need;
@@ -76,7 +76,7 @@ fn a_static_binary_sees_the_same_tree() {
 }
 
 #[test]
-fn what_does_not_exist_still_does_not() {
+fn missing_files_are_still_missing() {
     let out = Program::new("cat").args([format!("{CLASS}/no_such_device/node_guid")]).output();
     out.failure().says("No such file or directory");
     Program::new("cat").args(["/sys/kernel/mm/transparent_hugepage/enabled"]).output();
@@ -106,8 +106,8 @@ fn the_character_device_is_a_name() {
     }
 }
 
-/// The GPUs of the model, in the order of DRM's cards: address, vendor, device number, and whether
-/// there is a render node.
+/// The modelled GPUs, in the order of DRM's cards: address, vendor, device ID, and whether there is
+/// a render node.
 fn cards(gpu: &str) -> Vec<String> {
     let script = "for card in /sys/class/drm/card[0-9]*; do \
         function=$(realpath $card/device); \
@@ -116,7 +116,7 @@ fn cards(gpu: &str) -> Vec<String> {
         echo $(basename $function) $(cat $function/vendor) $(basename $card) $(cat $card/dev) $node; done";
     let out = Program::new("sh").gpu(gpu).args(["-c", script]).output();
     let lines = out.success().stdout.lines();
-    // Those of the machine are in its own domains.
+    // The machine's own GPUs are in other domains.
     lines.filter(|line| line.starts_with("0001:")).map(str::to_owned).collect()
 }
 

@@ -1,5 +1,4 @@
-//! Verbs that no program of Debian's uses: small C programs check what the manual pages say of
-//! them.
+//! Verbs that no program in Debian uses: small C programs check them against the manual pages.
 
 use std::time::Duration;
 
@@ -23,7 +22,7 @@ fn tags_are_matched() {
     program.args(["1"]).output().success().says("tags match");
 }
 
-/// The same by packets of 1024 bytes, so that a match is known before its message is here.
+/// The same by packets of 1024 bytes, so that a match is known before its message has arrived.
 #[test]
 fn tags_are_matched_on_the_wire() {
     needs!(Need::Header("infiniband/verbs.h"));
@@ -34,7 +33,7 @@ fn tags_are_matched_on_the_wire() {
     program.args(["3"]).output().success().says("tags match");
 }
 
-/// What a NIC has no tag matching for is refused, and its capabilities say so before.
+/// A NIC without tag matching refuses it, and reports that in its capabilities.
 #[test]
 fn other_nics_match_no_tags() {
     needs!(Need::Program("ibv_devinfo"));
@@ -56,9 +55,9 @@ fn a_qp_of_xrc_is_opened_twice() {
     program.args([&domain]).output().success().says("two handles, one QP");
 }
 
-/// Programs that only wait for events leave all work to their background threads: none is left
-/// lying, however many of them share two cores. Twelve processes have 96 pairs, and each pair takes
-/// turns 400 times.
+/// Programs that only wait for events leave all work to their background threads: none is
+/// forgotten, even if many of them share two cores. Twelve processes have 96 pairs, and each pair
+/// takes turns 400 times.
 #[test]
 fn pairs_that_wait_for_events_are_never_forgotten() {
     needs!(Need::Header("infiniband/verbs.h"));
@@ -78,7 +77,7 @@ fn pairs_that_wait_for_events_are_never_forgotten() {
     }
 }
 
-/// The same with nobody else there, whose packets might wake them.
+/// The same without other programs, whose packets might wake them.
 #[test]
 fn two_lonely_pairs_that_wait_for_events_are_not_forgotten() {
     needs!(Need::Header("infiniband/verbs.h"));

@@ -1,5 +1,5 @@
-//! A Debian kernel with Yama and udmabuf, under emulation: what the kernel of a container seldom
-//! has.
+//! A Debian kernel with Yama and udmabuf, under emulation: features that the kernel of a container
+//! seldom has.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,23 +13,23 @@ use interop::{
 /// Exchanges of one perftest run in `guest/permissions.sh`.
 const ITERATIONS: u64 = 1000;
 
-/// Where the program lies in the guest, wherever it was built.
+/// The path of the program in the guest, independent of the build directory.
 const IN_THE_GUEST: &str = "/bin/peerdma";
 
 #[test]
-fn the_machine_hands_on_what_the_script_says() {
+fn the_machine_returns_the_output_of_the_script() {
     needs!(Need::Vm, Need::Program("setpriv"));
     let vm = Vm::new("harness").program("setpriv").module("vgem");
     let out = vm.clone().variable("status", "7").run();
     assert_eq!(out.all.status.code(), Some(7), "{}", out.all);
     assert_eq!(out.section("user").stdout, "user");
     assert_eq!(out.names().collect::<Vec<_>>(), ["status", "user"]);
-    // A machine that dies is told from a test that fails.
+    // A machine that dies is reported differently from a test that fails.
     let out = vm.variable("status", "panic").run();
     assert_eq!(out.all.status.code(), Some(202), "{}", out.all);
 }
 
-/// ptrace_scope 0: a process may reach the memory of any other of its user.
+/// ptrace_scope 0: a process may access the memory of any other process of its user.
 #[test]
 fn without_yama_one_sided_operations_go_directly() {
     needs!(Need::Vm, Need::Program("setpriv"), Need::Program("ib_write_bw"));
@@ -42,10 +42,9 @@ fn without_yama_one_sided_operations_go_directly() {
     assert!(demo_paths(&out).contains('d'), "{}", out.all);
 }
 
-/// ptrace_scope 1: only an ancestor may, and neither of two programs that a shell started is the
-/// other's.
+/// ptrace_scope 1: only an ancestor may; two programs of one shell are not ancestors of each other.
 #[test]
-fn under_yama_strangers_use_the_ring_and_say_why() {
+fn under_yama_unrelated_processes_use_the_ring_and_log_why() {
     needs!(Need::Vm, Need::Program("setpriv"), Need::Program("ib_write_bw"));
     let out = permissions(1);
     for program in ["ib_write_bw", "ib_read_bw", "ib_atomic_bw"] {
@@ -59,7 +58,7 @@ fn under_yama_strangers_use_the_ring_and_say_why() {
     out.section("demo").says("one-sided operations go directly");
 }
 
-/// ptrace_scope 2: nobody may without a capability.
+/// ptrace_scope 2: only a process with a capability may.
 #[test]
 fn under_a_stricter_yama_a_parent_uses_the_ring_too() {
     needs!(Need::Vm, Need::Program("setpriv"), Need::Program("ib_write_bw"));
@@ -70,8 +69,8 @@ fn under_a_stricter_yama_a_parent_uses_the_ring_too() {
     assert!(!demo_paths(&out).contains('d'), "{}", out.all);
 }
 
-/// peerdma in the machine, on its kernel and its network interface, with peerdma here: both serve,
-/// both ask, every byte is looked at.
+/// peerdma in the machine, on its kernel and its network interface, with peerdma here: each is
+/// server and client, and every byte is checked.
 #[test]
 fn peerdma_in_the_machine() {
     needs!(Need::Vm, Need::Namespaces, Need::Program("ibv_rc_pingpong"));
@@ -80,8 +79,8 @@ fn peerdma_in_the_machine() {
     let xfer = compile("xfer", &scratch);
     let program = xfer.to_str().expect("our own path");
     let mut cases = Vec::new();
-    // Few: a pingpong takes a machine that gets no time for two seconds for one that is dead. The
-    // others have more patience.
+    // Only a few: a pingpong considers a machine dead that gets no CPU time for two seconds. The
+    // others have longer timeouts.
     cases.extend(Case::both_ways("ibv_rc_pingpong", &["-c", "-n", "20", "-s", "9001"]));
     cases.extend(Case::both_ways(program, &["-m", "4096"]));
     cases.extend(Case::both_ways("rping", &["-V", "-C", "10"]));
@@ -117,7 +116,7 @@ fn real_dma_bufs() {
         .file(&compile("vfio_buffer", &scratch), "/bin/vfio_buffer")
         .file(&Artefacts::find().peerdma(), IN_THE_GUEST);
     let mut tests = test_programs(&["dmabuf", "umem"]);
-    // Processes of several users, which need root, and no buffer of the kernel.
+    // That test needs root for processes of several users, and uses no buffer of the kernel.
     tests.retain(|test| name(test) != "share");
     assert!(!tests.is_empty(), "dmabuf and umem have tests");
     for test in &tests {
@@ -146,7 +145,7 @@ fn real_dma_bufs() {
 /// The same program, with buffers of the software GPU, in two processes, and with buffers of the
 /// kernel.
 #[test]
-fn a_dma_buf_is_the_same_thing_whoever_exports_it() {
+fn a_dma_buf_behaves_the_same_for_every_exporter() {
     needs!(Need::Vm, Need::Program("setpriv"), Need::Header("infiniband/verbs.h"));
     let scratch = Scratch::new();
     let program = compile("dmabuf_uapi", &scratch);
@@ -192,7 +191,7 @@ fn permissions(scope: u8) -> VmOutput {
     out
 }
 
-/// How many one-sided operations the target of a perftest program carried out itself.
+/// The number of one-sided operations that the target of a perftest program executed itself.
 #[track_caller]
 fn requests(out: &VmOutput, program: &str) -> u64 {
     let kind = program.trim_start_matches("ib_").trim_end_matches("_bw");
@@ -208,7 +207,7 @@ fn demo_paths(out: &VmOutput) -> String {
     words.windows(2).filter(|pair| ["GB/s", "us"].contains(&pair[0])).map(|pair| pair[1]).collect()
 }
 
-/// Builds the tests of some crates and says where they are.
+/// Builds the tests of some crates and returns their paths.
 #[track_caller]
 fn test_programs(crates: &[&str]) -> Vec<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());

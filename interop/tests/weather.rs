@@ -1,12 +1,12 @@
-//! Bad days of GPU memory, on demand: by a fault plan, and by hand.
+//! Moves, evictions and losses of GPU memory, on demand: by a fault plan, and by hand.
 
 use std::path::PathBuf;
 
 use interop::need::Need;
 use interop::{Artefacts, Mode, Output, Program, Scratch, compile, needs};
 
-/// A machine whose GPU `gpu0` has a driver's ways, and whose NIC is an importer of some class.
-/// Tests run at once: it is no other one's GPU.
+/// A machine with a GPU `gpu0` of a driver, and a NIC of an importer class. The GPU is unique,
+/// since tests run concurrently.
 fn machine(scratch: &Scratch, driver: &str, importer: &str) -> PathBuf {
     machine_with(scratch, driver, importer, "name = \"gpu0\"\nshared = false")
 }
@@ -36,7 +36,7 @@ fn under(plan: &str, driver: &str, importer: &str, args: &[&str]) -> Output {
 }
 
 /// The buffer goes back and forth under the NIC's WRITEs, by their count, by time, and by calls of
-/// CUDA; the key stays and every byte is looked at.
+/// CUDA; the key stays valid and every byte is checked.
 #[test]
 fn a_dynamic_nic_keeps_its_key_in_a_storm() {
     needs!(Need::Header("infiniband/verbs.h"));
@@ -52,10 +52,9 @@ fn a_dynamic_nic_keeps_its_key_in_a_storm() {
     out.says("on peerdma0:").says("on its GPUs:").never_says("no GPU open");
 }
 
-/// Buffers of render nodes, which a program that knows DRM makes, maps, exports and has written by
-/// RDMA.
+/// Buffers of render nodes, which a DRM program creates, maps and exports, and which RDMA writes.
 #[test]
-fn programs_of_drm_meet_it_too() {
+fn drm_programs_are_affected_too() {
     needs!(Need::Header("infiniband/verbs.h"), Need::Header("libdrm/drm.h"));
     let scratch = Scratch::new();
     let node = Program::new(compile("drm_node", &scratch));
@@ -72,7 +71,7 @@ fn programs_of_drm_meet_it_too() {
 }
 
 #[test]
-fn what_is_pinned_or_static_refuses_the_move_and_the_report_says_so() {
+fn pinned_or_static_memory_refuses_the_move_and_the_report_tells_it() {
     needs!(Need::Header("infiniband/verbs.h"));
     let plan = "[[fault]]\ndo = 'evict'\noperation = 'cuMemcpyDtoH'\nnth = 2\n";
     let out = under(plan, "amdgpu", "pinned", &["storm", "20"]);
@@ -83,14 +82,14 @@ fn what_is_pinned_or_static_refuses_the_move_and_the_report_says_so() {
 }
 
 #[test]
-fn a_revocable_nic_has_the_death_of_its_key_as_a_completion() {
+fn a_revocable_nic_reports_its_dead_key_in_a_completion() {
     needs!(Need::Header("infiniband/verbs.h"));
     let revoke = "[[fault]]\nname = 'thief'\ndo = 'revoke'\ngpu = 'gpu0'\nbuffer = 1\n";
     let plan = format!("{revoke}opcode = 'RC_RDMA_WRITE_LAST'\nqp = 1\nnth = 10\n");
     let out = under(&plan, "amdgpu", "revocable", &["dead", "1000000"]);
     out.success().says("remote access error");
     out.says("thief: revoke fired once").says("1 buffer revoked");
-    // And who did it.
+    // The log names the act.
     let scratch = Scratch::new();
     let file = scratch.file("plan.toml");
     std::fs::write(&file, plan).expect("a file of our own");
@@ -103,7 +102,7 @@ fn a_revocable_nic_has_the_death_of_its_key_as_a_completion() {
 }
 
 #[test]
-fn the_same_copy_meets_the_same_reset_again() {
+fn the_same_copy_gets_the_same_reset_again() {
     needs!(Need::Header("infiniband/verbs.h"));
     let plan = "[[fault]]\ndo = 'reset'\noperation = 'cuMemcpyDtoH'\nnth = '4-5'\n";
     for _ in 0..3 {
@@ -121,7 +120,7 @@ fn vram_is_full_and_copies_are_slow_for_a_while() {
     let out = under(plan, "amdgpu", "dynamic", &["copies", "20"]);
     out.success().says("20 copies, 0 with wrong bytes");
     out.says("throttle: fired once, of 20 operations").says("1 GPU throttled");
-    // What never moves finds no room.
+    // An allocation that cannot move finds no room.
     let plan = "[[fault]]\ndo = 'fill'\nshare = 1.0\noperation = 'cuMemAlloc'\nnth = 2\n";
     let out = under(plan, "nvidia", "dynamic", &["twice"]);
     out.failure().says("2, and not 0").says("1 GPU filled");
@@ -169,11 +168,11 @@ fn a_running_program_is_listed_and_its_memory_moved_by_hand() {
     running.finish().success().says("ok");
 }
 
-/// A program and another process, to which it sent a descriptor, have a buffer mapped whose GPU is
-/// pulled: both get SIGBUS at the address that they touched, what else they have mapped is whole,
-/// and CUDA has numbers for it.
+/// A program and another process, to which it sent a descriptor, have mapped a buffer whose GPU is
+/// pulled. Both get SIGBUS at the address that they touched, their other mappings are intact, and
+/// CUDA returns error codes.
 #[test]
-fn the_cpus_mappings_of_a_gpu_that_is_pulled_are_sigbus_in_every_process() {
+fn cpu_mappings_of_a_pulled_gpu_raise_sigbus_in_every_process() {
     let scratch = Scratch::new();
     let (go, config) = (scratch.file("go"), scratch.file("peerdma.toml"));
     for preset in ["nvidia", "amdgpu"] {

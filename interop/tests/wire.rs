@@ -1,4 +1,4 @@
-//! Two hosts: RoCEv2 on UDP 4791, decoded by tshark, its ICRC computed a second time.
+//! Two hosts: RoCEv2 on UDP 4791, decoded by tshark, with the ICRC verified independently.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use interop::{
     Scratch, Veth, compile, icrc, needs, perftest,
 };
 
-/// Everything a test with two hosts asks for.
+/// The requirements of a test with two hosts.
 macro_rules! two_hosts {
     ($($more:expr),*) => {
         needs!(
@@ -89,8 +89,8 @@ fn hosts_without_ipv4() {
     for (host, own, peer) in [(&veth.left, left, right), (&veth.right, right, left)] {
         host.ip(&["-4", "addr", "flush", "dev", Veth::INTERFACE]);
         host.ip(&["route", "add", "default", "via", peer.1]);
-        // The pingpongs listen for each other on IPv4 alone: that is left an address which is none
-        // of the NIC's.
+        // The pingpongs exchange their addresses only over IPv4: it gets an address that does not
+        // belong to the NIC.
         host.ip(&["addr", "add", &format!("{}/32", own.0), "dev", "lo"]);
         host.ip(&["route", "add", peer.0, "via", "inet6", peer.1, "src", own.0]);
     }
@@ -105,8 +105,7 @@ fn hosts_without_ipv4() {
 fn ipv6_crosses() {
     two_hosts!(Need::Ipv6, Need::Program("ibv_rc_pingpong"));
     let veth = Veth::new();
-    // The GID table has IPv4 first; which index is the global IPv6 address is for ibv_devinfo to
-    // say.
+    // The GID table has IPv4 first; ibv_devinfo tells the index of the global IPv6 address.
     let out = Program::new("ibv_devinfo").args(["-v"]).in_netns(&veth.left).output();
     let index = out
         .success()
@@ -135,8 +134,8 @@ fn several_processes_share_the_udp_port() {
     }
 }
 
-/// With `force_udp` the processes of one host are hosts to each other: all packets go through the
-/// one port.
+/// With `force_udp` the processes of one host treat each other as remote: all packets go through
+/// the one port.
 #[test]
 fn processes_of_one_host_can_use_the_wire() {
     two_hosts!(Need::Program("ibv_rc_pingpong"));
@@ -171,7 +170,7 @@ fn processes_of_one_host_can_use_the_wire() {
     }
 }
 
-/// Captures what `pairs` put on the wire, cut into packets as a real wire carries them.
+/// Captures the traffic of `pairs`, segmented into the packets of a real wire.
 #[track_caller]
 fn captured(pairs: Vec<Pair>) -> Captured {
     let veth = Veth::new();
@@ -244,10 +243,10 @@ fn every_icrc_is_right() {
     }
 }
 
-/// Much to one destination goes by a socket of its own, where the kernel counts identifications on
-/// from a number that nobody is told.
+/// Heavy traffic to one destination uses a transmit socket, on which the kernel counts the IPv4
+/// identification up from an unknown number.
 #[test]
-fn every_icrc_on_a_line_of_its_own_is_right() {
+fn every_icrc_on_a_transmit_socket_is_right() {
     two_hosts!(
         Need::Program("dumpcap"),
         Need::Program("ib_send_lat"),
@@ -264,7 +263,7 @@ fn every_icrc_on_a_line_of_its_own_is_right() {
     // An IPv4 and a UDP header.
     let is_empty = |frame: &&interop::Frame| frame.ip.len() == 28;
     let (empty, packets): (Vec<_>, Vec<_>) = captured.frames.iter().partition(is_empty);
-    // Both sides of the first, and of the second at least who writes.
+    // Both sides of the first pair, and at least the writer of the second.
     assert!(empty.len() >= 6 && empty.len().is_multiple_of(2), "{}", empty.len());
     assert!(empty.iter().all(of_line));
     for frame in &packets {
@@ -279,9 +278,9 @@ fn ecn(frame: &interop::Frame) -> u8 {
     if frame.is_v6() { frame.ip[1] >> 4 & 3 } else { frame.ip[1] & 3 }
 }
 
-/// Connections say that they know what a mark is (ECT, 2). Where packets come marked (CE, 3), their
-/// receiver sends notifications that are themselves not to be marked, and their sender obeys. The
-/// program that marks here is the sender's own, by its traffic class; no switch is needed.
+/// Packets of connections announce support for congestion marks (ECT, 2). For marked packets (CE,
+/// 3), the receiver sends CNPs, which must not be marked themselves, and the sender slows down.
+/// Here the sender itself sets the marks, by its traffic class; no switch is needed.
 #[test]
 fn marks_of_congestion_are_answered_with_notifications() {
     two_hosts!(Need::Program("tshark"), Need::Program("ib_write_bw"));
@@ -294,10 +293,10 @@ fn marks_of_congestion_are_answered_with_notifications() {
             .across(&veth)
             .run();
         let captured = capture.stop();
-        // Behind IP and UDP: the BTH, and of a notification sixteen reserved bytes and the ICRC.
+        // Behind IP and UDP: the BTH; in a CNP then sixteen reserved bytes and the ICRC.
         let is_cnp = |frame: &&interop::Frame| frame.ip.get(28) == Some(&0x81);
         let cnps: Vec<_> = captured.frames.iter().filter(is_cnp).collect();
-        // What is empty is no packet, but what a line begins with.
+        // Empty datagrams are not packets: a transmit socket begins with one.
         for frame in captured.frames.iter().filter(|frame| frame.ip.len() > 28) {
             let expected = if is_cnp(&frame) { 0 } else { expected };
             assert_eq!(ecn(frame), expected, "{:02x?}", frame.ip);
@@ -324,7 +323,7 @@ fn marks_of_congestion_are_answered_with_notifications() {
             assert_eq!((bth[1], bth[4], &bth[8..28]), (0, 0x40, &[0; 20][..]), "{bth:02x?}");
             assert_eq!((bth.len(), frame.carried_icrc()), (32, icrc(frame)));
         }
-        // tshark takes it apart as a BTH; it has no name for the opcode.
+        // tshark decodes the BTH; it has no name for the opcode.
         let file = captured.file.to_str().expect("our own path");
         let filter = "infiniband.bth.opcode == 0x81 && infiniband.bth.psn == 0 && !_ws.malformed";
         let seen = Program::new("tshark")
@@ -336,8 +335,8 @@ fn marks_of_congestion_are_answered_with_notifications() {
     }
 }
 
-/// A client that writes all the time, and loses its server. Only the client of this program has
-/// anything to send, so it is the client's timer that runs out.
+/// A client that writes all the time, and loses its server. Only the client sends requests, so it
+/// is the client's timer that expires.
 #[track_caller]
 fn the_client_of_a_lost_server(lose: impl FnOnce(&mut RunningPair, &Veth)) {
     let veth = Veth::new();
@@ -384,8 +383,7 @@ fn a_short_outage_is_survived() {
     done.server.success();
 }
 
-/// Two programs of `interop/c/returning.c`, whose QPs have the same numbers whenever they are
-/// started.
+/// Two programs of `interop/c/returning.c`, whose QPs have the same numbers after each start.
 struct Returning {
     veth: Veth,
     scratch: Scratch,
@@ -413,7 +411,7 @@ impl Returning {
         server
     }
 
-    /// The client, of the first life, while it sends.
+    /// Starts the first client, and waits until it sends.
     fn client(&self) -> Running {
         let dir = self.scratch.path().to_str().expect("our own path");
         let args = ["send", self.veth.left_address(), "1", dir, Self::NEW];
@@ -422,15 +420,15 @@ impl Returning {
         client
     }
 
-    /// What a file in their directory says to the client.
+    /// Signals the client by a file in their directory.
     fn tell(&self, name: &str) {
         std::fs::write(self.scratch.file(name), "").expect("a writable scratch");
     }
 
-    /// Where a host that moves goes.
+    /// The new address of a host that moves.
     const NEW: &str = "10.77.0.9";
 
-    /// Takes a host's address and gives it another one.
+    /// Replaces a host's address by another one.
     fn moves(host: &Netns, gateway: &str) {
         host.ip(&["-4", "addr", "flush", "dev", Veth::INTERFACE]);
         host.ip(&["addr", "add", &format!("{}/24", Self::NEW), "dev", Veth::INTERFACE]);
@@ -438,9 +436,9 @@ impl Returning {
     }
 }
 
-/// A program that dies and comes back with the same QP number at the same address, while its peer
-/// still tries, is not the one that the peer was connected to: nothing old reaches its receives,
-/// and the peer gets RETRY_EXC. Then they connect anew by the same numbers.
+/// A program dies and restarts with the same QP number at the same address, while its peer still
+/// retries. It is not the one that the peer was connected to: no old request reaches its receives,
+/// and the peer gets RETRY_EXC. Then they connect again with the same numbers.
 #[test]
 fn a_peer_that_comes_back_with_its_number_is_another_peer() {
     two_hosts!(Need::Program("gcc"));
@@ -466,7 +464,7 @@ fn a_peer_that_comes_back_with_its_number_is_another_peer() {
     assert!(old.is_some_and(|count| count > 0), "nothing old reached it: {second}");
 }
 
-/// The same, where what came back has the number and no connection.
+/// The same, where the restarted program has the number but no connection.
 #[test]
 fn a_peer_that_comes_back_without_a_connection_answers_nothing() {
     two_hosts!(Need::Program("gcc"));
@@ -487,8 +485,8 @@ fn a_peer_that_comes_back_without_a_connection_answers_nothing() {
     second.finish();
 }
 
-/// A host that gets another address in the middle of a connection is lost to its peer, unless that
-/// is told before its retries end.
+/// A host that gets another address during a connection is lost to its peer, unless the peer is
+/// told before its retries end.
 #[test]
 fn a_host_that_moves_is_followed_in_time_or_lost() {
     two_hosts!(Need::Program("gcc"));
@@ -503,16 +501,16 @@ fn a_host_that_moves_is_followed_in_time_or_lost() {
             server.finish().success().says("life 1: ended with");
         } else {
             client.finish().success().says(&format!("life 1: {}", Returning::RETRY_EXC));
-            // Who only answers notices nothing.
+            // The side that only answers does not notice it.
             server.kill();
             server.finish().never_says(Returning::RETRY_EXC);
         }
     }
 }
 
-/// Packets from a new address are nobody's that the peer knows, whatever numbers they have.
+/// Packets from a new address do not come from the peer, whatever their numbers are.
 #[test]
-fn a_host_that_asks_from_a_new_address_is_not_the_peer() {
+fn a_host_that_sends_from_a_new_address_is_not_the_peer() {
     two_hosts!(Need::Program("gcc"));
     let rig = Returning::new();
     let (mut server, client) = (rig.server("1", &[]), rig.client());
@@ -530,13 +528,14 @@ fn counters(out: &Output) -> HashMap<&str, u64> {
     out.counters()
 }
 
-/// Unknown QPNs, wrong ICRCs, sequence numbers, keys and lengths: dropped or refused by the rule,
-/// counted and logged, and the QP that was aimed at goes on. The forger checks every answer.
+/// Unknown QPNs, wrong ICRCs, PSNs, keys and lengths: dropped or refused by the rule, counted and
+/// logged, and the attacked QP continues. The forger checks every answer.
 #[test]
 fn forged_packets_are_dropped_or_refused_and_counted() {
     two_hosts!(Need::Program("gcc"), Need::Program("python3"));
     let veth = Veth::new();
-    // Another host on the same wire, and an address of the victim's host that is not its port's.
+    // Another host on the same wire, and an address of the victim's host that does not belong to
+    // its port.
     veth.right.ip(&["addr", "add", "10.77.0.3/24", "dev", Veth::INTERFACE]);
     veth.left.ip(&["addr", "add", "10.78.0.1/32", "dev", "lo"]);
     let scratch = Scratch::new();
@@ -571,7 +570,7 @@ fn forged_packets_are_dropped_or_refused_and_counted() {
         let (name, count) = line.split_once(' ').expect("a name and a count");
         let (count, seen) =
             (count.parse::<u64>().expect("a count"), counted.get(name).copied().unwrap_or(0));
-        // Noise is anything.
+        // Noise may be anything.
         let is_noisy =
             ["rx_unknown_qpn", "rx_malformed_packets", "rx_wrong_source"].contains(&name);
         assert!(
@@ -585,9 +584,9 @@ fn forged_packets_are_dropped_or_refused_and_counted() {
     }
 }
 
-/// As the kernel's rxe does in a namespace that has a device of it.
+/// As by the kernel's rxe in a namespace with an rxe device.
 #[test]
-fn a_port_that_somebody_else_holds_is_named() {
+fn a_udp_port_in_use_by_another_program_is_reported() {
     two_hosts!(Need::Program("ibv_rc_pingpong"), Need::Program("python3"));
     const HOLD: &str = "import socket, time; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); \
                         s.bind(('', 4791)); print('held', flush=True); time.sleep(600)";
@@ -612,7 +611,8 @@ fn a_port_that_somebody_else_holds_is_named() {
 }
 
 /// The kernel resolves the next hop before a driver sees an address (`ib_resolve_eth_dmac`): a
-/// second for nobody's, nothing for one's own and the peer's, and an error at once without a route.
+/// second for an unused address, no time for its own and the peer's, and an immediate error without
+/// a route.
 #[test]
 fn the_next_hop_is_resolved_before_a_qp_is_connected() {
     two_hosts!(Need::Program("gcc"));

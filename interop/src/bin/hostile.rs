@@ -1,17 +1,17 @@
-//! A peer that speaks RoCEv2 and means no good: for as long as it is told it sends packets that
-//! look right, at a device whose connections are not its own.
+//! An attacker that speaks RoCEv2: for a given time it sends plausible packets to a device, on
+//! connections that are not its own.
 //!
 //! ```text
 //!   hostile TARGET OWN SECONDS SEED CORPUS [--knowing] [--aim QPN]...
 //! ```
 //!
-//! OWN is an address of this host, the one that TARGET's true peer has, so that a packet's source
-//! proves nothing. Packets begin as one of the corpus (a directory of `*.hex`) or, with
-//! `--knowing`, as one that passed on this host's wire a moment ago; then QPN, PSN, key, address,
-//! length, opcode, flags, payload and ICRC are changed, by a little or at random. Without
-//! `--knowing` nothing is seen of the connections: everything is a guess, but the QPNs given with
-//! `--aim`, which some of the packets go to. What is sent follows from the seed and, with
-//! `--knowing`, from what passed.
+//! OWN is an address of this host, the same as that of TARGET's real peer, so that the source
+//! address of a packet proves nothing. Packets are derived from the corpus (a directory of `*.hex`)
+//! or, with `--knowing`, from packets captured on this host a moment ago. Then QPN, PSN, key,
+//! address, length, opcode, flags, payload and ICRC are changed, slightly or at random. Without
+//! `--knowing` the attacker does not see the connections: everything is a guess, except the QPNs
+//! given with `--aim`, to which some of the packets go. The seed and, with `--knowing`, the
+//! captured packets determine what is sent.
 //!
 //! Nothing here uses peerdma's own packet code.
 
@@ -29,15 +29,15 @@ use rustix::net::{AddressFamily, Protocol, RecvFlags, SocketFlags, SocketType};
 const PORT: u16 = 4791;
 /// Bytes in front of a BTH: IPv4 or IPv6, and UDP.
 const HEADERS: [usize; 2] = [20 + 8, 40 + 8];
-/// Packets sent before the wire is looked at again, and the pause after them: the peers share the
+/// Packets sent between two reads of the capture, and the pause after them: the peers share the
 /// processors with us.
 const BURST: usize = 16;
 const PAUSE: Duration = Duration::from_millis(4);
-/// So many packets are sent, however long it takes on a machine that does other things.
+/// The minimum number of packets, regardless of the time on a loaded machine.
 const AT_LEAST: u64 = 1_000;
-/// Where the connections begin that are there to be guessed at.
+/// The first PSN of the connections under `--aim`.
 const AIMED_PSN: u32 = 100;
-/// What passed lately.
+/// The number of recent packets that are kept.
 const REMEMBERED: usize = 64;
 
 fn main() -> ExitCode {
@@ -84,7 +84,7 @@ fn run(args: &[String]) -> Result<String, Box<dyn std::error::Error>> {
             let is_damaged = attack.rng.chance(3);
             match socket.send_to(&flow.sealed(packet, is_damaged), (target, PORT)) {
                 Ok(_) => sent += 1,
-                // A queue that is full, or what a port that is gone said of an earlier packet.
+                // A full queue, or an ICMP error of a closed port for an earlier packet.
                 Err(error) if is_passing(&error) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -101,7 +101,7 @@ fn is_passing(error: &io::Error) -> bool {
 
 /// A socket that sees what this host sends and receives.
 fn sniffer() -> io::Result<OwnedFd> {
-    // ETH_P_ALL, in the order of the network.
+    // ETH_P_ALL, in network order.
     let every = NonZeroU32::new(u32::from(3u16.to_be())).map(Protocol::from_raw);
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     Ok(rustix::net::socket_with(AddressFamily::PACKET, SocketType::RAW, flags, every)?)
@@ -129,7 +129,7 @@ fn read_corpus(dir: &str) -> Result<Vec<Vec<u8>>, Box<dyn std::error::Error>> {
     Ok(packets)
 }
 
-/// Where packets go, as the ICRC has it.
+/// The destination of packets, for the ICRC.
 struct Flow {
     src: IpAddr,
     dst: IpAddr,
@@ -173,19 +173,19 @@ impl Flow {
     }
 }
 
-/// What is known, and what is made of it.
+/// The knowledge of the attacker, and the packets that it makes from it.
 struct Attack {
     rng: Rng,
     corpus: Vec<Vec<u8>>,
-    /// QPNs that are known.
+    /// Known QPNs.
     aims: Vec<u32>,
-    /// Packets to the target that passed lately, from BTH to payload.
+    /// Recent packets to the target, from BTH to payload.
     seen: Vec<Vec<u8>>,
     learned: u64,
 }
 
 impl Attack {
-    /// Takes what passed on the wire since the last look.
+    /// Takes the packets captured since the last call.
     fn learn(&mut self, wire: &OwnedFd, target: IpAddr) -> io::Result<()> {
         let mut buffer = vec![0u8; 1 << 16];
         loop {
@@ -194,7 +194,7 @@ impl Attack {
                 Err(rustix::io::Errno::AGAIN) => return Ok(()),
                 Err(error) => return Err(error.into()),
             };
-            // Of a train the first packet is enough.
+            // The first packet of a train is enough.
             if let Some(packet) = request_to(target, &buffer[..length]) {
                 self.learned += 1;
                 let packet = packet.to_vec();
@@ -220,8 +220,7 @@ impl Attack {
         if packet.len() < 12 {
             packet.resize(12, 0);
         }
-        // Whose it is to be: of a connection that was seen, or a guess. A VF is ten bits, an index
-        // fourteen.
+        // The QP: of a known connection, or a guess. A VF has ten bits, an index fourteen.
         let qpn = match &known {
             Some(known) if rng.chance(80) => word(known, 4) & 0xff_ffff,
             _ => match rng.below(8) {
@@ -238,7 +237,7 @@ impl Attack {
         };
         let qpn = aim.unwrap_or(qpn);
         if packet[0] != 0x64 || rng.chance(20) {
-            // The reserved bits above it are anything, now and then.
+            // The reserved bits above it are random, now and then.
             let reserved = if rng.chance(5) { rng.next() as u32 & 0xff00_0000 } else { 0 };
             put(&mut packet, 4, qpn | reserved);
         }
@@ -256,7 +255,7 @@ impl Attack {
         packet
     }
 
-    /// Changes what is behind sequence number and QPN, now and then.
+    /// Changes what follows PSN and QPN, now and then.
     fn change(&mut self, packet: &mut Vec<u8>) {
         let rng = &mut self.rng;
         if rng.chance(10) {
@@ -294,7 +293,7 @@ impl Attack {
                 packet[at] ^= 1 << rng.below(8);
             }
         }
-        // Shorter than a header.
+        // Truncate it, even below the length of a header.
         if rng.chance(2) {
             packet.truncate(rng.below(12) as usize);
         }
@@ -308,8 +307,8 @@ fn octets(address: IpAddr) -> Vec<u8> {
     }
 }
 
-/// What a frame of Ethernet has between UDP and the ICRC, if it goes to the target's port of RoCEv2
-/// and comes from such a port: ours have another one.
+/// The bytes of an Ethernet frame between UDP and the ICRC, if it goes to the target's RoCEv2 port
+/// and comes from such a port: our own packets have another source port.
 fn request_to(target: IpAddr, frame: &[u8]) -> Option<&[u8]> {
     let (ethernet, ip) = frame.split_at_checked(14)?;
     // IPv4 without options.
@@ -333,7 +332,7 @@ fn put(packet: &mut [u8], at: usize, value: u32) {
     packet[at..at + 4].copy_from_slice(&value.to_be_bytes());
 }
 
-/// Numbers that look random: xorshift64*.
+/// Pseudo-random numbers: xorshift64*.
 struct Rng(u64);
 
 impl Rng {

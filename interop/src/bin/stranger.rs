@@ -1,18 +1,18 @@
-//! A local user that means no good: it speaks the language of the registry, by which the NIC
-//! engines of a host find each other, to the engine of another user's process.
+//! A hostile local user: it speaks the protocol of the registry, by which the NIC engines of a host
+//! find each other, to the engine of another user's process.
 //!
 //! ```text
 //!   stranger ATTACK PID
 //!
-//!   guard    brings a ring in which it seems to be copying, for ever
-//!   linger   sends descriptors that take minutes to close, wherever descriptors can be sent; first it waits until the process
-//!            is stopped, so that its own are not the last
-//!   rings    connects as often as it can: with long rings, with short ones, and without a word
+//!   guard    sends a ring whose guard slot claims that it copies for ever
+//!   linger   sends descriptors that take minutes to close, in every message that can carry one; first it waits until the process
+//!            is stopped, so that its own descriptors are not the last references
+//!   rings    connects as often as it can: with long rings, with short ones, and without a message
 //!   names    asks 700 times for a name of the connection manager
-//!   table    connects once, and says how many descriptors the answer brought
+//!   table    connects once, and prints the number of descriptors in the answer
 //! ```
 //!
-//! It prints "attacked" and what it has, and keeps that for a minute and a half, or until it is
+//! It prints "attacked" and what it holds, and keeps that for a minute and a half, or until it is
 //! killed.
 //!
 //! Nothing here uses peerdma's own registry.
@@ -38,9 +38,9 @@ type Done<T = ()> = Result<T, Box<dyn std::error::Error>>;
 
 /// How long the victim may take to answer, and to be stopped.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long what was taken is kept.
+/// How long it keeps what it took.
 const KEPT: Duration = Duration::from_secs(90);
-/// How long the kernel may keep the closer of a descriptor waiting.
+/// How long the kernel may block the closing of a descriptor.
 const LINGER: Duration = Duration::from_secs(120);
 
 const VFS: u16 = 1024;
@@ -86,7 +86,7 @@ fn run(args: &[String]) -> Done {
 fn guard(victim: &Victim) -> Done {
     let vf = Vf::take(&victim.nic)?;
     let socket = victim.dial()?;
-    // Held for the first key, as one after the other would be.
+    // Claims to copy by the first key, as by one key after another.
     let ring = ring(SHORT, 1 << 32 | 1)?;
     let bell = bell()?;
     vf.hello(victim, &socket, SHORT, &[ring.as_fd(), bell.as_fd()])?;
@@ -97,7 +97,7 @@ fn guard(victim: &Victim) -> Done {
 fn linger(victim: &Victim) -> Done {
     let vf = Vf::take(&victim.nic)?;
     let (ring, bell) = (ring(SHORT, 0)?, bell()?);
-    // A peer that was let in.
+    // An accepted peer.
     let peer = victim.dial()?;
     vf.hello(victim, &peer, SHORT, &[ring.as_fd(), bell.as_fd()])?;
     let got = answer(&peer);
@@ -106,7 +106,7 @@ fn linger(victim: &Victim) -> Done {
     let others: Vec<Vf> = (0..3).map(|_| Vf::take(&victim.nic)).collect::<Done<_>>()?;
     let mut kept = vec![peer];
     let (mut readers, mut refused) = (Vec::new(), Vec::new());
-    // In place of the ring, beside what is due, and where a table would be.
+    // In place of the ring, in addition to what is expected, and in place of the table.
     let sent = [slow(&mut readers)?, slow(&mut readers)?, slow(&mut readers)?];
     let right = [ring.as_fd(), bell.as_fd()];
     let hellos: [&[BorrowedFd<'_>]; 3] = [
@@ -126,11 +126,11 @@ fn linger(victim: &Victim) -> Done {
         send(&socket, &bytes, &[sent.as_fd()])?;
         kept.push(socket);
     }
-    // What a peer says that was let in, first what is in turn. Where it cannot send descriptors any
-    // more that is as it should be.
+    // Messages of an accepted peer, first the expected one. It is correct if no more descriptors
+    // can be sent.
     for bytes in [message(WAKE, &[]), message(PING, &[])] {
         let sent = slow(&mut readers)?;
-        // Whoever closes it now waits.
+        // Closing it blocks from here on.
         if send(&kept[0], &bytes, &[sent.as_fd()]).is_err() {
             refused.push(sent);
         }
@@ -144,12 +144,12 @@ fn rings(victim: &Victim) -> Done {
     rustix::process::setrlimit(Resource::Nofile, files)?;
     let bell = bell()?;
     let (mut kept, mut welcomed) = (Vec::new(), 0);
-    // Somewhat more than one user may have.
+    // Somewhat more than the limit of one user.
     for n in 0..300 {
         let capacity = if n < 32 { LONG } else { SHORT };
         let Ok(vf) = Vf::take(&victim.nic) else { break };
         let ring = ring(capacity, 0)?;
-        // Twice for each: the second is one too many, whoever is let in.
+        // Twice for each: the second one is too many in any case.
         for _ in 0..2 {
             let Ok(socket) = victim.dial() else { continue };
             if vf.hello(victim, &socket, capacity, &[ring.as_fd(), bell.as_fd()]).is_ok() {
@@ -185,7 +185,7 @@ fn table(victim: &Victim) -> Done {
     Ok(())
 }
 
-/// Says what was done, and keeps the process and what it has for a while.
+/// Prints what was done, and keeps the process and its resources for a while.
 fn keep(what: &str) -> Done {
     println!("attacked: {what}");
     io::stdout().flush()?;
@@ -198,7 +198,7 @@ struct Victim {
     pid: i32,
     nic: String,
     vf: String,
-    /// GUID, interface and settings of its NIC, which it tells whoever has another one.
+    /// GUID, interface and settings of its NIC, which it tells a process with another NIC.
     identity: [u64; 3],
 }
 
@@ -233,14 +233,14 @@ impl Victim {
     }
 }
 
-/// A number of our own: whoever says that it has one must hold its name.
+/// A VF number of our own: a process that claims one must hold its name.
 struct Vf {
     number: u16,
     listener: OwnedFd,
 }
 
 impl Vf {
-    /// The highest that is free.
+    /// Takes the highest free number.
     fn take(nic: &str) -> Done<Self> {
         let listener = new_socket()?;
         for number in (LEFT_TO_OTHERS..VFS).rev() {
@@ -269,14 +269,14 @@ impl Vf {
     }
 }
 
-/// What a message said, and how many descriptors it brought.
+/// A message, and the number of its descriptors.
 struct Got {
     kind: u32,
     text: String,
     descriptors: usize,
 }
 
-/// The next message, if one comes.
+/// The next message, if one arrives.
 fn answer(socket: &OwnedFd) -> Option<Got> {
     let mut ready = [PollFd::new(socket, PollFlags::IN)];
     let patience = Timespec { tv_sec: PATIENCE.as_secs().cast_signed(), tv_nsec: 0 };
@@ -333,7 +333,7 @@ fn pid_of(socket: &OwnedFd) -> Option<i32> {
     sockopt::socket_peercred(socket).ok().map(|cred| cred.pid.as_raw_pid())
 }
 
-/// The names on which somebody listens.
+/// The names with a listener.
 fn listeners() -> io::Result<Vec<String>> {
     let table = fs::read_to_string("/proc/net/unix")?;
     let names = table.lines().filter_map(|line| {
@@ -344,7 +344,7 @@ fn listeners() -> io::Result<Vec<String>> {
     Ok(names.collect())
 }
 
-/// The file of a ring, as a peer makes it, with this word in its guard slot.
+/// The file of a ring, as a peer creates it, with this word in its guard slot.
 fn ring(capacity: u64, guard: u64) -> io::Result<OwnedFd> {
     let seals = SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW;
     memory("stranger-ring", RECORDS + capacity, guard, seals)
@@ -366,8 +366,8 @@ fn memory(name: &str, len: u64, guard: u64, seals: SealFlags) -> io::Result<Owne
     Ok(file)
 }
 
-/// A socket whose last close waits: it has sent what its peer, which is added to `readers`, does
-/// not read.
+/// A socket whose last close blocks: its peer, which is added to `readers`, does not read what was
+/// sent.
 fn slow(readers: &mut Vec<TcpStream>) -> io::Result<TcpStream> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     sockopt::set_socket_recv_buffer_size(&listener, 4096)?;
@@ -379,15 +379,15 @@ fn slow(readers: &mut Vec<TcpStream>) -> io::Result<TcpStream> {
     Ok(writer)
 }
 
-/// Waits until every thread of a process is stopped: what it is sent from then on it takes once we
-/// have closed it.
+/// Waits until every thread of a process is stopped: it takes later messages only after we have
+/// closed the descriptors.
 fn wait_stopped(pid: i32) -> Done {
     println!("connected");
     io::stdout().flush()?;
     let end = Instant::now() + 5 * PATIENCE;
     while Instant::now() < end {
         let tasks = fs::read_dir(format!("/proc/{pid}/task"))?;
-        // A thread may end while we look.
+        // A thread may end in the meantime.
         let states: Vec<_> = tasks
             .filter_map(|task| fs::read_to_string(task.ok()?.path().join("stat")).ok())
             .collect();

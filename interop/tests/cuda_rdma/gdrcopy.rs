@@ -1,4 +1,4 @@
-//! gdrcopy: the CPU reaches GPU memory through a mapping of its dma-buf.
+//! gdrcopy: the CPU accesses GPU memory through a mapping of its dma-buf.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ fn listed<'a>(said: &'a str, heading: &str) -> Vec<&'a str> {
     lines.map(str::trim).collect()
 }
 
-/// What gdrcopy waives itself, as its way over dma-bufs has no such thing.
+/// Tests that gdrcopy itself waives, since its dma-buf mode lacks the feature.
 const WAIVED: [(&str, &str); 6] = [
     ("basic_unaligned_mapping", "its mappings of dma-bufs are of whole pages"),
     ("forcepci", "a flag of mappings that only coherent platforms have"),
@@ -32,7 +32,7 @@ const WAIVED: [(&str, &str); 6] = [
 ];
 
 #[test]
-fn gdrcopy_passes_what_it_does_not_waive_itself() {
+fn gdrcopy_passes_all_tests_that_it_does_not_waive() {
     needs!(Need::CudaProgram("gdrcopy"));
     let out = gdrcopy("gdrcopy_sanity").args(["-v"]).output();
     let said = format!("{}\n{}", out.stdout, out.stderr);

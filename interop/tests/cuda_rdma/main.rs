@@ -1,6 +1,5 @@
-//! Programs of others that move GPU memory, unmodified, over the software GPU.
-//! `cargo xtask cuda-rdma` builds them, and makes docs/CUDA_PROGRAMS.md of the rows that these
-//! tests leave.
+//! Unmodified third-party programs that move GPU memory, over the software GPU. `cargo xtask
+//! cuda-rdma` builds them, and writes docs/CUDA_PROGRAMS.md from the rows of these tests.
 
 mod gdrcopy;
 mod mooncake;
@@ -17,14 +16,14 @@ use std::path::{Path, PathBuf};
 use interop::need::{self, Need};
 use interop::{Program, Scratch, Veth};
 
-/// A machine, in words and as a configuration: what the NIC is, and how its GPU differs from the
-/// preset `nvidia`.
+/// A machine, by name and as a configuration: the NIC, and how the GPU differs from the preset
+/// `nvidia`.
 #[derive(Clone, Copy)]
 struct Way {
     name: &'static str,
     nic: &'static str,
     gpu: &'static str,
-    /// What its NIC takes.
+    /// Whether its NIC takes dma-bufs.
     dma_buf: bool,
     peermem: bool,
 }
@@ -51,7 +50,7 @@ const WAYS: [Way; 10] = [
         peermem: true,
     },
     Way { name: "efa", nic: "preset = 'efa'", gpu: "name = 'g3'", dma_buf: true, peermem: false },
-    // What cannot give memory back is served by the client that takes none back (`nv_mem_nc`).
+    // A NIC that cannot release memory is served by the client that revokes none (`nv_mem_nc`).
     Way {
         name: "efa with peermem",
         nic: "preset = 'efa'\npeermem = true",
@@ -84,7 +83,7 @@ const WAYS: [Way; 10] = [
 ];
 
 impl Way {
-    /// The program on that machine; what its NIC did with GPU memory is then in `report`.
+    /// The program on that machine. `report` then tells what its NIC did with GPU memory.
     fn on(&self, program: Program, scratch: &Scratch, report: &Path) -> Program {
         let program = program.gpu("nvidia").env("PEERDMA_REPORT", report);
         if self.gpu.is_empty() {
@@ -99,7 +98,7 @@ impl Way {
     }
 }
 
-/// The configuration of a machine with one NIC, and one GPU which is `nvidia` unless it says
+/// The configuration of a machine with one NIC and one GPU, which is `nvidia` unless `gpu` has
 /// another preset.
 fn machine(scratch: &Scratch, nic: &str, gpu: &str) -> PathBuf {
     let preset = if gpu.contains("preset") { "" } else { "preset = 'nvidia'\n" };
@@ -109,7 +108,7 @@ fn machine(scratch: &Scratch, nic: &str, gpu: &str) -> PathBuf {
     file
 }
 
-/// What two hosts are made with.
+/// The requirements of two hosts.
 const TWO_HOSTS: [Need; 5] = [
     Need::Root,
     Need::Namespaces,
@@ -118,7 +117,7 @@ const TWO_HOSTS: [Need; 5] = [
     Need::Program("setpriv"),
 ];
 
-/// Whether something is not there: then the test is recorded as skipped.
+/// Whether a requirement is not met: then the test is recorded as skipped.
 #[track_caller]
 fn lacks(needs: impl IntoIterator<Item = Need>) -> bool {
     let missing = needs.into_iter().try_for_each(need::check);

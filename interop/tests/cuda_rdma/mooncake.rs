@@ -7,7 +7,7 @@ use interop::{Pair, Port, Program, Scratch, Veth, by_nic, cuda_program, needs, r
 
 use crate::{DEFAULT, TWO_HOSTS, WAYS, Way, lacks};
 
-/// Says whether it registers by address, or by dma-buf.
+/// The variable that selects registration by address or by dma-buf.
 const PEERMEM: &str = "WITH_NVIDIA_PEERMEM";
 
 /// Mooncake's benchmark, as target or as initiator.
@@ -57,8 +57,8 @@ fn transfers(way: &Way, peermem: bool, veth: Option<&Veth>) {
         row("mooncake", &place, &run, "refused, as it has to be", "");
         return;
     }
-    // It does not say when its memory is registered: then it sleeps. An initiator that comes before
-    // crashes.
+    // It does not report when its memory is registered, but sleeps then. An initiator that connects
+    // before that crashes.
     target.wait_says("Allocating memory on GPU");
     target.wait_idle();
     let said = target.errors();

@@ -1,4 +1,4 @@
-//! Open MPI that was built with CUDA over that UCX: ranks on two hosts, whose buffers are GPU
+//! Open MPI built with CUDA, over UCX built with CUDA: ranks on two hosts, with buffers in GPU
 //! memory.
 
 use std::time::Duration;
@@ -9,11 +9,10 @@ use interop::{Mpi, Output, Scratch, Veth, by_nic, compile_mpi_by, cuda_program, 
 use crate::storm::PLAN;
 use crate::{DEFAULT, TWO_HOSTS, WAYS, Way, lacks, machine};
 
-/// What each rank of `mpi_cuda.c` receives in messages, in a turn: three of four rounds of them
-/// into GPU memory.
+/// Bytes that each rank of `mpi_cuda.c` receives in messages per turn: three of four rounds go into
+/// GPU memory.
 const BYTES_OF_A_TURN: u64 = 4 * (1 + 1_000 + 10_000 + 300_000 + (4 << 20));
-/// Of those what both its sender and its receiver have in GPU memory and UCX does not copy, as it
-/// is long: two rounds.
+/// The part of them that is in GPU memory on both sides and too long for UCX to copy: two rounds.
 const LONG_OF_A_TURN: u64 = 2 * (300_000 + (4 << 20));
 
 const RUN: &str = "mpi_cuda.c: messages, collectives, RMA, compared";
@@ -22,14 +21,14 @@ fn lacks_mpi() -> bool {
     lacks(TWO_HOSTS.into_iter().chain([Need::CudaProgram("openmpi"), Need::Program("gcc")]))
 }
 
-/// The program between two hosts, for some turns; `env` is of its ranks.
+/// Runs the program between two hosts for some turns; `env` is the environment of its ranks.
 #[track_caller]
 fn mpi(scratch: &Scratch, turns: u64, env: &[(&str, &str)]) -> Output {
     let bin = cuda_program("openmpi").join("bin");
     let program = compile_mpi_by(&bin.join("mpicc"), "mpi_cuda", scratch);
     let (program, count) = (program.to_str().expect("our own path"), turns.to_string());
     let options = [("pml", "ucx"), ("osc", "ucx"), ("btl", "self")];
-    // As in `ucx::over_rc`, with a rank's messages to itself.
+    // As in `ucx::over_rc`, plus the transport for a rank's messages to itself.
     let ucx = [
         ("UCX_RCACHE_ENABLE", "y"),
         ("UCX_TLS", "rc_v,cuda_copy,self"),
@@ -85,7 +84,7 @@ fn mpi_moves_gpu_memory_between_two_hosts_without_staging_it() {
 }
 
 #[test]
-fn mpi_takes_what_the_nic_takes() {
+fn mpi_registers_gpu_memory_as_the_nic_allows() {
     if lacks_mpi() {
         return;
     }
@@ -94,7 +93,7 @@ fn mpi_takes_what_the_nic_takes() {
     }
 }
 
-/// GPU memory that moves all the time under both ranks, which compare each byte.
+/// GPU memory moves all the time under both ranks, which compare each byte.
 #[test]
 fn mpi_follows_memory_that_moves() {
     if lacks_mpi() {

@@ -1,4 +1,4 @@
-//! NIXL, whose wheel has a UCX of its own.
+//! NIXL, whose wheel contains its own UCX.
 
 use interop::need::Need;
 use interop::{Pair, Scratch, Veth, by_nic, cuda_program, needs, row};

@@ -8,7 +8,7 @@ use interop::{Pair, Scratch, Veth, by_nic, cuda_program, needs, row};
 
 use crate::{DEFAULT, TWO_HOSTS, WAYS, Way, lacks};
 
-/// The operations of perftest, one program each for bandwidth and latency.
+/// The operations of perftest, each with one program for bandwidth and one for latency.
 const OPERATIONS: [&str; 4] = ["write", "read", "send", "atomic"];
 const ITERATIONS: u64 = 200;
 const BYTES: u64 = 65536;
@@ -21,14 +21,14 @@ fn perftest(test: &str, args: &[&str], way: &Way, scratch: &Scratch, report: &Pa
     pair.both(|program| way.on(program, scratch, report).limit(Duration::from_secs(60)))
 }
 
-/// Runs it by a dma-buf or by the address alone, and requires that the NIC reached GPU memory
-/// itself, or that it refused.
+/// Runs it by dma-buf or by address alone, and requires that the NIC accessed GPU memory directly,
+/// or that it refused.
 #[track_caller]
 fn perftest_by(test: &str, by_dma_buf: bool, way: &Way, veth: Option<&Veth>) {
     let scratch = Scratch::new();
     let report = scratch.file("report.txt");
     let size = BYTES.to_string();
-    // An atomic has eight bytes.
+    // An atomic operates on eight bytes.
     let (mut args, bytes) =
         if test.contains("atomic") { (vec![], 8) } else { (vec!["-s", &*size], BYTES) };
     if by_dma_buf {

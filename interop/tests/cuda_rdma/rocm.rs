@@ -1,9 +1,9 @@
-//! UCX that was built with ROCm.
+//! UCX built with ROCm.
 
 use interop::need::Need;
 use interop::{Pair, Scratch, by_nic, cuda_program, needs};
 
-/// A NIC and a GPU beside it, whose memory UCX reads by the CPU, too (docs/HSA.md).
+/// A NIC and a GPU beside it, whose memory UCX also reads by the CPU (docs/HSA.md).
 const MACHINE: &str = "[[gpu]]\nname = \"amdgpu0\"\nhost_access = true\n";
 
 const MESSAGES: u64 = 20;
@@ -24,7 +24,7 @@ fn ucx_moves_memory_of_hsa_by_each_protocol_without_staging_it() {
             let done = pair.args(["-s", &bytes]).both(|program| {
                 let program = program.gpu("amdgpu").env("PEERDMA_REPORT", &report);
                 let program = program.env("PEERDMA_CONFIG", &config);
-                // It takes no dma-bufs of ROCm's unless it is told to.
+                // It takes dma-bufs of ROCm only with this setting.
                 let program = program.env("UCX_ROCM_COPY_DMABUF", "y");
                 let program = program.env("UCX_RCACHE_ENABLE", "y").env("UCX_FENCE_MODE", "weak");
                 program.env("UCX_TLS", "rc_v,rocm_copy").env("UCX_NET_DEVICES", "peerdma0:1")

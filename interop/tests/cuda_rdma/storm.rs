@@ -1,4 +1,4 @@
-//! GPU memory that moves all the time under programs that compare each byte.
+//! GPU memory moves all the time under programs that compare each byte.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use interop::{Artefacts, Mode, Pair, Program, RunningPair, Scratch, row, sum};
 
 use crate::{lacks, machine, mooncake, nixl, ucx};
 
-/// A program, two processes of it, and whether its server goes on when its client has ended.
+/// A program, two processes of it, and whether its server continues when its client has ended.
 struct Judge {
     name: &'static str,
     pair: fn(u64) -> Pair,
@@ -21,15 +21,15 @@ const JUDGES: [Judge; 3] = [
     Judge { name: "ucx", pair: ucx::io_demo, rounds: 500, server_stays: true },
 ];
 
-/// Acts by calls of the program and by packets of its NIC: as many as it does work, however slow
-/// the machine. And now and then by time.
+/// Acts triggered by calls of the program and by packets of its NIC, so that their number follows
+/// its work and not the speed of the machine. And some by time.
 pub(crate) const PLAN: &str = "seed = 5\n\
     [[fault]]\nname = 'clock'\ndo = 'evict'\nevery = '100ms'\nprobability = 0.5\n\
     [[fault]]\nname = 'back'\ndo = 'move'\nto = 'vram'\nopcode = ['write', 'read-response']\nevery = 150\n\
     [[fault]]\nname = 'call'\ndo = 'evict'\noperation = ['cuMemcpyHtoD', 'cuMemcpyDtoH', 'cudaMemcpy']\nprobability = 0.3\n\
     [[fault]]\nname = 'packet'\ndo = 'move'\nto = 'gtt'\nopcode = ['write', 'read-response']\nevery = 100\n";
 
-/// Who moves the buffers.
+/// What moves the buffers.
 #[derive(Clone, Copy)]
 enum By {
     Plan,
@@ -37,11 +37,11 @@ enum By {
     Hand,
 }
 
-/// What the processes said, and what was done to their GPU.
+/// The output of the processes, and the events on their GPU.
 struct Done {
     /// Moves and evictions, of all processes.
     moves: u64,
-    /// What came of the plan, or what the commands answered.
+    /// The report of the plan, or the output of the commands.
     acts: String,
 }
 
@@ -87,7 +87,7 @@ fn under(judge: &Judge, (driver, gpu): (&str, &str), nic: &str, by: By) -> Done 
     Done { moves: number("moves ") + number("evictions "), acts }
 }
 
-/// Moves the buffers of a GPU by commands for as long as the client lives. Gives what these said.
+/// Moves the buffers of a GPU by commands for as long as the client lives. Returns their output.
 fn moved_by_hand(running: &mut RunningPair, gpu: &str) -> String {
     let peerdma = Artefacts::find().peerdma();
     let gpu_command = |words: &[&str]| {
@@ -132,9 +132,9 @@ fn a_dynamic_nic_follows_memory_that_moves_under_programs() {
     }
 }
 
-/// The bytes are right there, too.
+/// The bytes are correct there, too.
 #[test]
-fn what_is_static_or_pinned_does_not_move_under_programs() {
+fn static_or_pinned_memory_does_not_move_under_programs() {
     if lacks_a_judge() {
         return;
     }

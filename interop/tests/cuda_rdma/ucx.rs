@@ -1,4 +1,4 @@
-//! UCX that was built with CUDA.
+//! UCX built with CUDA.
 
 use interop::need::Need;
 use interop::{
@@ -7,7 +7,7 @@ use interop::{
 
 use crate::{DEFAULT, TWO_HOSTS, WAYS, Way, lacks};
 
-/// A program of UCX that was built with CUDA.
+/// A program of UCX built with CUDA.
 fn ucx(name: &str) -> std::path::PathBuf {
     cuda_program("ucx").join("bin").join(name)
 }
@@ -24,7 +24,7 @@ fn ucx_finds_gpus_and_the_nic() {
 
 /// Tests of UCP: put, get, tags, active messages.
 const UCP: [&str; 6] = ["ucp_put_bw", "ucp_get", "tag_bw", "tag_lat", "ucp_am_bw", "ucp_am_lat"];
-/// Which memory each side has: both, the sender's or the receiver's is the GPU's.
+/// The memory of each side: that of a GPU on both sides, on the sender, or on the receiver.
 const MEMORY: [&str; 3] = ["cuda", "cuda,host", "host,cuda"];
 const MESSAGES: u64 = 20;
 const MESSAGE: u64 = 1 << 20;
@@ -41,11 +41,11 @@ fn perftest(test: &str, memory: &str) -> Pair {
 }
 
 fn over_rc(program: Program) -> Program {
-    // It fails unless it can keep registrations: then it sees each call that maps and unmaps
+    // It fails without its registration cache, for which it must see each call that maps and unmaps
     // memory.
     let program = program.env("UCX_RCACHE_ENABLE", "y");
-    // Its strong fence over a device that is no mlx5 reads by a key that it takes for invalid
-    // itself.
+    // On devices other than mlx5, its strong fence reads by a key that UCX itself considers
+    // invalid.
     let program = program.env("UCX_TLS", "rc_v,cuda_copy").env("UCX_FENCE_MODE", "weak");
     program.env("UCX_NET_DEVICES", "peerdma0:1")
 }
@@ -74,14 +74,14 @@ fn ucx_perftest(test: &str, memory: &str, way: &Way, veth: Option<&Veth>) {
     }
 }
 
-/// What UCX's own program for reads and writes of storage does, which looks at each byte that came
-/// and gives up at a wrong one. Its server ends when it is interrupted.
+/// UCX's `io_demo`, a program for reads and writes of storage, which checks each byte and stops at
+/// a wrong one. Its server ends when it is interrupted.
 pub(crate) fn io_demo(rounds: u64) -> Pair {
     let pair = Pair::new(ucx("io_demo"));
     let rounds = rounds.to_string();
     // Reads and writes of 64 to 256 KiB, four at a time, checked (-q).
     let pair = pair.args(["-m", "cuda", "-q", "-o", "read,write", "-d", "64K:256K", "-w", "4"]);
-    // It connects by address and port, which is a matter of TCP, and sends by what is faster.
+    // It connects by address and port, for which it needs TCP, and sends by the faster transport.
     pair.args(["-i", &rounds]).both(|program| {
         let program = over_rc(program).env("UCX_TLS", "rc_v,cuda_copy,tcp");
         program.env("UCX_NET_DEVICES", "peerdma0:1,lo")
@@ -99,7 +99,7 @@ fn ucx_moves_gpu_memory_by_each_protocol_without_staging_it() {
 }
 
 #[test]
-fn ucx_takes_what_the_nic_takes() {
+fn ucx_registers_gpu_memory_as_the_nic_allows() {
     needs!(Need::CudaProgram("ucx"));
     for way in &WAYS[1..] {
         for test in ["ucp_put_bw", "tag_bw"] {
@@ -120,10 +120,10 @@ fn ucx_moves_gpu_memory_between_two_hosts() {
     }
 }
 
-/// Bytes that both processes sent in packets, out of regions of dma-bufs, of peer memory, and of
-/// other memory.
+/// Bytes that both processes sent in packets, from memory regions of dma-bufs, of peer memory, and
+/// of other memory.
 fn sent(recording: &Recording) -> [u64; 3] {
-    /// No request that carries bytes has more.
+    /// The maximum of header bytes in a request with payload.
     const HEADERS: usize = 64;
     let mut bytes = [0; 3];
     for packet in recording.packets.iter().filter(|packet| !packet.inbound) {
@@ -134,8 +134,8 @@ fn sent(recording: &Recording) -> [u64; 3] {
     bytes
 }
 
-/// What a capture shows of the same: each packet out of which region, and each request that writes
-/// or reads memory to which.
+/// A capture of the same test: it names the source region of each packet, and the remote region of
+/// each WRITE and READ request.
 #[test]
 fn a_capture_shows_what_ucx_registered() {
     needs!(Need::CudaProgram("ucx"));
@@ -154,7 +154,7 @@ fn a_capture_shows_what_ucx_registered() {
             let sent = sent(&recording);
             let run = format!("ucx_perftest {test} -m cuda, recorded");
             assert!(sent[kind] >= MESSAGES * MESSAGE, "{run}, {}: {sent:?}", way.name);
-            // A request of no bytes names the region 0.
+            // A request without bytes names region 0.
             let named = |packet: &&Recorded| {
                 packet.inbound
                     && packet.comment.contains(", MR ")
@@ -166,7 +166,7 @@ fn a_capture_shows_what_ucx_registered() {
                 row("ucx", way.name, &run, "pass", STAGED);
                 continue;
             }
-            // What else is sent are UCX's headers of messages.
+            // The other bytes are UCX's message headers.
             let rest: u64 = sent.iter().sum::<u64>() - sent[kind];
             assert!(rest < MESSAGE, "{run}, {}: {sent:?}", way.name);
             assert!(!named.is_empty(), "{run}, {}: no request names a region", way.name);

@@ -13,7 +13,7 @@ fn perftest(test: &str, memory: &str, gpu: &str) -> Pair {
     let (messages, bytes) = (MESSAGES.to_string(), MESSAGE.to_string());
     let pair = Pair::new(cuda_program("ucx").join("bin/ucx_perftest"));
     let pair = pair.args(["-t", test, "-m", memory, "-n", &messages, "-w", "2", "-s", &bytes]);
-    // As in `ucx::over_rc`, with Level Zero's copies.
+    // As in `ucx::over_rc`, plus the transport for Level Zero's copies.
     pair.both(|program| {
         let program = program.gpu(gpu).env("UCX_RCACHE_ENABLE", "y");
         let program = program.env("UCX_TLS", "rc_v,ze_copy").env("UCX_FENCE_MODE", "weak");
@@ -32,7 +32,7 @@ fn by_dma_buf(test: &str, memory: &str, gpu: &str, veth: Option<&Veth>) {
     };
     let done = pair.run();
     done.client.says("Final:");
-    // i915 brings what it exports to system memory.
+    // i915 moves exported buffers to system memory.
     let text = std::fs::read_to_string(&report).expect("each process reports");
     let moved = by_nic(&report) + sum(&text, "system memory ");
     let run = format!("ucx_perftest {test} -m {memory}");
@@ -46,7 +46,7 @@ fn by_dma_buf(test: &str, memory: &str, gpu: &str, veth: Option<&Veth>) {
 }
 
 #[test]
-fn ucx_moves_level_zeros_memory_without_staging_it() {
+fn ucx_moves_level_zero_memory_without_staging_it() {
     needs!(Need::CudaProgram("ucx"), Need::Library("libze_loader.so.1"));
     for gpu in ["xe", "i915"] {
         for test in ["ucp_put_bw", "ucp_get", "tag_bw", "ucp_am_bw"] {
@@ -56,7 +56,7 @@ fn ucx_moves_level_zeros_memory_without_staging_it() {
 }
 
 #[test]
-fn ucx_moves_level_zeros_memory_between_two_hosts() {
+fn ucx_moves_level_zero_memory_between_two_hosts() {
     if lacks(TWO_HOSTS.into_iter().chain([Need::CudaProgram("ucx")])) {
         return;
     }

@@ -1,6 +1,5 @@
-//! libfabric's FI_HMEM and FI_MR_DMABUF over our NIC: what it answers to registrations of GPU
-//! memory, and which way the bytes go. Its own tests are run by `cargo xtask libfabric`, which also
-//! builds it.
+//! libfabric's FI_HMEM and FI_MR_DMABUF over our NIC: the results of registrations of GPU memory,
+//! and the path of the bytes. `cargo xtask libfabric` builds libfabric and runs its own tests.
 
 mod storm;
 
@@ -12,8 +11,7 @@ use interop::{
     Finished, Netns, Port, Program, Scratch, Veth, by_nic, compile_with, libfabric, needs,
 };
 
-/// The program that registers in many ways, on the GPUs of a preset and the machine of a
-/// configuration, if there is one.
+/// The program that registers in many ways, on the GPUs of a preset or on a configured machine.
 fn fi_mr(scratch: &Scratch, config: &str) -> Program {
     let [include, lib] = ["include", "lib"].map(libfabric);
     let [include, lib] = [format!("-I{}", include.display()), lib.display().to_string()];
@@ -39,7 +37,7 @@ const ENOSYS: i32 = 38;
 const ENODATA: i32 = 61;
 const ENOPROTOOPT: i32 = 92;
 
-/// A table of docs/semantics.md 6: what is asked, and libfabric's answer.
+/// A table of docs/semantics.md 6: requests, and libfabric's results.
 const ANSWERS: [(&str, i32); 20] = [
     ("FI_HMEM", 0),
     // The NIC has peermem: `ibv_reg_mr` of the address.
@@ -59,8 +57,8 @@ const ANSWERS: [(&str, i32); 20] = [
     ("regv with the flag", EINVAL),
     ("dma-buf of memory that was freed", 0),
     ("regattr of memory that was freed", EFAULT),
-    // FI_OPT_FI_HMEM_P2P: verbs_ep.c knows no such option (`return -FI_ENOPROTOOPT`), and rxm asks
-    // verbs.
+    // FI_OPT_FI_HMEM_P2P: verbs_ep.c does not have this option (`return -FI_ENOPROTOOPT`), and rxm
+    // passes it to verbs.
     ("option enabled", ENOPROTOOPT),
     ("option required", ENOPROTOOPT),
     ("option disabled", ENOPROTOOPT),
@@ -77,7 +75,7 @@ fn answers(program: &Program, expected: &[(&str, i32)]) {
 }
 
 #[test]
-fn memory_is_registered_or_refused_by_the_numbers_of_the_rules() {
+fn memory_is_registered_or_refused_with_the_error_codes_of_the_rules() {
     needs!(Need::Libfabric, Need::Program("gcc"));
     let scratch = Scratch::new();
     for provider in ["verbs", "verbs;ofi_rxm"] {
@@ -86,7 +84,7 @@ fn memory_is_registered_or_refused_by_the_numbers_of_the_rules() {
 }
 
 #[test]
-fn a_device_pointer_is_no_system_memory_without_peermem() {
+fn without_peermem_a_device_pointer_is_not_registered_as_system_memory() {
     needs!(Need::Libfabric, Need::Program("gcc"));
     let scratch = Scratch::new();
     let config = "[[nic]]\nname = \"peerdma0\"\n[[gpu]]\nname = \"g0\"\nshared = false\n";
@@ -95,9 +93,9 @@ fn a_device_pointer_is_no_system_memory_without_peermem() {
     answers(&fi_mr(&scratch, config), &expected);
 }
 
-/// libfabric keeps a descriptor of each region: when there are no more, the log says what they are.
+/// libfabric keeps a descriptor for each region: when none is left, the log tells what uses them.
 #[test]
-fn when_no_descriptor_is_left_the_log_says_where_they_are() {
+fn when_no_descriptor_is_left_the_log_tells_what_uses_them() {
     needs!(Need::Libfabric, Need::Program("gcc"));
     let scratch = Scratch::new();
     // Without peermem: libfabric would register by address instead.
@@ -111,8 +109,8 @@ fn when_no_descriptor_is_left_the_log_says_where_they_are() {
     assert!(out.stderr.contains(words), "{out}");
 }
 
-/// FI_HMEM is offered by a NIC that imports dma-bufs, unless libfabric is told to leave
-/// peer-to-peer or dma-bufs alone.
+/// FI_HMEM is offered with a NIC that imports dma-bufs, unless peer-to-peer or dma-bufs are
+/// disabled in libfabric.
 #[test]
 fn without_dma_bufs_or_peer_to_peer_no_device_memory_is_offered() {
     needs!(Need::Libfabric, Need::Program("gcc"));
@@ -127,12 +125,12 @@ fn without_dma_bufs_or_peer_to_peer_no_device_memory_is_offered() {
     }
 }
 
-/// Messages of a test, and of how many bytes: more than are copied on the way.
+/// The number of messages of a test, and their size: too large to be copied through bounce buffers.
 const MESSAGES: u64 = 20;
 const BYTES: u64 = 1 << 20;
 
-/// Two sides of one of libfabric's tests, on CUDA's memory unless `change` says else; with `-v`
-/// they compare it.
+/// Two sides of one of libfabric's tests, on CUDA memory unless `change` selects another; with `-v`
+/// they compare the data.
 #[track_caller]
 fn fabtest(
     test: &str,
@@ -140,7 +138,7 @@ fn fabtest(
     [server, client]: [(&Netns, &str); 2],
     change: impl Fn(Program) -> Program,
 ) -> Finished {
-    // Its sides meet on a port of TCP first; connected endpoints know no such thing.
+    // The two sides first meet on a TCP port; connected endpoints do not.
     let port = (!args.contains(&"verbs")).then(Port::lease);
     // In memory of Level Zero they also wait for each other there (docs/LIBFABRIC.md).
     let is_rendezvous = args.contains(&"ze") && !args.contains(&"shm");
@@ -169,8 +167,8 @@ fn fabtest(
     Finished { server: running.finish(), client }
 }
 
-/// Runs a test each way of registering, on one host and between two, and requires that the NICs
-/// reached GPU memory themselves.
+/// Runs a test with each kind of registration, on one host and between two, and requires that the
+/// NICs accessed GPU memory directly.
 #[track_caller]
 fn moves(test: &str, provider: &str, more: &[&str]) {
     needs!(Need::Libfabric, Need::Root, Need::Namespaces, Need::Program("ip"));
@@ -206,16 +204,16 @@ fn messages_between_gpus_go_by_dma_buf() {
 fn writes_and_reads_between_gpus_go_by_dma_buf() {
     for operation in ["write", "read"] {
         moves("fi_rma_bw", "verbs;ofi_rxm", &["-v", "-e", "rdm", "-o", operation]);
-        // To compare, it asks for FI_DELIVERY_COMPLETE, which verbs has not.
+        // No comparison: that requires FI_DELIVERY_COMPLETE, which verbs does not have.
         moves("fi_rma_bw", "verbs", &["-e", "msg", "-o", operation]);
     }
 }
 
-/// The runtimes, and presets that have them.
+/// The runtimes, and the presets that provide them.
 const RUNTIMES: [(&str, &str); 4] =
     [("cuda", "nvidia"), ("ze", "xe"), ("ze", "i915"), ("rocr", "amdgpu")];
 
-/// The provider for one host opens memory of the peer's GPU by the runtime's IPC.
+/// The shm provider opens memory of the peer's GPU by the runtime's IPC.
 #[test]
 fn processes_of_one_host_share_memory_of_each_runtime() {
     needs!(Need::Libfabric, Need::Root, Need::Namespaces);
@@ -245,7 +243,7 @@ fn messages_from_each_runtimes_memory_arrive() {
     }
 }
 
-/// Two sides of a test of RDMA between GPUs of Level Zero, of the first GPU beside the first NIC.
+/// Two sides of an RDMA test between Level Zero GPUs, with the first GPU beside the first NIC.
 #[track_caller]
 fn xe(test: &str, args: &[&str], veth: &Veth, change: impl Fn(Program) -> Program) {
     let messages = MESSAGES.to_string();
@@ -269,8 +267,8 @@ fn xe(test: &str, args: &[&str], veth: &Veth, change: impl Fn(Program) -> Progra
     }
 }
 
-/// Level Zero gives the memory, a dma-buf of it is registered, and another process reads and writes
-/// it: by plain verbs, and by FI_HMEM.
+/// The memory comes from Level Zero, its dma-buf is registered, and another process reads and
+/// writes it: by plain verbs, and by FI_HMEM.
 #[test]
 fn intels_tests_of_dma_bufs_read_and_write_gpu_memory() {
     needs!(Need::Libfabric, Need::Root, Need::Namespaces, Need::Program("ip"));
@@ -280,7 +278,7 @@ fn intels_tests_of_dma_bufs_read_and_write_gpu_memory() {
     for operation in ["read", "write"] {
         let scratch = Scratch::new();
         let (one, other) = (scratch.file("verbs.txt"), scratch.file("rxm.txt"));
-        // By verbs it can compare what it read.
+        // By verbs it can compare the result of READs.
         let compared: &[&str] = if operation == "read" { &["-v"] } else { &[] };
         let by_verbs = [&verbs, &["-t", operation][..], compared].concat();
         let by_hmem = [&rxm[..], &["-t", operation]].concat();

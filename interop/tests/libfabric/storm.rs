@@ -1,4 +1,4 @@
-//! GPU memory that moves all the time under libfabric's own tests, which compare each byte.
+//! GPU memory moves all the time under libfabric's own tests, which compare each byte.
 
 use std::path::Path;
 
@@ -7,22 +7,22 @@ use interop::{Program, Scratch, Veth, by_nic, needs, sum};
 
 use crate::{BYTES, fabtest, xe};
 
-/// Acts by packets of the NIC and by copies of the program: as many as it does work, however slow
-/// the machine. And now and then by time.
+/// Acts triggered by packets of the NIC and by copies of the program, so that their number follows
+/// its work and not the speed of the machine. And some by time.
 const PLAN: &str = "seed = 5\n\
     [[fault]]\nname = 'clock'\ndo = 'evict'\nevery = '100ms'\nprobability = 0.5\n\
     [[fault]]\nname = 'back'\ndo = 'move'\nto = 'vram'\nopcode = ['write', 'read-response', 'send']\nevery = 150\n\
     [[fault]]\nname = 'call'\ndo = 'evict'\noperation = ['cuMemcpy', 'cuMemcpyHtoD', 'cuMemcpyDtoH', 'zeCommandListAppendMemoryCopy']\nprobability = 0.2\ntimes = 5\n\
     [[fault]]\nname = 'packet'\ndo = 'move'\nto = 'gtt'\nopcode = ['write', 'read-response', 'send']\nevery = 100\n";
 
-/// A storm over a GPU of a driver, and what came of it.
+/// A storm over a GPU of a driver, and its report.
 struct Storm {
     scratch: Scratch,
     driver: &'static str,
 }
 
 impl Storm {
-    /// The GPU has that name, as others of this host are not to be met.
+    /// A unique name of the GPU keeps other GPUs of this host out of it.
     fn over(driver: &'static str, name: &str) -> Self {
         let scratch = Scratch::new();
         let gpu = format!("name = '{name}'\npreset = '{driver}'\nvram = '512M'\ngtt = '512M'\n");
@@ -47,8 +47,8 @@ impl Storm {
         std::fs::read_to_string(self.scratch.file(name)).unwrap_or_default()
     }
 
-    /// The NIC reached GPU memory itself, wherever it was, and never where it was no more. Gives
-    /// the number of moves.
+    /// Requires that the NIC accessed GPU memory directly, and never at an old place. Returns the
+    /// number of moves.
     #[track_caller]
     fn moves(&self, test: &str, report: &Path) -> u64 {
         let (text, driver) = (self.said("report.txt"), self.driver);
@@ -59,12 +59,12 @@ impl Storm {
     }
 }
 
-/// Runs a test between two hosts under a storm, which compares what came (`-v`).
+/// Runs a test between two hosts under a storm. The test compares the data (`-v`).
 #[track_caller]
 fn under(storm: &Storm, memory: &str, runtime: &str, (test, provider): (&str, &str)) -> u64 {
     let veth = Veth::new();
     let sides = [(&veth.left, veth.left_address()), (&veth.right, veth.right_address())];
-    // All messages under way are in one buffer, and a move copies all of it.
+    // All outstanding messages are in one buffer, and a move copies all of it.
     let args = ["-p", provider, "-D", memory, "-v", "-W", "4", "-I", "200"];
     let done = fabtest(test, &args, sides, |program| storm.under(program.gpu(runtime)));
     for side in [&done.server, &done.client] {
@@ -84,9 +84,9 @@ fn libfabric_follows_cuda_memory_that_moves() {
 }
 
 /// libfabric maps Level Zero's memory for copies of its own (`ze_dev_register`, hmem_ze.c:1142):
-/// what a processor has mapped stays where it is.
+/// memory that the CPU has mapped does not move.
 #[test]
-fn level_zeros_memory_stays_while_libfabric_has_it_mapped() {
+fn level_zero_memory_stays_while_libfabric_has_it_mapped() {
     needs!(Need::Libfabric, Need::Root, Need::Namespaces, Need::Program("ip"));
     for driver in ["xe", "i915"] {
         let storm = Storm::over(driver, &format!("storm-fi-{driver}"));
@@ -96,13 +96,13 @@ fn level_zeros_memory_stays_while_libfabric_has_it_mapped() {
     }
 }
 
-/// The same memory, registered by plain verbs. (i915 pins what it exports.)
+/// The same memory, registered by plain verbs. (i915 pins exported buffers.)
 #[test]
-fn verbs_follow_level_zeros_memory_that_moves() {
+fn verbs_follow_level_zero_memory_that_moves() {
     needs!(Need::Libfabric, Need::Root, Need::Namespaces, Need::Program("ip"));
     let veth = Veth::new();
     let storm = Storm::over("xe", "storm-ze-xe");
-    // A request at a time: its buffers are as long as the most that can be under way.
+    // One request at a time: the size of its buffers grows with the number of outstanding requests.
     let args = ["-d", "0", "-g", "0", "-b", "1", "-S", "65536", "-t", "read", "-v"];
     xe("xe_rdmabw", &[&args[..], &["-n", "2000"]].concat(), &veth, |program| storm.under(program));
     let moves = storm.moves("xe_rdmabw", &storm.scratch.file("report.txt"));
