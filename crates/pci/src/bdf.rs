@@ -11,7 +11,7 @@ pub struct Bdf {
     devfn: u8,
 }
 
-/// Text that is no address of a PCI function.
+/// Text that is not the address of a PCI function.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{text:?} is not the address of a PCI function: domain:bus:device.function, as in 0000:3b:00.0"
@@ -26,7 +26,7 @@ impl Bdf {
         Self { domain, bus, devfn: ((device & 31) << 3) | (function & 7) }
     }
 
-    /// The segment of the machine's PCI address space.
+    /// The PCI segment.
     pub const fn domain(self) -> u32 {
         self.domain
     }
@@ -48,18 +48,18 @@ impl Bdf {
         self.devfn & 7
     }
 
-    /// Device and function in one byte, as configuration space has them.
+    /// Device and function in one byte, as in configuration space.
     pub const fn devfn(self) -> u8 {
         self.devfn
     }
 
-    /// The address as one number, domain on top.
+    /// The address as one number, with the domain in the highest bits.
     pub const fn to_bits(self) -> u64 {
         // CAST: widening.
         (self.domain as u64) << 16 | (self.bus as u64) << 8 | self.devfn as u64
     }
 
-    /// Undoes [`to_bits`](Self::to_bits). Numbers of more than 48 bits are no address.
+    /// The inverse of [`to_bits`](Self::to_bits); `None` for numbers of more than 48 bits.
     pub const fn from_bits(bits: u64) -> Option<Self> {
         if bits >> 48 != 0 {
             return None;
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_address_is_named() {
+    fn the_error_names_the_text() {
         for text in [
             "",
             "0000:00",
@@ -130,7 +130,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn text_and_number_lead_back(domain: u32, bus: u8, device in 0_u8..32, function in 0_u8..8) {
+        fn text_and_number_convert_back(domain: u32, bus: u8, device in 0_u8..32, function in 0_u8..8) {
             let bdf = Bdf::new(domain, bus, device, function);
             prop_assert_eq!(bdf.to_string().parse::<Bdf>(), Ok(bdf));
             prop_assert_eq!(Bdf::from_bits(bdf.to_bits()), Some(bdf));

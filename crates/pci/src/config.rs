@@ -2,17 +2,17 @@
 //!
 //! ```toml
 //! [pci]
-//! cpu = "intel"                # "amd": every host bridge turns peer-to-peer traffic round
+//! cpu = "intel"                # "amd": every host bridge forwards peer-to-peer traffic
 //! domain = 0                   # of all addresses; another one keeps them apart from the machine's own
 //!
 //! [[pci.host_bridge]]
 //! name = "root0"
-//! id = "8086:2020"             # what the allowlist looks at; without it: not on the list
+//! id = "8086:2020"             # for the allowlist; without it: not on the list
 //!
 //! [[pci.switch]]
 //! name = "switch0"
 //! under = "root0"              # a host bridge, or another switch
-//! acs = ["RR", "CR"]           # switched on in each of its downstream ports
+//! acs = ["RR", "CR"]           # enabled in each of its downstream ports
 //!
 //! [[pci.device]]
 //! name = "gpu0"                # the [[gpu]] or [[nic]] of this name
@@ -20,9 +20,9 @@
 //! bars = ["256M"]
 //! ```
 //!
-//! Without the section, or for devices that it does not mention, everything sits below one switch,
-//! so that all devices reach each other. `sysfs = "/sys"` takes the machine's own tree instead;
-//! each device then says which function it is (`bdf = "0000:3b:00.0"`).
+//! Without the section, or for devices that it does not mention, everything is below one switch, so
+//! that all devices reach each other. `sysfs = "/sys"` takes the machine's own tree instead; then
+//! each device names its function (`bdf = "0000:3b:00.0"`).
 
 mod build;
 
@@ -39,12 +39,12 @@ use crate::tree::{Acs, Ids, TreeError};
 #[serde(deny_unknown_fields, default)]
 #[expect(clippy::exhaustive_structs, reason = "programs build it without a file, too")]
 pub struct PciConfig {
-    /// Who made the processor. Without it: not AMD; with `sysfs`, the one that `/proc/cpuinfo`
-    /// tells of.
+    /// The vendor of the processor. By default not AMD; with `sysfs`, the vendor in
+    /// `/proc/cpuinfo`.
     pub cpu: Option<CpuVendor>,
-    /// The family of a processor by AMD; Zen if none is given.
+    /// The family of an AMD processor; Zen by default.
     pub cpu_family: Option<u32>,
-    /// Where to read the machine's own tree instead: the directory that sysfs is mounted on.
+    /// The mount point of sysfs, to read the machine's own tree instead.
     pub sysfs: Option<PathBuf>,
     /// The domain of all addresses of the model.
     pub domain: u32,
@@ -59,14 +59,14 @@ pub struct PciConfig {
     pub devices: Vec<DeviceConfig>,
 }
 
-/// Who made the processor, which decides about host bridges.
+/// The vendor of the processor, which matters for host bridges.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 #[expect(clippy::exhaustive_enums, reason = "the rule asks for no more")]
 pub enum CpuVendor {
     /// Not AMD: the allowlist decides.
     Intel,
-    /// AMD: all is permitted, from Zen on.
+    /// AMD: all pairs are permitted, from Zen on.
     Amd,
 }
 
@@ -75,12 +75,12 @@ pub enum CpuVendor {
 #[serde(deny_unknown_fields, default)]
 #[expect(clippy::exhaustive_structs, reason = "programs build it without a file, too")]
 pub struct HostBridgeConfig {
-    /// What others call it in `under`.
+    /// Its name for `under` of other entries.
     pub name: String,
     /// Vendor and device of the function at device 0; without it there is no such function.
     #[serde(deserialize_with = "ids")]
     pub id: Option<Ids>,
-    /// What to add to a CPU address to get the address on the buses below.
+    /// The difference between bus addresses below it and CPU addresses.
     pub bus_offset: i64,
     /// ACS of its root ports.
     #[serde(deserialize_with = "acs")]
@@ -92,7 +92,7 @@ pub struct HostBridgeConfig {
 #[serde(deny_unknown_fields, default)]
 #[expect(clippy::exhaustive_structs, reason = "programs build it without a file, too")]
 pub struct SwitchConfig {
-    /// What others call it in `under`.
+    /// Its name for `under` of other entries.
     pub name: String,
     /// The host bridge or switch above; the first host bridge if none is named.
     pub under: Option<String>,
@@ -123,7 +123,7 @@ pub struct DeviceConfig {
     pub acs: Acs,
 }
 
-/// A section that describes no machine.
+/// Why a section does not describe a machine.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
@@ -135,57 +135,57 @@ pub enum ConfigError {
         /// The name.
         name: String,
     },
-    /// Something lies below nothing.
+    /// An entry is below something that does not exist.
     #[error(
-        "[pci]: {name:?} lies under {under:?}, which is no host bridge or switch here, or lies under {name:?}"
+        "[pci]: {name:?} lies under {under:?}, which is not a host bridge or switch here, or lies under {name:?}"
     )]
     Under {
-        /// Who.
+        /// The name of the entry.
         name: String,
-        /// What it names.
+        /// The name that it refers to.
         under: String,
     },
-    /// A further function of a device that there is not, or of its ninth.
+    /// A further function of a device that does not exist or has eight functions.
     #[error(
-        "[pci]: {name:?} is a function of {device:?}, which is no device here or has eight already"
+        "[pci]: {name:?} is a function of {device:?}, which is not a device here or has eight already"
     )]
     FunctionOf {
-        /// Who.
+        /// The name of the entry.
         name: String,
-        /// What it names.
+        /// The name that it refers to.
         device: String,
     },
     /// More buses or devices than PCI has numbers for.
     #[error("[pci]: no bus or device number is left for {name:?}")]
     Full {
-        /// What did not fit.
+        /// The entry that did not fit.
         name: String,
     },
-    /// A BAR of a size that there is not.
+    /// A BAR of an invalid size.
     #[error("[pci]: a BAR of {name:?} has {size:#x} bytes: a power of two from 16 to 2^48")]
     BarSize {
-        /// Whose.
+        /// The name of the device.
         name: String,
-        /// Which size.
+        /// The size.
         size: u64,
     },
-    /// An address where none belongs, or none where one does.
+    /// An address without `sysfs`, or no address with it.
     #[error(
-        "[pci]: {name:?}: with sysfs each device says its bdf, and has no other key; without, none has one"
+        "[pci]: {name:?}: with sysfs each device has a bdf and no other key; without sysfs it has no bdf"
     )]
     Bdf {
-        /// Whose.
+        /// The name of the device.
         name: String,
     },
-    /// An address that is none.
+    /// An invalid address.
     #[error("[pci]: {name:?}: {error}")]
     BadBdf {
-        /// Whose.
+        /// The name of the device.
         name: String,
-        /// What is wrong.
+        /// The error.
         error: crate::BdfError,
     },
-    /// The functions are no tree.
+    /// The functions do not form a tree.
     #[error("[pci]: {0}")]
     Tree(#[from] TreeError),
     /// The machine's tree cannot be read.
@@ -205,7 +205,7 @@ impl PciConfig {
     }
 }
 
-/// Reads a size in bytes as the configuration writes it: a number, or one with K, M or G behind it.
+/// Parses a size in bytes of the configuration: a number, or one with the suffix K, M or G.
 pub fn parse_size(text: &str) -> Option<u64> {
     let text = text.trim();
     let (digits, shift) = match text.as_bytes().last()? {
@@ -251,7 +251,7 @@ fn acs<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Acs, D::Error> {
     let bit = |word: &String| {
         let error = || {
             let all: Vec<_> = Acs::all().iter_names().map(|(name, _)| name).collect();
-            serde::de::Error::custom(format!("{word:?} is no ACS bit: {}", all.join(" ")))
+            serde::de::Error::custom(format!("{word:?} is not an ACS bit: {}", all.join(" ")))
         };
         Acs::from_name(word).ok_or_else(error)
     };
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn the_section_reads_as_documented() {
+    fn the_documented_section_parses() {
         let example: String = include_str!("config.rs")
             .lines()
             .skip_while(|line| *line != "//! ```toml")
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_named() {
+    fn errors_name_the_mistake() {
         let error = |text: &str| toml::from_str::<PciConfig>(text).unwrap_err().to_string();
         assert!(error("cpu = \"arm\"").contains("arm"));
         assert!(error("[[switch]]\nacs = [\"XX\"]").contains("XX"));

@@ -1,20 +1,20 @@
-//! The attribute by which a user lets a driver use peer-to-peer memory: a device, or yes or no.
+//! The attribute by which a user lets a driver use peer-to-peer memory: a device, or a boolean.
 
 use std::fmt;
 
 use crate::Bdf;
 use crate::p2pdma::P2pdma;
 
-/// What the attribute says; as text, what [`P2pdma::enable_store`] reads.
+/// The value of the attribute; [`P2pdma::enable_store`] reads its text.
 #[doc(alias = "pci_p2pdma_enable_show")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "the attribute has three meanings")]
 pub enum Enable {
-    /// Use none.
+    /// Use no peer-to-peer memory.
     No,
-    /// Find some.
+    /// Find a provider.
     Any,
-    /// Use this device's.
+    /// Use the memory of this device.
     Device(Bdf),
 }
 
@@ -28,17 +28,17 @@ pub enum EnableError {
         /// The device.
         bdf: Bdf,
     },
-    /// No device, and neither yes nor no.
+    /// The text is neither a device nor a boolean.
     #[error("no such PCI device: {text}")]
     NoDevice {
-        /// What was written.
+        /// The written text.
         text: String,
     },
 }
 
 impl P2pdma {
-    /// Understands what a user wrote: the address of a device, or yes or no in any of the kernel's
-    /// spellings, of which 0 and 1 stand alone, lest a mistyped address be a yes.
+    /// Parses the text of a user: the address of a device, or a boolean in any of the kernel's
+    /// spellings. 0 and 1 must stand alone, so that a mistyped address is not taken as true.
     ///
     /// # Errors
     ///
@@ -71,7 +71,7 @@ impl fmt::Display for Enable {
     }
 }
 
-/// The kernel's parser of booleans looks at one or two letters and no further.
+/// The kernel's parser of booleans reads only the first one or two letters.
 fn yes_or_no(text: &str) -> Option<bool> {
     let mut letters = text.bytes();
     match (letters.next()?, letters.next()) {

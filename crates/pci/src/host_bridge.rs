@@ -1,14 +1,14 @@
-//! Which host bridges turn peer-to-peer traffic round (`docs/semantics.md` 4.2).
+//! Host bridges that forward peer-to-peer traffic (`docs/semantics.md` 4.2).
 
 use crate::tree::{FunctionKind, Ids, PciTree, RootBus};
 
-/// The processor, as far as peer-to-peer traffic depends on it.
+/// The facts of the processor that matter for peer-to-peer traffic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "the rule asks for no more")]
 pub enum Cpu {
-    /// Made by AMD, of this family. Zen is 0x17.
+    /// An AMD processor of this family. Zen is 0x17.
     Amd {
-        /// The CPU family as CPUID tells it.
+        /// The CPU family from CPUID.
         family: u32,
     },
     /// Any other: the host bridge decides.
@@ -17,13 +17,13 @@ pub enum Cpu {
 }
 
 impl Cpu {
-    /// Whether every host bridge of this processor turns peer-to-peer traffic round.
+    /// Whether every host bridge of this processor forwards peer-to-peer traffic.
     #[doc(alias = "cpu_supports_p2pdma")]
     pub fn supports_p2pdma(self) -> bool {
         matches!(self, Self::Amd { family } if family >= 0x17)
     }
 
-    /// Reads the text of `/proc/cpuinfo`. The first processor speaks for all.
+    /// Parses `/proc/cpuinfo`. All processors are assumed to equal the first.
     pub fn from_cpuinfo(text: &str) -> Self {
         let value = |key: &str| {
             let line = text.lines().find(|line| line.starts_with(key))?;
@@ -40,8 +40,8 @@ const INTEL: u16 = 0x8086;
 const GOOGLE: u16 = 0x1ae0;
 const NVIDIA: u16 = 0x10de;
 
-/// One line of the list: vendor, device (`None`: all of that vendor), and whether only traffic that
-/// stays below this very host bridge is known to work.
+/// One line of the list: vendor, device (`None`: all of that vendor), and whether only traffic
+/// below the same host bridge is known to work.
 type Entry = (u16, Option<u16>, bool);
 
 const ALLOWLIST: &[Entry] = &[
@@ -58,7 +58,7 @@ const ALLOWLIST: &[Entry] = &[
     (INTEL, Some(0x2033), false),
     (INTEL, Some(0x2020), false),
     (INTEL, Some(0x09a2), false),
-    // Accelerators that sit first on their own root bus: DSA, IAA, QAT
+    // Accelerators that are the first function on their own root bus: DSA, IAA, QAT
     (INTEL, Some(0x0b25), false),
     (INTEL, Some(0x0cfe), false),
     (INTEL, Some(0x11fb), false),
@@ -77,8 +77,8 @@ const ALLOWLIST: &[Entry] = &[
 ];
 
 impl PciTree {
-    /// The identity of a host bridge: that of the first function on its root bus, if this is device
-    /// 0 function 0 or a root port.
+    /// The IDs of a host bridge: those of the first function on its root bus, if that is device 0
+    /// function 0 or a root port.
     #[doc(alias = "pci_host_bridge_dev")]
     pub fn host_bridge_ids(&self, root: RootBus) -> Option<Ids> {
         let first = self
@@ -90,7 +90,7 @@ impl PciTree {
     }
 
     /// Whether traffic between these host bridges is known to work. Two different ones must both be
-    /// on the list, and without the note that they work only by themselves.
+    /// on the list, without the restriction to the same host bridge.
     #[doc(alias = "host_bridge_whitelist")]
     pub(crate) fn host_bridges_allowed(&self, one: RootBus, other: RootBus) -> bool {
         let same = one == other;
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn amd_is_told_by_vendor_and_family() {
+    fn amd_is_recognised_by_vendor_and_family() {
         let zen = "processor\t: 0\nvendor_id\t: AuthenticAMD\ncpu family\t: 25\nmodel\t\t: 1\n";
         assert_eq!(Cpu::from_cpuinfo(zen), Cpu::Amd { family: 25 });
         assert!(Cpu::from_cpuinfo(zen).supports_p2pdma());

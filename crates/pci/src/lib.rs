@@ -1,9 +1,9 @@
-//! Who can reach whom: the PCI tree, and peer-to-peer DMA on it.
+//! The PCI tree, and peer-to-peer DMA between its devices.
 //!
-//! A device may read and write the memory of another one when the bridges between them let it.
-//! Which pairs that are is decided by the tree alone: how far up the two meet, whether a bridge on
-//! the way sends everything to the root (ACS redirect), and whether that root is known to turn it
-//! round (`docs/semantics.md` 4.2).
+//! A device can access the memory of another one if the bridges between them allow it. That depends
+//! on the tree alone: on the first common bridge, on bridges on the path that redirect everything
+//! to the root (ACS), and on whether that root complex is known to forward peer-to-peer traffic
+//! (`docs/semantics.md` 4.2).
 //!
 //! ```text
 //!                 CPU, host bridge 0000:00                      0000:80
@@ -18,13 +18,13 @@
 //! ```
 //!
 //! * [`PciTree`] is the tree: read from `/sys` or from a copy of it ([`PciTree::from_sysfs`]), or
-//!   modelled from the `[pci]` section of the configuration ([`PciConfig`]). It does not change.
-//! * [`PciTree::path`] answers for two functions, with the words of a refusal.
-//! * [`P2pdma`] is the bookkeeping on top: providers of memory in a BAR, pools that are handed out
-//!   by pages, and the orchestrator's questions (`distance_many`, `find_many`).
+//!   modelled from the `[pci]` section of the configuration ([`PciConfig`]). It is immutable.
+//! * [`PciTree::path`] gives the path between two functions, with the text of a refusal.
+//! * [`P2pdma`] is the bookkeeping on top: providers of memory in a BAR, pools with allocation by
+//!   pages, and the orchestrator's queries (`distance_many`, `find_many`).
 //!
-//! No device is touched: this crate has neither unsafe code nor I/O, but for reading sysfs. It
-//! knows nothing of dma-buf, RDMA or GPUs.
+//! No device is touched: this crate has no unsafe code, and no I/O except reading sysfs. It does
+//! not depend on dma-buf, RDMA or GPUs.
 //!
 //! ```
 //! use pci::{MapType, PciConfig};

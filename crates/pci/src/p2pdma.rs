@@ -1,4 +1,4 @@
-//! Providers, and the orchestrator's questions (`docs/semantics.md` 4.1, 4.3).
+//! Providers, and the orchestrator's queries (`docs/semantics.md` 4.1, 4.3).
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,12 +8,12 @@ use crate::path::MapType;
 use crate::pool::{P2pmem, Pool};
 use crate::tree::{Bar, BarKind, PciTree};
 
-/// Peer-to-peer DMA on one tree: who provides memory, and who may use it.
+/// Peer-to-peer DMA on one tree: the providers of memory, and the devices that may use it.
 ///
 /// * A *provider* is a device with memory in a BAR. [`init`](Self::init) makes it one;
-///   [`provider`](Self::provider) is the low layer, for a driver that wraps its memory in a dma-buf
-///   itself; [`add_resource`](Self::add_resource) and [`publish`](Self::publish) make a pool of it
-///   for others.
+///   [`provider`](Self::provider) is the lower layer, for a driver that wraps its memory in a
+///   dma-buf itself; [`add_resource`](Self::add_resource) and [`publish`](Self::publish) make it a
+///   pool for others.
 /// * A *client* is a device that uses such memory; it need not register.
 /// * An *orchestrator* brings them together: [`distance_many`](Self::distance_many),
 ///   [`find_many`](Self::find_many), [`alloc`](Self::alloc).
@@ -23,30 +23,30 @@ pub struct P2pdma {
     state: Mutex<BTreeMap<Bdf, Providing>>,
 }
 
-/// Memory in a BAR, as its owner lends it.
+/// Memory in a BAR that its owner provides.
 #[doc(alias = "p2pdma_provider")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Provider {
-    /// Whose memory it is.
+    /// The device that owns the memory.
     pub owner: Bdf,
     /// The BAR.
     pub bar: Bar,
 }
 
-/// What `/sys/bus/pci/devices/BDF/p2pmem/` shows.
+/// The content of `/sys/bus/pci/devices/BDF/p2pmem/`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct P2pmemView {
     /// Bytes in the pool.
     pub size: u64,
-    /// Bytes that nobody has.
+    /// Free bytes in the pool.
     pub available: u64,
-    /// Whether others find it.
+    /// Whether other drivers may use it.
     pub published: bool,
 }
 
-/// Why a device is no provider.
+/// Why a device is not a provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InitError {
@@ -70,10 +70,10 @@ pub enum InitError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AddResourceError {
-    /// The device is no provider and cannot be one.
+    /// The device is not a provider and cannot become one.
     #[error(transparent)]
     Init(#[from] InitError),
-    /// The BAR is no memory, or is not there (EINVAL).
+    /// The BAR is not memory, or does not exist (EINVAL).
     #[error("BAR {bar} of PCI device {bdf} is not memory")]
     NotMemory {
         /// The device.
@@ -81,16 +81,16 @@ pub enum AddResourceError {
         /// The BAR.
         bar: u8,
     },
-    /// The range leaves the BAR (EINVAL).
+    /// The range extends beyond the BAR (EINVAL).
     #[error("{size:#x} bytes at {offset:#x} are not all inside BAR {bar} of PCI device {bdf}")]
     OutOfRange {
         /// The device.
         bdf: Bdf,
         /// The BAR.
         bar: u8,
-        /// Where the range begins.
+        /// The offset of the range.
         offset: u64,
-        /// How long it is; 0 stands for the rest.
+        /// Its length; 0 stands for the rest of the BAR.
         size: u64,
     },
 }
@@ -99,12 +99,12 @@ pub enum AddResourceError {
 struct Providing {
     pool: Option<Arc<Pool>>,
     published: bool,
-    /// What was found out about clients. The tree does not change, so neither does this.
+    /// A cache of results for clients. It stays valid, since the tree is immutable.
     map_types: BTreeMap<Bdf, (u32, MapType)>,
 }
 
 impl P2pdma {
-    /// Nobody provides anything yet.
+    /// Creates it without providers.
     pub fn new(tree: Arc<PciTree>) -> Self {
         Self { tree, state: Mutex::default() }
     }
@@ -129,16 +129,16 @@ impl P2pdma {
         Ok(())
     }
 
-    /// The memory in a BAR, for its owner to lend as it sees fit. `None` for a device that is no
-    /// provider, or a BAR that is no memory.
+    /// The memory in a BAR, which its owner may lend. `None` if the device is not a provider or the
+    /// BAR is not memory.
     #[doc(alias = "pcim_p2pdma_provider")]
     pub fn provider(&self, owner: Bdf, bar: u8) -> Option<Provider> {
         let _ = self.state().get(&owner)?;
         Some(Provider { owner, bar: self.memory_bar(owner, bar)? })
     }
 
-    /// Puts `size` bytes at `offset` of a BAR into the device's pool; 0 stands for the rest of the
-    /// BAR. Makes the device a provider if it is none.
+    /// Adds `size` bytes at `offset` of a BAR to the device's pool; 0 stands for the rest of the
+    /// BAR. Makes the device a provider if it is not one.
     ///
     /// # Errors
     ///
@@ -169,7 +169,7 @@ impl P2pdma {
         Ok(())
     }
 
-    /// Lets others find the device's pool, or hides it. Memory that was handed out stays out.
+    /// Publishes the device's pool to others, or hides it. Allocated memory stays allocated.
     #[doc(alias = "pci_p2pmem_publish")]
     pub fn publish(&self, bdf: Bdf, published: bool) {
         if let Some(providing) = self.state().get_mut(&bdf) {
@@ -183,21 +183,21 @@ impl P2pdma {
         self.state().get(&bdf).is_some_and(|providing| providing.published)
     }
 
-    /// The device leaves: it is no provider any more. Memory that was handed out is its holder's
-    /// until dropped; the owner must have called it back before.
+    /// Removes a provider. Allocated memory belongs to its holder until it is dropped; the owner
+    /// must have revoked it before.
     pub fn remove(&self, bdf: Bdf) {
         self.state().remove(&bdf);
     }
 
-    /// Takes whole pages for `len` bytes out of the device's pool; `None` when there are none.
+    /// Allocates whole pages for `len` bytes from the device's pool; `None` if there is no room.
     #[doc(alias = "pci_alloc_p2pmem")]
     pub fn alloc(&self, bdf: Bdf, len: u64) -> Option<P2pmem> {
         let pool = Arc::clone(self.state().get(&bdf)?.pool.as_ref()?);
         pool.alloc(len)
     }
 
-    /// What sysfs shows of the device; `None` when it is no provider. A provider without a pool has
-    /// zero bytes.
+    /// The sysfs attributes of the device; `None` if it is not a provider. A provider without a
+    /// pool has zero bytes.
     pub fn view(&self, bdf: Bdf) -> Option<P2pmemView> {
         let state = self.state();
         let Providing { pool, published, .. } = state.get(&bdf)?;
@@ -206,15 +206,15 @@ impl P2pdma {
         Some(P2pmemView { size, available, published: *published })
     }
 
-    /// How `client` is to map memory of `provider`. [`MapType::NotSupported`] when the one is no
-    /// provider or the other no PCI device.
+    /// How `client` is to map memory of `provider`. [`MapType::NotSupported`] if `provider` is not
+    /// a provider or `client` is not a PCI device.
     #[doc(alias = "pci_p2pdma_map_type")]
     pub fn map_type(&self, provider: Bdf, client: Bdf) -> MapType {
         self.known(provider, client).map_or(MapType::NotSupported, |(_, map_type)| map_type)
     }
 
     /// The sum of the distances from `provider` to all clients. `None` (the kernel's -1) without
-    /// clients, when one is no PCI device, or when one cannot reach the memory.
+    /// clients, if one is not a PCI device, or if one cannot reach the memory.
     #[doc(alias = "pci_p2pdma_distance_many")]
     pub fn distance_many(&self, provider: Bdf, clients: &[Bdf]) -> Option<u32> {
         let mut sum: Option<u32> = None;
@@ -231,8 +231,8 @@ impl P2pdma {
         sum
     }
 
-    /// The provider with published memory that is nearest to all clients. Among equals `pick`
-    /// decides, given their number; it should be uniform below that.
+    /// The provider with published memory that is nearest to all clients. Among equally near ones
+    /// `pick` chooses: it gets their number and should return a uniform index below it.
     #[doc(alias = "pci_p2pmem_find_many")]
     pub fn find_many(&self, clients: &[Bdf], pick: impl FnOnce(usize) -> usize) -> Option<Bdf> {
         let published: Vec<_> = {
@@ -280,12 +280,12 @@ impl P2pdma {
 }
 
 impl Provider {
-    /// What to add to a CPU address in the BAR to get the one on the bus.
+    /// The difference between the bus address and the CPU address of the BAR.
     pub fn bus_offset(&self) -> i64 {
         self.bar.bus_offset
     }
 
-    /// Where devices find what the CPU finds at `addr`.
+    /// The bus address of CPU address `addr`.
     pub fn bus_addr(&self, addr: u64) -> u64 {
         addr.wrapping_add_signed(self.bar.bus_offset)
     }

@@ -1,4 +1,4 @@
-//! The way from one function to another: how long, and of which kind.
+//! Paths between functions: the distance and the map type.
 
 use std::fmt;
 
@@ -8,58 +8,61 @@ use crate::tree::{Function, Ids, PciTree, RootBus};
 /// How a client reaches a provider's memory.
 #[doc(alias = "pci_p2pdma_map_type")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[expect(clippy::exhaustive_enums, reason = "the kernel's, less UNKNOWN, which nobody is told")]
+#[expect(
+    clippy::exhaustive_enums,
+    reason = "the kernel's, except UNKNOWN, which is never returned"
+)]
 pub enum MapType {
-    /// It is no memory of a device.
+    /// The memory does not belong to a device.
     None,
-    /// It does not.
+    /// The client cannot reach it.
     NotSupported,
-    /// Straight through switches, by its address on the bus. No IOMMU takes part.
+    /// Directly through switches, by its bus address, without an IOMMU.
     BusAddr,
-    /// Up to the host bridge and down again, by whatever address the IOMMU gives.
+    /// Up to the host bridge and down again, by the address that the IOMMU assigns.
     ThruHostBridge,
 }
 
-/// The way from one function to another.
+/// The path from one function to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Path {
-    /// Whose memory it is.
+    /// The device that has the memory.
     pub provider: Bdf,
-    /// Who wants it.
+    /// The device that accesses it.
     pub client: Bdf,
-    /// Steps from the provider up to where the two meet, plus those of the client: 0 the same
-    /// function, 2 two functions behind one port, 4 two ports of one switch. The length of both
-    /// chains where they do not meet.
+    /// Steps from the provider up to the common bridge, plus those from the client: 0 for the same
+    /// function, 2 for two functions behind one port, 4 for two ports of one switch. Without a
+    /// common bridge, the length of both chains.
     pub distance: u32,
-    /// What can be done with it.
+    /// How the memory is to be mapped.
     pub map_type: MapType,
-    /// Where it leads.
+    /// The route of the traffic.
     pub route: Route,
 }
 
-/// Where a path leads.
+/// The route of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Route {
-    /// Nowhere: an address at which there is no PCI function.
+    /// No route: there is no PCI function at one of the addresses.
     NotPci,
-    /// Both are one function.
+    /// Both are the same function.
     Same,
     /// Up to this bridge and down again.
     Across(Bdf),
     /// Through the CPU, because the two have no bridge in common.
     Root {
-        /// The provider's host bridge, and its identity if it has one.
+        /// The provider's host bridge, and its IDs if it has any.
         provider: (RootBus, Option<Ids>),
         /// The client's.
         client: (RootBus, Option<Ids>),
     },
-    /// Through the CPU, because bridges on the way send everything there.
+    /// Through the CPU, because bridges on the path redirect everything there.
     Redirected {
-        /// Those bridges: on the provider's side up to where the two meet, then on the client's.
+        /// Those bridges: on the provider's side up to the common bridge, then on the client's.
         by: Vec<Bdf>,
-        /// The host bridge, and its identity if it has one.
+        /// The host bridge, and its IDs if it has any.
         root: (RootBus, Option<Ids>),
     },
 }
@@ -109,7 +112,7 @@ impl Path {
     }
 }
 
-/// Where two chains meet first: the steps along each.
+/// The first common bridge of two chains: the steps along each.
 fn meeting(up: &[&Function], down: &[&Function]) -> Option<(usize, usize)> {
     up.iter().enumerate().find_map(|(a, above)| {
         let b = down.iter().position(|other| other.bdf == above.bdf)?;
@@ -121,13 +124,16 @@ fn length(steps: usize) -> u32 {
     u32::try_from(steps).unwrap_or(u32::MAX)
 }
 
-/// The words for a path: for a log when it is possible, for a refusal when it is not.
+/// The text of a path: for the log if it is possible, for a refusal if not.
 impl fmt::Display for Path {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (provider, client) = (self.provider, self.client);
         match &self.route {
             Route::NotPci => {
-                return write!(f, "{client} cannot reach {provider}: one of them is no PCI device");
+                return write!(
+                    f,
+                    "{client} cannot reach {provider}: one of them is not a PCI device"
+                );
             }
             Route::Same => return write!(f, "{client} reaches its own memory"),
             Route::Across(bridge) => {

@@ -1,9 +1,9 @@
-//! Memory of a provider that is handed out by pages.
+//! A provider's memory, allocated by pages.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The page of the pool.
+/// The page size of the pool.
 pub(crate) const PAGE: u64 = 4096;
 
 /// Pages of a device's memory. Dropping it gives them back.
@@ -20,14 +20,14 @@ pub struct P2pmem {
     bus: u64,
 }
 
-/// One stretch for a device to transfer.
+/// One range for a device to transfer.
 #[doc(alias = "scatterlist")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "an address and a length")]
 pub struct SglEntry {
-    /// On the bus.
+    /// The bus address.
     pub addr: u64,
-    /// In bytes.
+    /// The length in bytes.
     pub len: u64,
 }
 
@@ -42,28 +42,28 @@ struct Chunk {
     addr: u64,
     bus: u64,
     size: u64,
-    /// Offset and length of what is free; neighbours are joined.
+    /// Offset and length of free ranges; adjacent ones are merged.
     free: BTreeMap<u64, u64>,
 }
 
 impl P2pmem {
-    /// Where the CPU finds it.
+    /// The CPU address.
     pub fn addr(&self) -> u64 {
         self.addr
     }
 
-    /// Where devices find it, on the bus.
+    /// The bus address, for devices.
     #[doc(alias = "pci_p2pmem_virt_to_bus")]
     pub fn bus_addr(&self) -> u64 {
         self.bus
     }
 
-    /// Length in bytes, as asked for.
+    /// The requested length in bytes.
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Never: there is at least one byte.
+    /// Always false: there is at least one byte.
     pub fn is_empty(&self) -> bool {
         false
     }
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_given_out_by_pages_and_comes_back_joined() {
+    fn pages_are_allocated_and_merge_when_freed() {
         let pool = Arc::new(Pool::default());
         pool.add(0x10_0000, 0x90_0000, 3 * PAGE + 5);
         assert_eq!((pool.size(), pool.available()), (3 * PAGE, 3 * PAGE));

@@ -1,4 +1,4 @@
-//! The tree as `/sys` shows it.
+//! The tree from `/sys`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,31 +14,31 @@ pub enum SysfsError {
     /// A file could not be read.
     #[error("{}: {error}", path.display())]
     Io {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error.
         error: std::io::Error,
     },
-    /// A file does not say what it should.
+    /// A file has unexpected content.
     #[error("{} does not hold {expected}", path.display())]
     Malformed {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// What it should hold.
+        /// The expected content.
         expected: &'static str,
     },
-    /// What was read is no tree.
+    /// The functions do not form a tree.
     #[error(transparent)]
     Tree(#[from] TreeError),
 }
 
 impl PciTree {
-    /// Reads `root/bus/pci/devices`, where `root` is what sysfs is mounted on, or a copy of it.
+    /// Reads `root/bus/pci/devices`, where `root` is the mount point of sysfs, or a copy of it.
     ///
-    /// Only root may read configuration space beyond its first 64 bytes, and ACS lies beyond. Where
-    /// it cannot be seen, a bridge is taken to redirect if it is in an IOMMU group, since Linux
-    /// switches ACS on when it has an IOMMU: a wrong guess costs speed, the other would claim a
-    /// path that does not exist.
+    /// Only root may read configuration space beyond its first 64 bytes, and ACS lies beyond.
+    /// Without that permission, a bridge in an IOMMU group is assumed to redirect, since Linux
+    /// enables ACS when there is an IOMMU. If that is wrong it costs speed; the opposite error
+    /// would claim a path that does not exist.
     ///
     /// # Errors
     ///
@@ -79,7 +79,7 @@ fn read_function(place: &Path) -> Result<Function, SysfsError> {
     let root = names.iter().rev().find_map(|name| root_bus(name));
     let root = root.ok_or_else(|| malformed("..", "a host bridge's name, pciDDDD:BB"))?;
     let class = hex("class")? >> 8;
-    // A file of 64 bytes, or none at all, is as good as one that we may not read.
+    // A file of 64 bytes, or a missing one, is treated like one without read permission.
     let config = fs::read(place.join("config")).unwrap_or_default();
     let kind = match (port_type(&config), class) {
         (Some(4), _) => FunctionKind::RootPort,
@@ -110,8 +110,8 @@ fn root_bus(name: &str) -> Option<RootBus> {
     Some(RootBus { domain, bus: u8::from_str_radix(bus, 16).ok()? })
 }
 
-/// The first six lines of `resource` are the BARs; a BAR that is not used is all zeros. Addresses
-/// on the bus are not told, so they are taken to be the CPU's, as on all PCs.
+/// The first six lines of `resource` are the BARs; an unused BAR is all zeros. The file has no bus
+/// addresses, so they are assumed to equal the CPU's, as on all PCs.
 fn bars(text: &str) -> Option<Vec<Bar>> {
     const IORESOURCE_IO: u64 = 0x100;
     const IORESOURCE_MEM: u64 = 0x200;
@@ -135,11 +135,12 @@ fn bars(text: &str) -> Option<Vec<Bar>> {
     Some(bars)
 }
 
-/// Which kind of port the PCI Express capability says this is.
+/// The port type in the PCI Express capability.
 fn port_type(config: &[u8]) -> Option<u8> {
     const CAP_EXPRESS: u8 = 0x10;
     let mut at = usize::from(*config.get(0x34)?);
-    // Each capability is at least four bytes long, so 48 is all that fit; a circle is left.
+    // Each capability is at least four bytes long, so at most 48 fit; the limit ends a loop in the
+    // list.
     for _ in 0..48 {
         if at < 0x40 {
             return None;
@@ -152,7 +153,7 @@ fn port_type(config: &[u8]) -> Option<u8> {
     None
 }
 
-/// What the ACS control register holds.
+/// The ACS control register.
 fn acs_control(config: &[u8]) -> Option<Acs> {
     const EXT_CAP_ACS: u32 = 0x0d;
     let word = |at: usize| Some(u32::from_le_bytes(config.get(at..at + 4)?.try_into().ok()?));

@@ -7,8 +7,7 @@ use crate::Bdf;
 use crate::host_bridge::Cpu;
 
 bitflags::bitflags! {
-    /// Access Control Services that a function has switched on, as its ACS control register shows
-    /// them.
+    /// Access Control Services that a function has enabled, as in its ACS control register.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Acs: u16 {
         /// Source validation.
@@ -17,7 +16,7 @@ bitflags::bitflags! {
         const TB = 0x02;
         /// Request redirect: peer-to-peer requests go up to the root.
         const RR = 0x04;
-        /// Completion redirect: their answers do.
+        /// Completion redirect: their completions do.
         const CR = 0x08;
         /// Upstream forwarding.
         const UF = 0x10;
@@ -29,10 +28,10 @@ bitflags::bitflags! {
 }
 
 impl Acs {
-    /// What takes peer-to-peer traffic off the direct path.
+    /// The services that take peer-to-peer traffic off the direct path.
     pub const REDIRECT: Self = Self::RR.union(Self::CR).union(Self::EC);
 
-    /// Whether peer-to-peer traffic is sent up instead of across.
+    /// Whether peer-to-peer traffic is redirected upstream.
     #[doc(alias = "pci_bridge_has_acs_redir")]
     pub const fn redirects(self) -> bool {
         self.intersects(Self::REDIRECT)
@@ -43,13 +42,13 @@ impl Acs {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "an identity has two numbers")]
 pub struct Ids {
-    /// Who made it.
+    /// The vendor ID.
     pub vendor: u16,
-    /// What it is.
+    /// The device ID.
     pub device: u16,
 }
 
-/// The bus directly below a host bridge. It stands for that host bridge.
+/// The bus directly below a host bridge, which identifies that host bridge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[expect(clippy::exhaustive_structs, reason = "a bus number in a domain")]
 pub struct RootBus {
@@ -59,7 +58,7 @@ pub struct RootBus {
     pub bus: u8,
 }
 
-/// What a function is.
+/// The kind of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FunctionKind {
@@ -77,7 +76,7 @@ pub enum FunctionKind {
     Endpoint,
 }
 
-/// What a base address register leads to.
+/// The kind of a base address register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "PCI has these")]
 pub enum BarKind {
@@ -95,13 +94,13 @@ pub enum BarKind {
 pub struct Bar {
     /// Its number, 0 to 5.
     pub index: u8,
-    /// Where the CPU finds it.
+    /// The CPU address.
     pub addr: u64,
-    /// How long it is, in bytes.
+    /// Its size in bytes.
     pub size: u64,
-    /// What to add to a CPU address to get the address on the bus.
+    /// The difference between the bus address and the CPU address.
     pub bus_offset: i64,
-    /// What it leads to.
+    /// Its kind.
     pub kind: BarKind,
 }
 
@@ -111,7 +110,7 @@ pub struct Bar {
 pub struct Function {
     /// Its address.
     pub bdf: Bdf,
-    /// What it is.
+    /// Its kind.
     pub kind: FunctionKind,
     /// The bridge above it; none on a root bus.
     pub upstream: Option<Bdf>,
@@ -119,13 +118,13 @@ pub struct Function {
     pub root: RootBus,
     /// Vendor and device.
     pub ids: Ids,
-    /// Its access control.
+    /// Its Access Control Services.
     pub acs: Acs,
     /// Its memory.
     pub bars: Vec<Bar>,
 }
 
-/// All functions of a machine, and the names by which a configuration calls some of them.
+/// All functions of a machine, and the names that a configuration gives to some of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PciTree {
     cpu: Cpu,
@@ -133,7 +132,7 @@ pub struct PciTree {
     names: BTreeMap<String, Bdf>,
 }
 
-/// A tree that cannot be.
+/// Why functions do not form a tree.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TreeError {
@@ -151,7 +150,7 @@ pub enum TreeError {
         /// What it names.
         upstream: Bdf,
     },
-    /// The function above is no bridge.
+    /// The function above is not a bridge.
     #[error("PCI function {bdf} lies below {upstream}, which is no bridge")]
     NotABridge {
         /// The function.
@@ -159,12 +158,12 @@ pub enum TreeError {
         /// What it names.
         upstream: Bdf,
     },
-    /// Following the bridges upwards does not end, or ends at another host bridge.
+    /// The chain of bridges upwards has a loop, or ends at another host bridge.
     #[error("the bridges above PCI function {bdf} do not lead to its root bus {root}")]
     NoRoot {
         /// The function.
         bdf: Bdf,
-        /// Where it should lead.
+        /// The expected host bridge.
         root: RootBus,
     },
     /// A name for a function that does not exist.
@@ -197,7 +196,7 @@ impl PciTree {
         Ok(tree)
     }
 
-    /// Gives a function a name, by which a GPU or NIC of the configuration finds itself.
+    /// Names a function, for the GPU or NIC of that name in the configuration.
     ///
     /// # Errors
     ///
@@ -235,8 +234,8 @@ impl PciTree {
         self.cpu
     }
 
-    /// The function and the bridges above it, up to the root port. Empty for an address where
-    /// nothing is.
+    /// The function and the bridges above it, up to the root port. Empty for an address without a
+    /// function.
     #[doc(alias = "pci_upstream_bridge")]
     pub fn chain(&self, bdf: Bdf) -> impl Iterator<Item = &Function> {
         let up = |function: &&Function| self.function(function.upstream?);
@@ -254,7 +253,7 @@ impl PciTree {
                 Some(_) => {}
             }
         }
-        // A chain longer than there are functions goes in a circle.
+        // A chain that is longer than the number of functions has a loop.
         let chain = self.chain(bdf).take(self.functions.len() + 1);
         let (count, same) =
             chain.fold((0, true), |(n, same), above| (n + 1, same && above.root == root));

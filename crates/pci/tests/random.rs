@@ -1,11 +1,11 @@
-//! What holds on any tree, by `docs/semantics.md` 4.2.
+//! Properties of any tree, by `docs/semantics.md` 4.2.
 
 use std::collections::BTreeSet;
 
 use pci::{Acs, Bdf, Cpu, Function, FunctionKind, Ids, MapType, PciTree, RootBus};
 use proptest::prelude::*;
 
-/// Grows a tree: each step hangs a function below some earlier bridge, or on one of three root
+/// Grows a tree: each step adds a function below some earlier bridge, or on one of three root
 /// buses.
 fn tree(steps: Vec<(usize, bool, bool, u8)>, cpu: Cpu) -> PciTree {
     const IDS: [u16; 3] = [0x2020, 0x3c00, 0xffff];
@@ -39,7 +39,7 @@ fn trees() -> impl Strategy<Value = PciTree> {
 
 proptest! {
     #[test]
-    fn both_directions_are_one_path(tree in trees(), a: prop::sample::Index, b: prop::sample::Index) {
+    fn both_directions_have_the_same_path(tree in trees(), a: prop::sample::Index, b: prop::sample::Index) {
         let all: Vec<_> = tree.functions().map(|f| f.bdf).collect();
         let (a, b) = (*a.get(&all), *b.get(&all));
         let (there, back) = (tree.path(a, b), tree.path(b, a));

@@ -7,7 +7,7 @@ use pci::{
     Ids, InitError, MapType, P2pdma, PciConfig, PciTree, RootBus, Route,
 };
 
-/// A machine with something of everything: two host bridges, two switches, two functions of one
+/// A machine with all kinds of topology: two host bridges, two switches, two functions of one
 /// device.
 const MACHINE: &str = r#"
     [[host_bridge]]
@@ -49,7 +49,7 @@ const MACHINE: &str = r#"
     bars = ["1M"]
 "#;
 
-/// On the list; on the list for traffic below itself only; not on it.
+/// On the list; on the list only for traffic below the same bridge; not on it.
 const LISTED: &str = "8086:2030";
 const ITSELF: &str = "8086:3c00";
 const UNKNOWN: &str = "1022:1480";
@@ -76,7 +76,7 @@ fn named(tree: &PciTree, name: &str) -> Bdf {
 }
 
 #[test]
-fn distance_counts_steps_to_where_two_devices_meet() {
+fn the_distance_is_the_number_of_steps_over_the_common_bridge() {
     let tree = plain();
     let table = [
         ("gpu0", "gpu0", 0, MapType::BusAddr),
@@ -98,7 +98,7 @@ fn distance_counts_steps_to_where_two_devices_meet() {
 }
 
 #[test]
-fn a_redirecting_bridge_sends_traffic_to_the_root_whichever_side_it_is_on() {
+fn a_redirecting_bridge_on_either_side_sends_traffic_to_the_root() {
     for (bits, redirects) in [
         (r#"["RR"]"#, true),
         (r#"["CR"]"#, true),
@@ -118,7 +118,7 @@ fn a_redirecting_bridge_sends_traffic_to_the_root_whichever_side_it_is_on() {
 }
 
 #[test]
-fn the_bridge_where_two_devices_meet_counts_once_and_a_function_reaches_itself() {
+fn the_common_bridge_counts_once_and_a_function_reaches_itself() {
     let tree = machine(UNKNOWN, LISTED, r#"["RR"]"#, "[]").build(&[]).expect("sound");
     // Two functions behind one port meet at that port, which redirects.
     let path = path(&tree, "gpu0", "gpu0.1");
@@ -129,7 +129,7 @@ fn the_bridge_where_two_devices_meet_counts_once_and_a_function_reaches_itself()
 }
 
 #[test]
-fn the_host_bridge_decides_what_goes_through_it() {
+fn traffic_through_a_host_bridge_depends_on_the_allowlist() {
     let table = [
         (LISTED, LISTED, true, true),
         (ITSELF, LISTED, true, false),
@@ -162,13 +162,13 @@ fn amd_permits_all_from_zen_on() {
 }
 
 #[test]
-fn a_host_bridge_is_known_by_function_zero_or_by_a_root_port_that_comes_first() {
+fn a_host_bridge_is_identified_by_function_zero_or_by_a_first_root_port() {
     let text = "[[host_bridge]]\nname = \"r\"\n[[device]]\nname = \"a\"\n[[device]]\nname = \"b\"";
     let tree = toml::from_str::<PciConfig>(text).unwrap().build(&[]).unwrap();
     let root = tree.functions().next().expect("not empty").root;
     let ids = tree.host_bridge_ids(root).expect("its first root port speaks for it");
     assert_eq!(ids.to_string(), "1b36:000c");
-    // Which is on no list.
+    // That port is not on the list.
     let refusal = path(&tree, "a", "b");
     assert!(!refusal.is_possible());
     assert_eq!(
@@ -179,7 +179,7 @@ fn a_host_bridge_is_known_by_function_zero_or_by_a_root_port_that_comes_first() 
 }
 
 #[test]
-fn a_refusal_names_the_bridges_and_the_cure() {
+fn a_refusal_names_the_bridges_and_the_remedy() {
     let tree = machine(UNKNOWN, LISTED, r#"["RR", "CR"]"#, "[]").build(&[]).expect("sound");
     let words = path(&tree, "gpu0", "nic0").to_string();
     for port in ["gpu0", "nic0"] {
@@ -192,7 +192,7 @@ fn a_refusal_names_the_bridges_and_the_cure() {
 }
 
 #[test]
-fn the_default_machine_lets_everybody_reach_everybody() {
+fn in_the_default_machine_all_devices_reach_each_other() {
     let tree = PciConfig::default().build(&["peerdma0", "gpu0", "gpu1"]).expect("sound");
     for (a, b) in [("peerdma0", "gpu0"), ("gpu1", "gpu0"), ("peerdma0", "gpu1")] {
         assert_eq!((path(&tree, a, b).distance, path(&tree, a, b).map_type), (4, MapType::BusAddr));
@@ -200,7 +200,7 @@ fn the_default_machine_lets_everybody_reach_everybody() {
 }
 
 #[test]
-fn sections_that_describe_no_machine_are_refused_in_words() {
+fn invalid_sections_are_refused_in_words() {
     let error = |text: &str| {
         toml::from_str::<PciConfig>(text).expect("it parses").build(&[]).unwrap_err().to_string()
     };
@@ -232,7 +232,7 @@ fn distance_many_is_a_sum_or_a_refusal() {
 }
 
 #[test]
-fn find_many_takes_the_nearest_published_and_lets_chance_choose_among_equals() {
+fn find_many_takes_the_nearest_published_provider_and_picks_among_equals() {
     let config = "[[switch]]\nname = \"s\"\n[[switch]]\nname = \"t\"\n[[host_bridge]]\nname = \"r\"\nid = \"8086:2020\"\n\
                   [[device]]\nname = \"client\"\n[[device]]\nname = \"a\"\nbars = [4096]\n\
                   [[device]]\nname = \"b\"\nbars = [4096]\n[[device]]\nname = \"c\"\nunder = \"t\"\nbars = [4096]";
@@ -300,9 +300,9 @@ fn providers_and_pools() {
     assert!(p2p.alloc(far, 1).is_none() && p2p.provider(far, 0).is_none());
 }
 
-/// As on architectures whose CPU does not reach BARs.
+/// As on architectures whose CPU cannot access BARs.
 #[test]
-fn a_device_whose_memory_cannot_be_mapped_lends_none() {
+fn a_device_whose_memory_cannot_be_mapped_is_not_a_provider() {
     let bdf = Bdf::new(0, 1, 0, 0);
     let kind = BarKind::Unmappable;
     let device = Function {

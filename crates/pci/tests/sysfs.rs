@@ -104,11 +104,11 @@ fn ports_acs_and_bars_are_read() {
     config.devices[0].bdf = Some("0000:09:00.0".to_owned());
     assert!(config.build(&[]).unwrap_err().to_string().contains("0000:09:00.0"));
     config.devices[0].bdf = None;
-    assert!(config.build(&[]).unwrap_err().to_string().contains("says its bdf"));
+    assert!(config.build(&[]).unwrap_err().to_string().contains("has a bdf"));
 }
 
 #[test]
-fn what_only_root_may_see_is_guessed_to_be_closed_when_there_is_an_iommu() {
+fn without_permission_acs_is_assumed_to_redirect_if_there_is_an_iommu() {
     let sys = FakeSys::new("hidden");
     let root = "pci0000:00/0000:00:1c.0";
     let dir = sys.add(root, ("0x8086", "0xa110"), BRIDGE, Some(vec![0; 64]));
@@ -131,7 +131,7 @@ fn what_only_root_may_see_is_guessed_to_be_closed_when_there_is_an_iommu() {
 }
 
 #[test]
-fn what_is_no_tree_is_refused_with_the_file() {
+fn a_malformed_tree_is_refused_with_the_name_of_the_file() {
     let sys = FakeSys::new("broken");
     let dir = sys.add("pci0000:00/0000:00:00.0", ("0x8086", "0x1"), "0x060000", None);
     fs::write(dir.join("class"), "xyz").expect("writable");
@@ -141,7 +141,7 @@ fn what_is_no_tree_is_refused_with_the_file() {
     assert!(error.contains("/nonexistent/bus/pci/devices"), "{error}");
 }
 
-/// Whatever this machine has, it is a tree, or has no PCI at all.
+/// The PCI functions of this machine form a tree, or it has no PCI.
 #[test]
 fn this_machine_is_a_tree() {
     let root = Path::new("/sys");

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
-/// Before the data of a datagram between queue pairs: who sent it (`struct ds_header`).
+/// The header before the data of a datagram between queue pairs: its sender (`struct ds_header`).
 #[doc(alias = "ds_header")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
@@ -14,15 +14,15 @@ const V4_HEADER: usize = 8;
 const V6_HEADER: usize = 24;
 
 impl Header {
-    /// Bytes of the longest.
+    /// The size of the longest form, in bytes.
     pub const MAX: usize = V6_HEADER;
 
-    /// Bytes of it.
+    /// Its size in bytes.
     pub const fn size(&self) -> usize {
         if self.source.is_ipv4() { V4_HEADER } else { V6_HEADER }
     }
 
-    /// As it is sent; [`size`](Self::size) bytes count.
+    /// Encodes it; only the first [`size`](Self::size) bytes are sent.
     pub fn to_bytes(&self) -> [u8; Self::MAX] {
         let mut bytes = [0; Self::MAX];
         bytes[1] = self.size() as u8;
@@ -41,7 +41,7 @@ impl Header {
         bytes
     }
 
-    /// From the beginning of a datagram; nothing if it is none.
+    /// Decodes it from the beginning of a datagram; `None` if the datagram has no such header.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let short = bytes.first_chunk::<V4_HEADER>()?;
         let port = u16::from_be_bytes([short[2], short[3]]);
@@ -60,12 +60,12 @@ impl Header {
     }
 }
 
-/// Before the data of a datagram over UDP: which queue pair the sender has
-/// (`struct ds_udp_header`).
+/// The header before the data of a datagram over UDP: the sender's queue pair (`struct
+/// ds_udp_header`).
 #[doc(alias = "ds_udp_header")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ask {
-    /// Whether data follows. It is answered with an [`Ask`] without.
+    /// Whether data follows. The answer is an [`Ask`] without data.
     pub has_data: bool,
     /// The number of the sender's queue pair.
     pub qpn: u32,
@@ -82,15 +82,15 @@ const V4_ASK: usize = 16;
 const V6_ASK: usize = 28;
 
 impl Ask {
-    /// Bytes of the longest.
+    /// The size of the longest form, in bytes.
     pub const MAX: usize = V6_ASK;
 
-    /// Bytes of it.
+    /// Its size in bytes.
     pub const fn size(&self) -> usize {
         if self.addr.is_ipv4() { V4_ASK } else { V6_ASK }
     }
 
-    /// As it is sent; [`size`](Self::size) bytes count.
+    /// Encodes it; only the first [`size`](Self::size) bytes are sent.
     pub fn to_bytes(&self) -> [u8; Self::MAX] {
         let mut bytes = [0; Self::MAX];
         bytes[..4].copy_from_slice(&TAG.to_be_bytes());
@@ -110,7 +110,7 @@ impl Ask {
         bytes
     }
 
-    /// From the beginning of a UDP datagram; nothing if it is none.
+    /// Decodes it from the beginning of a UDP datagram; `None` if the datagram has no such header.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let short = bytes.first_chunk::<V4_ASK>()?;
         if short[..4] != TAG.to_be_bytes() {
@@ -125,7 +125,7 @@ impl Ask {
             }
             _ => return None,
         };
-        // Whatever is not data is treated as an answer, as by the original.
+        // Anything that is not data is treated as an answer, as in rdma-core.
         let has_data = short[5] == OP_DATA;
         Some(Self { has_data, qpn: u32::from_be_bytes(word(8)) & 0xff_ffff, addr })
     }
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn headers_are_those_of_the_protocol() {
+    fn headers_have_the_bytes_of_the_protocol() {
         let header = Header { source: "10.1.2.3:258".parse().unwrap() };
         assert_eq!(header.to_bytes()[..8], [4, 8, 1, 2, 10, 1, 2, 3]);
         for source in ["10.1.2.3:258", "[fd00::1]:7174"] {
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn asking_is_that_of_the_protocol() {
+    fn an_ask_has_the_bytes_of_the_protocol() {
         let ask = Ask { has_data: true, qpn: 0x01_0203, addr: "10.1.2.3".parse().unwrap() };
         let bytes = [0x55, 0x55, 0x55, 0x55, 4, 0, 16, 0, 0, 1, 2, 3, 10, 1, 2, 3];
         assert_eq!(ask.to_bytes()[..16], bytes);

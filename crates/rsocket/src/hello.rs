@@ -1,4 +1,4 @@
-//! What the sides tell each other when they connect.
+//! The private data that both sides exchange when they connect.
 
 use crate::sge::{Order, Sge};
 use crate::sizes::{scale, unscale};
@@ -7,42 +7,42 @@ use crate::sizes::{scale, unscale};
 #[doc(alias = "rs_conn_data")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// Byte order of the one who says it, seen from here.
+    /// Byte order of the sender, relative to ours.
     pub order: Order,
-    /// Messages that it can take.
+    /// Messages that the sender can receive.
     pub credits: u16,
-    /// Mappings that it has room for; nothing if it knows none.
+    /// Mappings that the sender has room for; `None` if it does not support them.
     pub mappings: Option<u32>,
-    /// Its target list; the length is in entries. Its table of mappings follows in memory.
+    /// The sender's target list; the length is in entries. Its table of mappings follows in memory.
     pub target_list: Sge,
-    /// The first stretch of its receive buffer.
+    /// The first range of the sender's receive buffer.
     pub data: Sge,
 }
 
-/// Private data that is no [`Hello`].
+/// Why private data is not a [`Hello`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unreadable {
     /// Too short.
     #[error("{0} bytes of private data, where rsockets have {size}", size = Hello::SIZE)]
     Short(usize),
-    /// Another protocol.
+    /// Another version of the protocol.
     #[error("version {0} of the protocol, where 1 is known")]
     Version(u8),
-    /// A list in which nothing can be written.
+    /// A target list without entries.
     #[error("a target list without entries")]
     NoTargets,
 }
 
 const VERSION: u8 = 1;
-/// Of hosts whose own order is that of the network.
+/// Set by hosts of big-endian byte order.
 const FLAG_NET: u8 = 1;
 const FLAG_IOMAP: u8 = 1 << 1;
 
 impl Hello {
-    /// Bytes of it.
+    /// Its size in bytes.
     pub const SIZE: usize = 40;
 
-    /// As private data of ours.
+    /// Encodes it as private data.
     pub fn to_bytes(self) -> [u8; Self::SIZE] {
         let mut bytes = [0; Self::SIZE];
         let is_net = cfg!(target_endian = "big") == (self.order == Order::Same);
@@ -59,7 +59,7 @@ impl Hello {
         bytes
     }
 
-    /// From private data of a peer, which may be longer.
+    /// Decodes the private data of a peer, which may be longer.
     ///
     /// # Errors
     ///
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_what_the_original_sends() {
+    fn it_has_the_bytes_of_rdma_core() {
         let bytes = hello().to_bytes();
         #[cfg(target_endian = "little")]
         assert_eq!(bytes[..8], [1, 2, 1, 128, 0, 0, 0, 5]);
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_none_is_refused() {
+    fn other_private_data_is_refused() {
         let good = hello().to_bytes();
         assert_eq!(Hello::from_bytes(&good[..39]), Err(Unreadable::Short(39)));
         let mut bad = good;

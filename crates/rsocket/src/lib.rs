@@ -1,40 +1,41 @@
 //! rsockets (`rsocket(7)`): sockets over RDMA, as state machines without input or output.
 //!
-//! The protocol is that of rdma-core's `librdmacm/docs/rsocket`, so that a peer with the original
-//! understands us. This crate knows its messages and its accounts; whoever owns a [`Stream`] has
-//! the queue pair, the memory and the waiting.
+//! The protocol is that of rdma-core's `librdmacm/docs/rsocket`, so it interoperates with
+//! rdma-core. This crate has the messages and the flow control; the owner of a [`Stream`] has the
+//! queue pair, the memory and the waiting.
 //!
 //! **Streams.** Each side exposes a receive buffer in two halves, and a *target list* of two
-//! entries, into which the peer writes which half it may fill next. Data is written there by RDMA
-//! WRITE, and 32 bits of immediate data say how much came ([`Message`]). Two things are counted:
+//! entries. The peer writes into that list which half of its own buffer may be filled next. Data
+//! goes there by RDMA WRITE, and 32 bits of immediate data tell how many bytes came ([`Message`]).
+//! Two things are counted:
 //!
 //! ```text
-//!   bytes      a sender has as many as the entries of its target list say; a receiver offers the next half
+//!   bytes      a sender may write as many as the entries of its target list allow; a receiver offers the next half
 //!              when the program has read half a buffer
-//!   credits    immediate data takes a receive request of the peer: of those a sender has as many as
-//!              the last credit message said; a few more are left for control messages, for which RNR NAKs do the rest
+//!   credits    immediate data consumes a receive request of the peer: a sender may use as many as
+//!              the last credit message allowed; a few more are left for control messages, which may also get RNR NAKs
 //! ```
 //!
-//! | who | calls | gets |
+//! | step | calls | gets |
 //! |---|---|---|
 //! | connecting | [`Stream::hello`], [`Stream::meet`] | 40 bytes of private data ([`Hello`]) |
-//! | sending | [`Stream::may_send`], [`Stream::send`] | a [`Write`]: what to post, and what then is left of the target |
+//! | sending | [`Stream::may_send`], [`Stream::send`] | a [`Write`] to post, and the rest of the target |
 //! | any completion | [`Stream::received`], [`Stream::sent`] | |
 //! | after it | [`Stream::credit`] | the credit message that is due |
-//! | receiving | [`Stream::data`], [`Stream::consume`] | where in the receive buffer the data is |
-//! | ending | [`Stream::shutdown`] | the control message that says so |
+//! | receiving | [`Stream::data`], [`Stream::consume`] | the place of the data in the receive buffer |
+//! | ending | [`Stream::shutdown`] | the control message to send |
 //!
-//! **Mapped memory** (`riomap(3)`): the peer has a table of mappings, too, into which this side
-//! writes where its memory is ([`Mapping`]), so that the peer can write there with no copy at
+//! **Mapped memory** (`riomap(3)`): the peer also has a table of mappings. This side writes the
+//! addresses of its memory there ([`Mapping`]), so that the peer can write to it without a copy on
 //! either side.
 //!
 //! **Datagrams** travel over queue pairs of type UD, with a header that carries the sender's UDP
-//! address ([`datagram::Header`]). Which queue pair belongs to a UDP address is asked over UDP
+//! address ([`datagram::Header`]). The queue pair of a UDP address is looked up over UDP
 //! ([`datagram::Ask`]).
 //!
 //! **A peer is not trusted.** It may claim to have written more than it was offered, or send more
-//! messages than it has credits: that ends the connection ([`Violation`]). What it says about its
-//! own memory harms only itself.
+//! messages than it has credits for: that ends the connection ([`Violation`]). False statements
+//! about its own memory harm only the peer itself.
 #![forbid(unsafe_code)]
 
 pub mod datagram;

@@ -1,4 +1,4 @@
-//! The 32 bits of immediate data, and what a request was for.
+//! Messages in 32 bits of immediate data, and the purpose of a send request.
 
 /// Bits of the operand.
 const OPERAND: u32 = (1 << 29) - 1;
@@ -9,39 +9,39 @@ const SGL: u32 = 4;
 const IOMAP: u32 = 6;
 const CTRL: u32 = 7;
 
-/// What a peer says. The upper three bits are the kind, the others its operand.
+/// A message of a peer. The upper three bits are the opcode, the others its operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// So many bytes were written where the target list said.
+    /// So many bytes were written at the address from the target list.
     #[doc(alias = "RS_OP_DATA")]
     Data(u32),
     /// The number of the message up to which the peer may send. An entry of the target list may
-    /// have been written, too.
+    /// have been written with it.
     #[doc(alias = "RS_OP_SGL")]
     Credit(u16),
     /// This entry of the table of mappings was written.
     #[doc(alias = "RS_OP_IOMAP_SGL")]
     Mapped(u32),
-    /// About the connection.
+    /// A message about the connection.
     #[doc(alias = "RS_OP_CTRL")]
     Control(Control),
-    /// A kind that is kept for later.
+    /// A reserved opcode.
     Reserved(u32),
 }
 
-/// What a control message says.
+/// The content of a control message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Control {
-    /// Nothing more is sent nor taken.
+    /// The sender neither sends nor receives any more.
     #[doc(alias = "RS_CTRL_DISCONNECT")]
     Disconnect,
-    /// The peer is there.
+    /// The sender is alive.
     #[doc(alias = "RS_CTRL_KEEPALIVE")]
     Keepalive,
-    /// Nothing more is sent.
+    /// The sender sends no more.
     #[doc(alias = "RS_CTRL_SHUTDOWN")]
     Shutdown,
-    /// Not known.
+    /// An unknown control message.
     Other(u32),
 }
 
@@ -66,7 +66,7 @@ impl Control {
 }
 
 impl Message {
-    /// As immediate data, in host order.
+    /// Encodes it as immediate data, in host order.
     pub const fn encode(self) -> u32 {
         let (kind, operand) = match self {
             Self::Data(bytes) => (DATA, bytes),
@@ -78,12 +78,12 @@ impl Message {
         kind << 29 | operand & OPERAND
     }
 
-    /// From immediate data, in host order.
+    /// Decodes immediate data, in host order.
     pub const fn decode(bits: u32) -> Self {
         let operand = bits & OPERAND;
         match bits >> 29 {
             DATA => Self::Data(operand),
-            // A count of messages that wraps: the original sends 17 bits of it and reads 16.
+            // A count of messages that wraps: rdma-core sends 17 bits of it and reads 16.
             SGL => Self::Credit(operand as u16),
             IOMAP => Self::Mapped(operand),
             CTRL => Self::Control(Control::of(operand)),
@@ -92,12 +92,12 @@ impl Message {
     }
 }
 
-/// What a send request was for, as the 64 bits that come back with its completion.
+/// The purpose of a send request, in the 64 bits (`wr_id`) that its completion returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sent {
     /// So many bytes of data.
     Data(u32),
-    /// So many bytes into mapped memory.
+    /// So many bytes written to mapped memory.
     #[doc(alias = "RS_OP_WRITE")]
     Direct(u32),
     /// An entry of the peer's table of mappings.
@@ -109,7 +109,7 @@ pub enum Sent {
 }
 
 impl Sent {
-    /// As a work request's identifier.
+    /// Encodes it as the identifier of a work request.
     pub const fn encode(self) -> u64 {
         match self {
             Self::Data(bytes) => Message::Data(bytes).encode() as u64,
@@ -120,7 +120,7 @@ impl Sent {
         }
     }
 
-    /// From a work request's identifier that [`encode`](Self::encode) made.
+    /// Decodes an identifier from [`encode`](Self::encode).
     pub const fn decode(id: u64) -> Self {
         let bits = id as u32;
         match Message::decode(bits) {
@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_bits_are_those_of_the_protocol() {
+    fn messages_have_the_bits_of_the_protocol() {
         for (message, bits) in [
             (Message::Data(5), 0x0000_0005),
             (Message::Credit(0xfffe), 0x8000_fffe),
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sent_is_known_by_its_number() {
+    fn the_identifier_of_a_request_tells_its_purpose() {
         for sent in [
             Sent::Data(65536),
             Sent::Direct(1),

@@ -1,11 +1,12 @@
-//! What one side writes into the other's memory: where it may write next.
+//! Entries that one side writes into the other's memory: where the other may write next.
 
-/// Byte order of what is written into a peer's memory: the peer's own, since it reads it there.
+/// Byte order of entries that are written into a peer's memory: the peer's own, since it reads them
+/// there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Ours.
+    /// The same as ours.
     Same,
-    /// The other.
+    /// The opposite.
     Swapped,
 }
 
@@ -25,24 +26,24 @@ impl Order {
     }
 }
 
-/// A stretch of memory that may be written.
+/// A range of memory that may be written.
 #[doc(alias = "rs_sge")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sge {
-    /// Where it begins.
+    /// The address of its first byte.
     pub addr: u64,
-    /// The key that allows it.
+    /// The key that permits the access.
     #[doc(alias = "rkey")]
     pub key: u32,
-    /// Bytes; of a list, entries.
+    /// The length in bytes; of a list, in entries.
     pub length: u32,
 }
 
 impl Sge {
-    /// Bytes of an entry.
+    /// The size of an entry, in bytes.
     pub const SIZE: usize = 16;
 
-    /// As it is written into a peer's memory.
+    /// Encodes it for a peer's memory.
     pub fn to_bytes(self, order: Order) -> [u8; Self::SIZE] {
         let mut bytes = [0; Self::SIZE];
         bytes[..8].copy_from_slice(&order.u64(self.addr));
@@ -51,7 +52,7 @@ impl Sge {
         bytes
     }
 
-    /// As a peer wrote it into our memory.
+    /// Decodes an entry that a peer wrote into our memory.
     pub fn from_bytes(bytes: &[u8; Self::SIZE]) -> Self {
         let word = |at: usize| bytes[at..at + 4].try_into().map_or(0, u32::from_ne_bytes);
         let addr = bytes[..8].try_into().map_or(0, u64::from_ne_bytes);
@@ -63,17 +64,17 @@ impl Sge {
 #[doc(alias = "rs_iomap")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mapping {
-    /// The offset by which the program calls the beginning of the memory.
+    /// The offset that the program uses for the beginning of the memory.
     pub offset: u64,
     /// The memory.
     pub sge: Sge,
 }
 
 impl Mapping {
-    /// Bytes of an entry.
+    /// The size of an entry, in bytes.
     pub const SIZE: usize = 8 + Sge::SIZE;
 
-    /// As it is written into a peer's memory.
+    /// Encodes it for a peer's memory.
     pub fn to_bytes(self, order: Order) -> [u8; Self::SIZE] {
         let mut bytes = [0; Self::SIZE];
         bytes[..8].copy_from_slice(&order.u64(self.offset));
@@ -81,15 +82,15 @@ impl Mapping {
         bytes
     }
 
-    /// As a peer wrote it into our memory.
+    /// Decodes an entry that a peer wrote into our memory.
     pub fn from_bytes(bytes: &[u8; Self::SIZE]) -> Self {
         let offset = bytes[..8].try_into().map_or(0, u64::from_ne_bytes);
         let sge = bytes[8..].try_into().map_or_else(|_| Sge::default(), Sge::from_bytes);
         Self { offset, sge }
     }
 
-    /// Where `offset` is in the peer's memory and how many bytes follow; nothing if the mapping
-    /// does not hold it.
+    /// The address of `offset` in the peer's memory, and the number of bytes from there on; `None`
+    /// if the mapping does not contain it.
     pub fn find(&self, offset: u64) -> Option<(u64, u32)> {
         let into = u32::try_from(offset.checked_sub(self.offset)?).ok()?;
         let left = self.sge.length.checked_sub(into).filter(|left| *left > 0)?;
@@ -104,14 +105,14 @@ mod tests {
     const SGE: Sge = Sge { addr: 0x0102_0304_0506_0708, key: 0x1112_1314, length: 0x2122_2324 };
 
     #[test]
-    fn entries_survive_both_ways() {
+    fn entries_survive_both_byte_orders() {
         assert_eq!(Sge::from_bytes(&SGE.to_bytes(Order::Same)), SGE);
         let mapping = Mapping { offset: 7, sge: SGE };
         assert_eq!(Mapping::from_bytes(&mapping.to_bytes(Order::Same)), mapping);
     }
 
     #[test]
-    fn a_peer_of_the_other_order_reads_its_own() {
+    fn a_peer_of_the_opposite_order_reads_its_own_order() {
         let swapped = Sge::from_bytes(&SGE.to_bytes(Order::Swapped));
         assert_eq!(swapped.addr, SGE.addr.swap_bytes());
         assert_eq!(swapped.key, SGE.key.swap_bytes());
@@ -127,6 +128,6 @@ mod tests {
         assert_eq!(mapping.find(109), Some((1009, 1)));
         assert_eq!(mapping.find(110), None);
         assert_eq!(mapping.find(u64::MAX), None);
-        assert_eq!(Mapping::default().find(0), None, "an entry nobody wrote");
+        assert_eq!(Mapping::default().find(0), None, "an entry that was never written");
     }
 }

@@ -1,22 +1,21 @@
-//! How large a socket's queues and buffers are.
+//! Sizes of a socket's queues and buffers.
 
-/// Entries of a target list. There are as many as halves of a receive buffer.
+/// Entries of a target list: one for each half of the receive buffer.
 #[doc(alias = "RS_SGL_SIZE")]
 pub const TARGETS: u32 = 2;
 
-/// Free bytes in the send buffer without which nothing is sent, and the size of a datagram's
-/// buffer.
+/// The minimum of free bytes in the send buffer for sending, and the size of a datagram's buffer.
 #[doc(alias = "RS_SNDLOWAT")]
 pub const SEND_LOW_WATER: u32 = 2048;
 
-/// Places in the send queue that are kept for control messages.
+/// Entries of the send queue that are reserved for control messages.
 #[doc(alias = "RS_QP_CTRL_SIZE")]
 pub(crate) const CONTROL: u32 = 4;
 
 /// Entries of a stream's queues: the least and the most.
 const QUEUE: (u32, u32) = (16, 0xfffe);
 
-/// Bytes of a buffer at most.
+/// The maximum size of a buffer, in bytes.
 const BUFFER_MAX: u32 = 1 << 30;
 
 /// Sizes of queues, in entries, and of buffers, in bytes.
@@ -28,7 +27,7 @@ pub struct Sizes {
     /// Receive queue.
     #[doc(alias = "RDMA_RQSIZE")]
     pub rq_size: u32,
-    /// Data up to this is sent from where it is.
+    /// Data up to this size is sent inline.
     #[doc(alias = "RDMA_INLINE")]
     pub inline: u32,
     /// Send buffer.
@@ -43,7 +42,7 @@ pub struct Sizes {
 }
 
 impl Default for Sizes {
-    /// As of `rsocket(7)` without configuration files.
+    /// The defaults of `rsocket(7)` without configuration files.
     fn default() -> Self {
         Self {
             sq_size: 384,
@@ -57,7 +56,8 @@ impl Default for Sizes {
 }
 
 impl Sizes {
-    /// What a stream can work with, on a device whose queues have `max_qp_wr` entries.
+    /// Clamps the sizes to what a stream supports, on a device whose queues have `max_qp_wr`
+    /// entries.
     #[must_use]
     pub fn for_stream(self, max_qp_wr: u32) -> Self {
         let most = max_qp_wr.clamp(QUEUE.0, QUEUE.1);
@@ -65,14 +65,14 @@ impl Sizes {
             sq_size: self.sq_size.clamp(QUEUE.0, most),
             rq_size: self.rq_size.clamp(QUEUE.0, most),
             send_buffer: self.send_buffer.clamp(SEND_LOW_WATER, BUFFER_MAX),
-            // In halves.
+            // An even size, for two halves.
             receive_buffer: self.receive_buffer.clamp(2, BUFFER_MAX) & !1,
             mappings: unscale(scale(self.mappings)),
             ..self
         }
     }
 
-    /// What datagrams can work with: a buffer for each entry of a queue.
+    /// Clamps the sizes to what datagram sockets support: a buffer for each entry of a queue.
     #[must_use]
     pub fn for_datagrams(self, max_qp_wr: u32) -> Self {
         let most = max_qp_wr.clamp(1, QUEUE.1);
@@ -91,7 +91,8 @@ impl Sizes {
     }
 }
 
-/// A number of mappings as the byte that tells a peer: above 128 only multiples of 256 can be told.
+/// Encodes a number of mappings in the byte that a peer gets: above 128, only multiples of 256 have
+/// an encoding.
 #[doc(alias = "rs_value_to_scale")]
 pub const fn scale(value: u32) -> u8 {
     if value <= 1 << 7 {
@@ -102,7 +103,7 @@ pub const fn scale(value: u32) -> u8 {
     }
 }
 
-/// The number that a byte tells.
+/// Decodes that byte.
 #[doc(alias = "rs_scale_to_value")]
 pub const fn unscale(byte: u8) -> u32 {
     if byte <= 1 << 7 { byte as u32 } else { ((byte & !(1 << 7)) as u32) << 8 }
@@ -113,18 +114,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_of_mappings_that_can_be_told_stay() {
+    fn numbers_of_mappings_with_an_encoding_survive_it() {
         for value in (0..=128).chain((256..=0x7f00).step_by(256)) {
             assert_eq!(unscale(scale(value)), value);
         }
         assert_eq!(unscale(scale(300)), 256);
         assert_eq!(unscale(scale(u32::MAX)), 0x7f00);
-        // Just above what a byte tells exactly, the original rounds down to the mark itself.
+        // Just above the exact numbers, rdma-core rounds down to 128.
         assert_eq!(unscale(scale(129)), 128);
     }
 
     #[test]
-    fn sizes_come_into_range() {
+    fn sizes_are_clamped_to_their_ranges() {
         let wild = Sizes {
             sq_size: 0,
             rq_size: u32::MAX,

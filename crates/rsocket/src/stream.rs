@@ -1,4 +1,4 @@
-//! The accounts of a connected stream.
+//! The state and flow control of a connected stream.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -12,7 +12,7 @@ use crate::sizes::{CONTROL, SEND_LOW_WATER, Sizes, TARGETS};
 #[derive(Debug)]
 pub struct Stream {
     sizes: Sizes,
-    /// Our target list, which the peer writes.
+    /// Our target list, which the peer writes to.
     list: Sge,
     /// Our receive buffer.
     data: Sge,
@@ -24,60 +24,60 @@ pub struct Stream {
     end: Option<End>,
 }
 
-/// What is left to send with.
+/// The resources for sending.
 #[derive(Debug)]
 struct Sending {
-    /// Places in the send queue for data.
+    /// Free entries of the send queue for data.
     entries: u32,
-    /// Places in the send queue for control messages.
+    /// Free entries of the send queue for control messages.
     controls: u32,
     /// Bytes of the send buffer that no request uses.
     bytes: u32,
-    /// Where in the send buffer the next copy goes.
+    /// The offset of the next copy in the send buffer.
     head: u32,
     /// The number of the next message.
     #[doc(alias = "sseq_no")]
     number: u16,
-    /// The number of the first message that the peer has no receive for.
+    /// The number of the first message for which the peer has no receive request.
     #[doc(alias = "sseq_comp")]
     limit: u16,
-    /// The entry of the target list that is filled now.
+    /// The entry of the target list that is being filled.
     target: u32,
-    /// Credit messages so far: each has a place for what it writes.
+    /// Credit messages so far: each has a slot for what it writes.
     credits: u32,
 }
 
-/// What came, and what the peer may still send.
+/// Received data, and what the peer may still send.
 #[derive(Debug)]
 struct Receiving {
-    /// Messages of data that the program has not read wholly, in bytes that are left of each.
+    /// Data messages that the program has not read completely: the bytes left of each.
     messages: VecDeque<u32>,
     /// Their sum.
     queued: u32,
-    /// Where in the receive buffer they begin.
+    /// Their offset in the receive buffer.
     head: u32,
-    /// Bytes that were offered and have not come.
+    /// Bytes that were offered and have not arrived.
     offered: u32,
-    /// Bytes that were read and are not offered again.
+    /// Bytes that were read and not yet offered again.
     #[doc(alias = "rbuf_bytes_avail")]
     free: u32,
-    /// Where those begin.
+    /// The offset of those bytes.
     #[doc(alias = "rbuf_free_offset")]
     free_head: u32,
     /// Messages that were read.
     #[doc(alias = "rseq_no")]
     number: u16,
-    /// When so many were read, a credit is due.
+    /// The number of read messages at which a credit message is due.
     #[doc(alias = "rseq_comp")]
     due: u16,
 }
 
-/// What the peer said about its memory.
+/// The peer's description of its memory.
 #[derive(Debug)]
 struct Peer {
     order: Order,
     list: Sge,
-    /// The entry of its list that is written next.
+    /// The entry of its list to write next.
     next: u32,
     mappings: u32,
 }
@@ -85,33 +85,33 @@ struct Peer {
 /// How a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// By agreement.
+    /// Both sides disconnected.
     Disconnected,
-    /// The peer cannot be reached, or broke the rules.
+    /// The peer is unreachable, or violated the protocol.
     Failed,
 }
 
-/// What a program wants no more (`shutdown(2)`).
+/// The direction that a program shuts down (`shutdown(2)`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
-    /// To receive.
+    /// Receiving.
     #[doc(alias = "SHUT_RD")]
     Read,
-    /// To send.
+    /// Sending.
     #[doc(alias = "SHUT_WR")]
     Write,
-    /// Either.
+    /// Both directions.
     #[doc(alias = "SHUT_RDWR")]
     Both,
 }
 
-/// What a peer did that the protocol forbids.
+/// A violation of the protocol by a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
-    /// It says to have written more than it was offered.
+    /// It claims to have written more than it was offered.
     #[error("the peer says that it wrote {said} bytes, and was offered {offered}")]
     TooMuch {
-        /// Bytes that it says to have written.
+        /// Bytes that it claims to have written.
         said: u32,
         /// Bytes that it was offered.
         offered: u32,
@@ -121,23 +121,23 @@ pub enum Violation {
     TooMany,
 }
 
-/// A WRITE to post, in the order in which they are handed out.
+/// A WRITE to post. WRITEs must be posted in the order in which they are returned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Write {
     /// Bytes.
     pub length: u32,
-    /// Where in the send buffer the bytes are to be put, in one piece or two; nothing if they are
-    /// posted inline.
+    /// The range of the send buffer for the bytes, in one piece or two; `None` if they are posted
+    /// inline.
     pub place: Option<[Range<u32>; 2]>,
-    /// Where they go.
+    /// The remote address.
     #[doc(alias = "remote_addr")]
     pub addr: u64,
-    /// The key for it.
+    /// The remote key.
     #[doc(alias = "rkey")]
     pub key: u32,
-    /// The immediate data that goes with it, if any does.
+    /// The immediate data, if any.
     pub message: Option<Message>,
-    /// What its completion stands for.
+    /// The purpose of the request, for its completion.
     pub sent: Sent,
 }
 
@@ -146,20 +146,20 @@ pub struct Write {
 pub struct Credit {
     /// The message.
     pub message: Message,
-    /// What is written into the peer's target list with it: an entry, the place for it among the
-    /// [`Credit::SLOTS`] behind the send buffer, the address, and the key.
+    /// An entry to write into the peer's target list: its bytes, its slot among the
+    /// [`Credit::SLOTS`] behind the send buffer, the remote address, and the key.
     pub offer: Option<([u8; Sge::SIZE], u32, u64, u32)>,
 }
 
 impl Credit {
-    /// Credit messages that can be under way at once.
+    /// Credit messages that can be outstanding at once.
     pub const SLOTS: u32 = CONTROL;
 }
 
 impl Stream {
     /// A stream with its memory: a target list at `list.addr` ([`Stream::list_size`] bytes), a
-    /// receive buffer at `data.addr` (`sizes.receive_buffer` bytes). The sizes are those that
-    /// [`Sizes::for_stream`] gave.
+    /// receive buffer at `data.addr` (`sizes.receive_buffer` bytes). The sizes come from
+    /// [`Sizes::for_stream`].
     pub fn new(sizes: Sizes, list: Sge, data: Sge) -> Self {
         let half = sizes.receive_buffer / 2;
         Self {
@@ -198,12 +198,12 @@ impl Stream {
         TARGETS * Sge::SIZE as u32 + mappings * Mapping::SIZE as u32
     }
 
-    /// The sizes it was made with.
+    /// The sizes that it was created with.
     pub const fn sizes(&self) -> &Sizes {
         &self.sizes
     }
 
-    /// What to tell the peer.
+    /// The private data for the peer.
     pub fn hello(&self) -> Hello {
         Hello {
             order: Order::Same,
@@ -214,7 +214,7 @@ impl Stream {
         }
     }
 
-    /// Takes what the peer told. Gives the first entry of our target list.
+    /// Takes the private data of the peer. Returns the first entry of our target list.
     pub fn meet(&mut self, peer: &Hello) -> Sge {
         self.peer = Peer {
             order: peer.order,
@@ -226,12 +226,12 @@ impl Stream {
         peer.data
     }
 
-    /// The entry of the target list that is filled now.
+    /// The entry of the target list that is being filled.
     pub const fn target(&self) -> u32 {
         self.sending.target
     }
 
-    /// Whether something can be sent, with `target` being what is in that entry.
+    /// Whether something can be sent, where `target` is the content of that entry.
     #[doc(alias = "rs_can_send")]
     pub const fn may_send(&self, target: Sge) -> bool {
         let sending = &self.sending;
@@ -241,8 +241,8 @@ impl Stream {
             && target.length > 0
     }
 
-    /// The next piece of data, of `wanted` bytes at most: what to post, and what then is in the
-    /// entry. [`may_send`](Self::may_send) holds.
+    /// The next piece of data, of at most `wanted` bytes: the WRITE to post, and the new content of
+    /// the entry. [`may_send`](Self::may_send) must hold.
     pub fn send(&mut self, wanted: u32, target: Sge) -> (Write, Sge) {
         let length = wanted.min(self.sending.bytes).min(target.length);
         let place = self.place(length);
@@ -260,8 +260,8 @@ impl Stream {
         (Write { length, place, addr: target.addr, key: target.key, message, sent }, left)
     }
 
-    /// The next piece of data for mapped memory at `addr`, of `wanted` bytes at most.
-    /// [`may_send`](Self::may_send) holds.
+    /// The next piece of data for mapped memory at `addr`, of at most `wanted` bytes.
+    /// [`may_send`](Self::may_send) must hold.
     #[doc(alias = "rs_write_direct")]
     pub fn send_direct(&mut self, wanted: u32, addr: u64, key: u32) -> Write {
         let length = wanted.min(self.sending.bytes);
@@ -269,9 +269,9 @@ impl Stream {
         Write { length, place, addr, key, message: None, sent: Sent::Direct(length) }
     }
 
-    /// A mapping for entry `index` of the peer's table, which it has
-    /// ([`peer_mappings`](Self::peer_mappings)): the bytes, and what to post.
-    /// [`may_send`](Self::may_send) holds.
+    /// A mapping for entry `index` of the peer's table, below
+    /// [`peer_mappings`](Self::peer_mappings): the bytes, and the WRITE to post.
+    /// [`may_send`](Self::may_send) must hold.
     #[doc(alias = "rs_write_iomap")]
     pub fn send_mapping(&mut self, index: u32, mapping: Mapping) -> ([u8; Mapping::SIZE], Write) {
         let length = Mapping::SIZE as u32;
@@ -311,7 +311,7 @@ impl Stream {
         self.peer.mappings
     }
 
-    /// Takes the completion of a send request. One that failed ends the connection.
+    /// Takes the completion of a send request. A failed one ends the connection.
     pub fn sent(&mut self, sent: Sent, is_ok: bool) {
         match sent {
             Sent::Data(bytes) | Sent::Direct(bytes) => self.give_back(bytes),
@@ -334,7 +334,7 @@ impl Stream {
         self.sending.bytes += bytes;
     }
 
-    /// Takes immediate data that came.
+    /// Takes received immediate data.
     ///
     /// # Errors
     ///
@@ -372,7 +372,7 @@ impl Stream {
         Err(violation)
     }
 
-    /// A message needs its receive no more.
+    /// A message has been read, so its receive request is free again.
     fn read_message(&mut self) {
         self.receiving.number = self.receiving.number.wrapping_add(1);
     }
@@ -382,7 +382,7 @@ impl Stream {
         self.receiving.queued
     }
 
-    /// Where in the receive buffer the next bytes are, `wanted` at most, in one piece or two.
+    /// The ranges of the receive buffer with the next bytes, at most `wanted`, in one piece or two.
     pub fn data(&self, wanted: usize) -> [Range<u32>; 2] {
         let Receiving { queued, head, .. } = self.receiving;
         let length = u32::try_from(wanted).unwrap_or(u32::MAX).min(queued);
@@ -390,7 +390,7 @@ impl Stream {
         [head..head + first, 0..length - first]
     }
 
-    /// The program read so many bytes, no more than there were.
+    /// Marks bytes as read by the program, at most [`available`](Self::available).
     pub fn consume(&mut self, bytes: u32) {
         let mut left = bytes;
         while let Some(message) = self.receiving.messages.front_mut() {
@@ -412,7 +412,7 @@ impl Stream {
         receiving.head = ((u64::from(receiving.head) + u64::from(bytes)) % size) as u32;
     }
 
-    /// The credit message that is due, if one is. Whoever gets it posts it.
+    /// The credit message that is due, if any. The caller must post it.
     #[doc(alias("rs_give_credits", "rs_send_credits"))]
     pub fn credit(&mut self) -> Option<Credit> {
         let half = self.sizes.receive_buffer / 2;
@@ -442,7 +442,7 @@ impl Stream {
         Some(Credit { message, offer })
     }
 
-    /// Says what the program wants no more. Gives what the peer has to be told, if it has to.
+    /// Shuts a direction down. Returns the control message for the peer, if one is needed.
     pub fn shutdown(&mut self, how: How) -> Option<Control> {
         if self.end.is_some() {
             return None;
@@ -468,13 +468,13 @@ impl Stream {
         self.sending.controls > 0
     }
 
-    /// A control message to post. [`may_control`](Self::may_control) holds.
+    /// A control message to post. [`may_control`](Self::may_control) must hold.
     pub fn control(&mut self, control: Control) -> (Message, Sent) {
         self.sending.controls -= 1;
         (Message::Control(control), Sent::Control(control))
     }
 
-    /// Whether nothing that was posted is under way.
+    /// Whether no posted request is outstanding.
     #[doc(alias = "rs_conn_all_sends_done")]
     pub const fn is_idle(&self) -> bool {
         self.sending.entries + self.sending.controls == self.sizes.sq_size
@@ -485,7 +485,7 @@ impl Stream {
         self.is_writable && self.end.is_none()
     }
 
-    /// Whether more data may come.
+    /// Whether more data may arrive.
     pub const fn is_readable(&self) -> bool {
         self.is_readable && self.end.is_none()
     }

@@ -1,5 +1,4 @@
-//! Two streams with memory between them and nothing else: every byte arrives once and in order,
-//! whatever the sizes.
+//! Two streams connected by memory alone: every byte arrives once and in order, for all sizes.
 
 use std::collections::VecDeque;
 
@@ -11,13 +10,13 @@ struct Side {
     stream: Stream,
     memory: Vec<u8>,
     send_buffer: Vec<u8>,
-    /// What the peer's immediate data said and was not looked at.
+    /// The peer's immediate data that is not yet processed.
     inbox: VecDeque<u32>,
-    /// Completions that were not looked at.
+    /// Completions that are not yet processed.
     done: VecDeque<Sent>,
 }
 
-/// Where things are in the memory.
+/// Offsets in the memory.
 const LIST: usize = 0;
 const DATA: usize = 4096;
 
@@ -50,7 +49,7 @@ impl Side {
         self.set_target(0, first);
     }
 
-    /// Writes into the peer's memory, which must be where it allows it.
+    /// Writes into the peer's memory, only where the peer allows it.
     fn write(
         &mut self,
         peer: &mut Self,
@@ -65,7 +64,7 @@ impl Side {
         self.done.push_back(sent);
     }
 
-    /// Sends what can be sent of `data`, and says how much that was.
+    /// Sends as much of `data` as possible, and returns how much that was.
     fn send(&mut self, peer: &mut Self, data: &[u8]) -> usize {
         let mut sent = 0;
         while sent < data.len() && self.stream.may_send(self.target()) {
@@ -97,7 +96,7 @@ impl Side {
         sent
     }
 
-    /// Looks at what came and was done, and gives credits.
+    /// Processes received messages and completions, and sends credits.
     fn work(&mut self, peer: &mut Self) {
         while let Some(bits) = self.inbox.pop_front() {
             self.stream.received(bits).unwrap();
@@ -173,7 +172,7 @@ proptest! {
                 seen += 1;
             }
         }
-        // And it never stands still: what was sent arrives, and more can be sent.
+        // The stream never stalls: data arrives, and more can be sent.
         for _ in 0..1000 {
             right.work(&mut left);
             left.work(&mut right);
@@ -189,7 +188,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_a_peer_says_is_taken_or_refused(words in proptest::collection::vec(any::<u32>(), 0..200)) {
+    fn any_message_of_a_peer_is_taken_or_refused(words in proptest::collection::vec(any::<u32>(), 0..200)) {
         let (mut left, _) = pair(Sizes::default(), Sizes::default());
         for word in words {
             let refused = left.stream.received(word).is_err();
@@ -209,7 +208,7 @@ fn more_than_was_offered_is_refused() {
     let refused = left.stream.received(Message::Data(1).encode());
     assert_eq!(refused, Err(Violation::TooMuch { said: 1, offered: 0 }));
     assert_eq!(left.stream.end(), Some(End::Failed));
-    // What came before can be read.
+    // The data received before can still be read.
     assert_eq!(left.stream.available(), half);
 }
 
@@ -222,7 +221,7 @@ fn more_messages_than_credits_are_refused() {
 }
 
 #[test]
-fn ending_by_halves() {
+fn each_direction_ends_by_itself() {
     let (mut left, mut right) = pair(Sizes::default(), Sizes::default());
     assert_eq!(left.stream.shutdown(How::Write), Some(Control::Shutdown));
     assert!(!left.stream.is_writable() && left.stream.is_readable());
@@ -230,7 +229,7 @@ fn ending_by_halves() {
     left.write(&mut right, &[], 0, Some(message), sent);
     right.work(&mut left);
     assert!(right.stream.is_writable() && !right.stream.is_readable());
-    // The other way data still goes.
+    // The other direction still works.
     assert_eq!(right.send(&mut left, b"more"), 4);
     left.work(&mut right);
     assert_eq!(left.receive(9), b"more");
@@ -245,7 +244,7 @@ fn ending_by_halves() {
 }
 
 #[test]
-fn no_more_to_read_is_told_when_nothing_is_written_either() {
+fn a_shutdown_of_reading_is_sent_once_writing_is_shut_down_too() {
     let (mut left, _) = pair(Sizes::default(), Sizes::default());
     assert_eq!(left.stream.shutdown(How::Read), None);
     assert_eq!(left.stream.shutdown(How::Write), Some(Control::Disconnect));
@@ -269,7 +268,7 @@ fn mappings_go_behind_the_target_list_and_cost_a_credit_that_comes_back() {
     let (mut left, mut right) = pair(room, room);
     assert_eq!(left.stream.peer_mappings(), 2);
     let mapping = Mapping { offset: 77, sge: Sge { addr: 5, key: 6, length: 7 } };
-    // More often than there are credits.
+    // More mappings than there are credits.
     for _ in 0..1000 {
         assert!(left.stream.may_send(left.target()));
         let (bytes, write) = left.stream.send_mapping(1, mapping);

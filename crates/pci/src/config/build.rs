@@ -1,4 +1,4 @@
-//! From the section to a tree: numbers are given out as firmware does, depth first.
+//! Builds the tree from the section: bus numbers are assigned depth first, as firmware does.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,18 +6,18 @@ use super::{ConfigError, DeviceConfig, HostBridgeConfig, PciConfig, SwitchConfig
 use crate::Bdf;
 use crate::tree::{Acs, Bar, BarKind, Function, FunctionKind, Ids, PciTree, RootBus};
 
-/// A host bridge that is on the allowlist.
+/// The IDs of a host bridge that is on the allowlist.
 const LISTED: Ids = Ids { vendor: 0x8086, device: 0x2020 };
-/// What ports and devices of a modelled machine call themselves: Red Hat's ids for such things.
+/// The IDs of ports and devices of a modelled machine: those of Red Hat for virtual hardware.
 const ROOT_PORT: Ids = Ids { vendor: 0x1b36, device: 0x000c };
 const SWITCH_PORT: Ids = Ids { vendor: 0x104c, device: 0x8232 };
 const ENDPOINT: Ids = Ids { vendor: 0x1b36, device: 0x0100 };
-/// Where BARs of a modelled machine begin: above all memory.
+/// The address of the first BAR of a modelled machine: above all memory.
 const BAR_BASE: u64 = 1 << 40;
 
 impl PciConfig {
-    /// Makes the tree. `devices` are the machine's devices; those that the section does not mention
-    /// are put below the first switch, or, where there is none, below the first host bridge.
+    /// Builds the tree. `devices` are the machine's devices. Those that the section does not
+    /// mention go below the first switch, or below the first host bridge if there is no switch.
     ///
     /// # Errors
     ///
@@ -44,7 +44,7 @@ impl PciConfig {
         for bridge in &whole.host_bridges {
             numbers.host_bridge(bridge, &mut names)?;
         }
-        // What has no number by now hangs below itself.
+        // An entry without a number at this point is below itself.
         let below = |name: &str, under: &Option<String>| ConfigError::Under {
             name: name.to_owned(),
             under: under.clone().unwrap_or_default(),
@@ -59,7 +59,7 @@ impl PciConfig {
         Ok(tree)
     }
 
-    /// The section with everything in it that it leaves out.
+    /// The section, completed with the defaults for what it leaves out.
     fn completed(&self, devices: &[&str]) -> Result<Self, ConfigError> {
         let mut whole = self.clone();
         if whole.host_bridges.is_empty() {
@@ -127,7 +127,7 @@ impl PciConfig {
         }
         for switch in &self.switches {
             under(&switch.name, &switch.under)?;
-            // Upwards from each switch there is a host bridge, and not the switch itself.
+            // Each switch must lead up to a host bridge, not back to itself.
             let mut above = switch.under.as_ref();
             for _ in 0..=self.switches.len() {
                 let Some(next) = self.switches.iter().find(|s| Some(&s.name) == above) else {
@@ -152,7 +152,7 @@ impl DeviceConfig {
     }
 }
 
-/// Gives out bus numbers and addresses.
+/// Assigns bus numbers and addresses.
 struct Numbers<'a> {
     config: &'a PciConfig,
     next_bus: u16,
@@ -160,7 +160,7 @@ struct Numbers<'a> {
     out: Vec<Function>,
 }
 
-/// Where the next functions go.
+/// The place of the next functions.
 #[derive(Clone, Copy)]
 struct Spot {
     root: RootBus,
@@ -186,7 +186,7 @@ impl Numbers<'_> {
         self.ports(&bridge.name, spot, FunctionKind::RootPort, bridge.acs, names)
     }
 
-    /// One port for each thing that lies under `name`.
+    /// One port for each entry below `name`.
     fn ports(
         &mut self,
         name: &str,
