@@ -12,10 +12,10 @@ use device::{Hca, Kind, Refusal};
 use iba::{Av, Gid, WcFlags};
 
 use super::boundary::control;
-use super::context::opened;
 use super::errno;
 use super::object::{Object, given, room};
-use super::pd::PdObject;
+use super::own::context::opened;
+use super::own::pd::PdObject;
 use super::types::ah::{Ah, AhAttr, GlobalRoute, Grh};
 use super::types::context::Context;
 use super::types::device::Gid as CGid;

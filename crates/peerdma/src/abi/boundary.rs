@@ -121,6 +121,7 @@ mod tests {
     use std::ptr;
 
     use super::*;
+    use crate::abi::own::context::opened;
     use crate::abi::types::context::Context;
     use crate::abi::types::cq::Cq;
     use crate::abi::types::event::AsyncEvent;
@@ -197,7 +198,7 @@ mod tests {
 
         let answer = control("ibv_example", -1, || {
             // SAFETY: contract.
-            let engine = unsafe { context::opened(one) }.hca.lock();
+            let engine = unsafe { opened(one) }.hca.lock();
             panic!("with {} bytes of memory locked", engine.device_attr().max_mr_size)
         });
         assert_eq!((answer, errno()), (-1, libc::EIO));

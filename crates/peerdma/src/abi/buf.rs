@@ -10,14 +10,12 @@ use libc::size_t;
 use umem::HostBuf;
 
 use super::boundary::control;
-use super::mr::ibv_reg_mr_ex;
+use super::errno;
 use super::object::{Object, room};
-use super::pd::PdObject;
+use super::own::pd::PdObject;
 use super::types::Opaque;
-use super::types::mr::{Mr, MrInitAttr};
 use super::types::pd::Pd;
 use super::uobject::Uobject;
-use super::{errno, mr};
 
 /// What a program holds.
 struct Handle;
@@ -64,28 +62,6 @@ pub(crate) unsafe extern "C" fn ibv_free_buf(buf: *mut Opaque) {
         // SAFETY: contract: the handle is from `ibv_alloc_buf`, and the program uses it no more.
         drop(unsafe { BufObject::destroy(buf.cast()) });
     });
-}
-
-pub(crate) unsafe extern "C" fn ibv_reg_buf_mr(
-    pd: *mut Pd,
-    buf: *mut Opaque,
-    addr: *mut c_void,
-    length: size_t,
-    access: c_int,
-) -> *mut Mr {
-    let mut attr = MrInitAttr {
-        length,
-        access,
-        comp_mask: mr::mask::BUF | mr::mask::ADDR,
-        iova: 0,
-        addr,
-        fd: -1,
-        fd_offset: 0,
-        dmah: ptr::null_mut(),
-        buf,
-    };
-    // SAFETY: the same contract.
-    unsafe { ibv_reg_mr_ex(pd, &raw mut attr) }
 }
 
 /// Ordinary memory has no dma-buf to export.

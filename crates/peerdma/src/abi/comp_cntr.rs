@@ -11,12 +11,13 @@ use iba::CompCntrOps;
 use libc::size_t;
 
 use super::boundary::{control, data};
-use super::context::opened;
+use super::errno;
 use super::object::{Object, given, room, same_device};
+use super::own::context::opened;
+use super::own::qp;
 use super::types::comp_cntr::{CompCntr, CompCntrCaps, CompCntrInitAttr, QpAttachCompCntrAttr};
 use super::types::context::Context;
 use super::types::qp::Qp;
-use super::{errno, qp};
 
 /// The library's part of a counter.
 struct OwnCompCntr {

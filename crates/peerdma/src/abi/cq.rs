@@ -6,61 +6,19 @@ use std::mem;
 use std::ptr;
 use std::sync::Arc;
 
-use device::ids::{ChannelId, CqId};
-use device::{Hca, Kind, Refusal};
+use device::{Kind, Refusal};
 
 use super::acks::Acks;
 use super::boundary::{control, data};
-use super::context::{Open, opened};
 use super::errno;
-use super::object::{Object, given, same_device};
-use super::pd::{PdObject, Role};
-use super::poll::{self, Current};
+use super::object::{given, same_device};
+use super::own::context::{Open, opened};
+use super::own::cq::{ChannelObject, CqObject, OwnChannel, OwnCq, lookup};
+use super::own::pd::{PdObject, Role};
+use super::poll;
 use super::turn::Turn;
 use super::types::context::Context;
 use super::types::cq::{CompChannel, Cq, CqEx, CqInitAttrEx, ModerateCq, ModifyCqAttr};
-
-/// The library's part of a completion channel.
-pub(crate) struct OwnChannel {
-    pub(crate) hca: Arc<Hca>,
-    pub(crate) id: ChannelId,
-}
-
-pub(crate) type ChannelObject = Object<CompChannel, OwnChannel>;
-
-/// The library's part of a completion queue.
-pub(crate) struct OwnCq {
-    pub(crate) hca: Arc<Hca>,
-    pub(crate) id: CqId,
-    pub(crate) comp_acks: Acks,
-    pub(crate) async_acks: Acks,
-    pub(crate) current: Turn<Current>,
-}
-
-/// Every queue has room for the extended structure, so that there is one kind of queue.
-type CqObject = Object<CqEx, OwnCq>;
-
-/// The library's part of a completion queue.
-///
-/// # Safety
-///
-/// `cq` is from [`ibv_create_cq`] or [`create_cq_ex`] and is not destroyed before the result is
-/// last used.
-#[inline]
-pub(crate) unsafe fn own<'a>(cq: *mut Cq) -> &'a OwnCq {
-    // SAFETY: the caller's promise; every queue is made with the extended structure.
-    unsafe { CqObject::own(cq.cast()) }
-}
-
-/// The same for a call that would reach the kernel.
-///
-/// # Safety
-///
-/// As for [`own`].
-pub(crate) unsafe fn lookup<'a>(cq: *mut Cq) -> &'a OwnCq {
-    // SAFETY: the caller's promise; every queue is made with the extended structure.
-    unsafe { CqObject::lookup(cq.cast()) }
-}
 
 pub(crate) unsafe extern "C" fn ibv_create_comp_channel(context: *mut Context) -> *mut CompChannel {
     control("ibv_create_comp_channel", ptr::null_mut(), || {

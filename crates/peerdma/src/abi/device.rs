@@ -14,9 +14,9 @@ use iba::{HashFields, QpType};
 use libc::{size_t, ssize_t};
 
 use super::boundary::control;
-use super::context::opened;
 use super::errno;
 use super::object::{Object, given, is_object, room};
+use super::own::context::opened;
 use super::pointers::Pointers;
 use super::types::context::Context;
 use super::types::device::{

@@ -14,11 +14,11 @@ use libc::size_t;
 use rustix::fs::OFlags;
 
 use super::boundary::control;
-use super::context::opened;
 use super::errno;
 use super::mr::{self, Place};
 use super::object::{Object, bad, given, same_device};
-use super::pd::PdObject;
+use super::own::context::opened;
+use super::own::pd::PdObject;
 use super::types::context::Context;
 use super::types::dm::{AllocDmAttr, Dm};
 use super::types::mr::Mr;

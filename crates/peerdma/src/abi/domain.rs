@@ -8,26 +8,17 @@
 use std::ffi::c_int;
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 
 use device::{Kind, Refusal};
 
 use super::boundary::control;
-use super::context::opened;
 use super::errno;
-use super::object::{Object, given};
-use super::pd::{self, OwnPd, PdObject, Role};
+use super::object::given;
+use super::own::context::opened;
+use super::own::pd::{self, OwnPd, OwnTd, PdObject, Role, TdObject};
 use super::types::context::Context;
 use super::types::pd::{ParentDomainInitAttr, Pd, Td, TdInitAttr};
-
-/// The library's part of a thread domain.
-#[derive(Default)]
-pub(crate) struct OwnTd {
-    /// Parent domains that name it.
-    parents: AtomicU32,
-}
-
-type TdObject = Object<Td, OwnTd>;
 
 pub(crate) unsafe extern "C" fn alloc_td(context: *mut Context, attr: *mut TdInitAttr) -> *mut Td {
     control("ibv_alloc_td", ptr::null_mut(), || {
@@ -101,17 +92,4 @@ unsafe fn parent(context: *mut Context, attr: &ParentDomainInitAttr) -> Result<*
     let c = Pd { context, handle: whole.id.handle() };
     let role = Role::Parent { td: attr.td };
     Ok(PdObject::create(c, OwnPd { hca: Arc::clone(&whole.hca), id: whole.id, role }))
-}
-
-/// Undoes what a parent domain counted.
-///
-/// # Safety
-///
-/// The thread domain is NULL or one of ours.
-pub(crate) unsafe fn release(own: &OwnPd, td: *mut Td) {
-    own.hca.lock().release_pd(own.id);
-    if !td.is_null() {
-        // SAFETY: the caller's promise: it cannot be freed while it is counted.
-        unsafe { TdObject::own(td) }.parents.fetch_sub(1, Ordering::AcqRel);
-    }
 }

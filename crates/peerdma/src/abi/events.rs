@@ -10,11 +10,11 @@ use std::ptr;
 use device::EventSource;
 
 use super::boundary::control;
-use super::context::opened;
-use super::cq::{self, ChannelObject};
 use super::errno;
 use super::object::{given, room};
-use super::qp;
+use super::own::context::opened;
+use super::own::cq::{self, ChannelObject};
+use super::own::qp;
 use super::srq::SrqObject;
 use super::types::context::Context;
 use super::types::cq::{CompChannel, Cq};

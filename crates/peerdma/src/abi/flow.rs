@@ -14,7 +14,7 @@ use device::{Hca, Kind, Refusal};
 use super::boundary::control;
 use super::errno;
 use super::object::{Object, given};
-use super::qp;
+use super::own::qp;
 use super::types::flow::{self as c, Flow, SpecEth, SpecIpv4, SpecIpv4Ext, SpecIpv6, SpecTcpUdp};
 use super::types::qp::Qp;
 

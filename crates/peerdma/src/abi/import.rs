@@ -8,58 +8,22 @@
 use std::ffi::c_int;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::Arc;
 
 use descriptors::Known;
-use device::ids::CtxId;
-use device::{Hca, Kind, Refusal};
-use rustix::fs::{MemfdFlags, fstat, memfd_create};
+use device::{Kind, Refusal};
 
 use super::boundary::control;
-use super::context::{self, opened};
+use super::context;
 use super::dm::{self, DmObject};
 use super::errno;
 use super::mr::{self, MrObject, Place};
-use super::pd::{OwnPd, PdObject, Role};
+use super::own::context::{find_opening, opened};
+use super::own::pd::{OwnPd, PdObject, Role};
 use super::types::context::Context;
 use super::types::dm::Dm;
 use super::types::mr::Mr;
 use super::types::pd::Pd;
-
-/// A device that is open, whatever number of contexts it is open by. The last of them closes it.
-pub(crate) struct Opening {
-    pub(crate) hca: Arc<Hca>,
-    pub(crate) id: CtxId,
-    /// The pointer of the device that was opened, as an address.
-    device: usize,
-    /// What its descriptors are told by, of which there may be many: device and inode.
-    file: (u64, u64),
-}
-
-/// What is open in this process.
-static OPENINGS: Mutex<Vec<Weak<Opening>>> = Mutex::new(Vec::new());
-
-/// Makes the descriptor for a device that was opened, and remembers whose it is.
-pub(crate) fn register(
-    hca: Arc<Hca>,
-    id: CtxId,
-    device: usize,
-) -> Result<(Arc<Opening>, Known), Refusal> {
-    let failed = |error| Refusal::new(Kind::NoMemory, format!("ibv_open_device: {error}"));
-    let fd = Known::new(memfd_create("peerdma-context", MemfdFlags::CLOEXEC).map_err(failed)?);
-    let stat = fstat(&fd).map_err(failed)?;
-    let opening = Arc::new(Opening { hca, id, device, file: (stat.st_dev, stat.st_ino) });
-    let mut openings = OPENINGS.lock().unwrap_or_else(PoisonError::into_inner);
-    openings.retain(|known| known.strong_count() > 0);
-    openings.push(Arc::downgrade(&opening));
-    Ok((opening, fd))
-}
-
-impl Drop for Opening {
-    fn drop(&mut self) {
-        self.hca.close_ctx(self.id);
-    }
-}
 
 pub(crate) unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut Context {
     control("ibv_import_device", ptr::null_mut(), || {
@@ -71,7 +35,7 @@ pub(crate) unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut Context
         }
         // SAFETY: it is open, and the program keeps it open during the call that it passed it to.
         let borrowed = unsafe { BorrowedFd::borrow_raw(cmd_fd) };
-        let Some(opening) = find(borrowed) else {
+        let Some(opening) = find_opening(borrowed) else {
             let what = "it is no cmd_fd of a device that this process has open";
             return errno::or_null(refuse(Kind::NoDevice, what));
         };
@@ -81,13 +45,6 @@ pub(crate) unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut Context
         let device = ptr::with_exposed_provenance_mut(opening.device);
         context::create(device, opening, Known::at_its_number(owned))
     })
-}
-
-fn find(fd: BorrowedFd<'_>) -> Option<Arc<Opening>> {
-    let stat = fstat(fd).ok()?;
-    let openings = OPENINGS.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut known = openings.iter().filter_map(Weak::upgrade);
-    known.find(|opening| opening.file == (stat.st_dev, stat.st_ino))
 }
 
 pub(crate) unsafe extern "C" fn ibv_import_pd(context: *mut Context, handle: u32) -> *mut Pd {

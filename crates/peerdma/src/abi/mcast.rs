@@ -9,7 +9,7 @@ use iba::Gid;
 use super::boundary::control;
 use super::errno;
 use super::object::given;
-use super::qp::lookup;
+use super::own::qp::lookup;
 use super::types::device::Gid as CGid;
 use super::types::qp::Qp;
 

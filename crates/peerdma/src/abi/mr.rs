@@ -15,11 +15,12 @@ use umem::Umem;
 
 use super::boundary::control;
 use super::object::{Object, given, same_device};
-use super::pd::{OwnPd, PdObject};
+use super::own::pd::{OwnPd, PdObject};
+use super::types::Opaque;
 use super::types::mr::{Mr, MrInitAttr};
 use super::types::pd::Pd;
 use super::types::wr::Sge;
-use super::{buf, errno, post};
+use super::{buf, errno, lists};
 
 /// The library's part of a region.
 pub(crate) struct OwnMr {
@@ -273,7 +274,7 @@ pub(crate) unsafe extern "C" fn advise_mr(
             // SAFETY: contract: the list has `count` elements.
             let c = unsafe { list.add(place as usize) };
             // SAFETY: as above.
-            post::sge(unsafe { &*c })
+            lists::sge(unsafe { &*c })
         };
         let sges: SgList = (0..count).map(element).collect();
         errno::or_errno(
@@ -347,6 +348,28 @@ mod change {
 const ERR_INPUT: c_int = -1;
 /// `IBV_REREG_MR_ERR_CMD`: the region must not be used.
 const ERR_CMD: c_int = -4;
+
+pub(crate) unsafe extern "C" fn ibv_reg_buf_mr(
+    pd: *mut Pd,
+    buf: *mut Opaque,
+    addr: *mut c_void,
+    length: size_t,
+    access: c_int,
+) -> *mut Mr {
+    let mut attr = MrInitAttr {
+        length,
+        access,
+        comp_mask: mask::BUF | mask::ADDR,
+        iova: 0,
+        addr,
+        fd: -1,
+        fd_offset: 0,
+        dmah: ptr::null_mut(),
+        buf,
+    };
+    // SAFETY: the same contract.
+    unsafe { ibv_reg_mr_ex(pd, &raw mut attr) }
+}
 
 pub(crate) unsafe extern "C" fn ibv_rereg_mr(
     mr: *mut Mr,

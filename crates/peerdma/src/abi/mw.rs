@@ -13,12 +13,13 @@ use transport::wr::{Bind, Data, SendWr};
 use super::boundary::{control, data};
 use super::mr::MrObject;
 use super::object::{Object, given};
-use super::pd::PdObject;
+use super::own::pd::PdObject;
+use super::own::qp;
 use super::types::mr::{Mw, MwBind, MwBindInfo};
 use super::types::pd::Pd;
 use super::types::qp::Qp;
 use super::types::wr::BindMw;
-use super::{errno, post, qp};
+use super::{errno, lists};
 
 /// The library's part of a window.
 pub(crate) struct OwnMw {
@@ -88,7 +89,7 @@ pub(crate) unsafe extern "C" fn bind_mw(qp: *mut Qp, mw: *mut Mw, how: *mut MwBi
         let wr = SendWr::new(how.wr_id, WrOpcode::BindMw, flags, bind);
         let mut engine = own.hca.lock();
         if let Err(error) = engine.post_send(own.id, wr) {
-            return post::refused("send", &error);
+            return lists::refused("send", &error);
         }
         engine.kick(own.id);
         drop(engine);

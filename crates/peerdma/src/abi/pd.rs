@@ -4,52 +4,12 @@ use std::ffi::c_int;
 use std::ptr;
 use std::sync::Arc;
 
-use device::Hca;
-use device::ids::PdId;
-
 use super::boundary::control;
-use super::context::opened;
-use super::domain;
 use super::errno;
-use super::object::{Object, bad};
+use super::own::context::opened;
+use super::own::pd::{self as own_pd, OwnPd, PdObject, Role};
 use super::types::context::Context;
-use super::types::pd::{Pd, Td};
-
-/// The library's part of a protection domain.
-pub(crate) struct OwnPd {
-    pub(crate) hca: Arc<Hca>,
-    pub(crate) id: PdId,
-    pub(crate) role: Role,
-}
-
-/// What a protection domain is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Role {
-    /// One of the device.
-    Whole,
-    /// Another name for one, with the thread domain that came with it or NULL.
-    Parent { td: *mut Td },
-}
-
-pub(crate) type PdObject = Object<Pd, OwnPd>;
-
-/// The library's part of a protection domain, which is to be of the same opening as the context.
-///
-/// # Safety
-///
-/// Both are null or objects of ours, of now or of old.
-pub(crate) unsafe fn of_context<'a>(context: *mut Context, pd: *mut Pd) -> &'a OwnPd {
-    // SAFETY: the caller's promise.
-    let own = unsafe { PdObject::lookup(pd) };
-    // SAFETY: it is one of ours.
-    let of = unsafe { (*pd).context };
-    // SAFETY: the caller's promise.
-    let [one, other] = [context, of].map(|context| unsafe { opened(context) });
-    if !Arc::ptr_eq(&one.hca, &other.hca) || one.id != other.id {
-        bad("the protection domain is of another context".to_owned());
-    }
-    own
-}
+use super::types::pd::Pd;
 
 pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut Context) -> *mut Pd {
     control("ibv_alloc_pd", ptr::null_mut(), || {
@@ -77,7 +37,7 @@ pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut Pd) -> c_int {
             }
             // SAFETY: a thread domain outlives the parent domains that name it: freeing it earlier
             // is refused.
-            Role::Parent { td } => unsafe { domain::release(own, td) },
+            Role::Parent { td } => unsafe { own_pd::release(own, td) },
         }
         // SAFETY: contract: the program uses it no more.
         drop(unsafe { PdObject::destroy(pd) });

@@ -8,14 +8,10 @@ use device::Wc;
 use iba::WcFlags;
 
 use super::boundary::{Answer, data};
-use super::cq::{OwnCq, own};
 use super::object::{bad, room};
+use super::own::cq::{OwnCq, own};
 use super::types::cq::{Cq, CqEx, PollCqAttr, WcTmInfo};
 use super::types::wc;
-
-/// The completion between [`start_poll`] and [`end_poll`].
-#[derive(Default)]
-pub(crate) struct Current(Option<Wc>);
 
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut Cq, num_entries: c_int, to: *mut wc::Wc) -> c_int {
     data("ibv_poll_cq", -libc::EIO, || {

@@ -6,17 +6,18 @@
 use std::ffi::c_int;
 use std::ptr;
 
-use iba::{LKey, QKey, QpType, Qpn, RKey, SendFlags, WrOpcode};
+use iba::{QKey, QpType, Qpn, RKey, SendFlags, WrOpcode};
 use smallvec::SmallVec;
-use transport::wr::{self, Data, SgList, UdDest};
-use transport::{FastSend, PostError};
+use transport::FastSend;
+use transport::wr::{self, Data, UdDest};
 use umem::Foreign;
 
 use super::ah::AhObject;
 use super::boundary::data;
 use super::errno;
+use super::lists::{each, length_of, recv_wr, refused, sg_list, sge};
 use super::mw;
-use super::qp::{self, OwnQp};
+use super::own::qp::{self, OwnQp};
 use super::srq::SrqObject;
 use super::types::ah::Ah;
 use super::types::qp::Qp;
@@ -94,57 +95,6 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
         // SAFETY: contract: the list is valid to its end.
         unsafe { each(first, bad, post) }
     })
-}
-
-/// A request that names the next one of its list.
-pub(crate) trait Linked {
-    fn next(&self) -> *mut Self;
-}
-
-impl Linked for SendWr {
-    fn next(&self) -> *mut Self {
-        self.next
-    }
-}
-
-impl Linked for RecvWr {
-    fn next(&self) -> *mut Self {
-        self.next
-    }
-}
-
-/// Posts each request of a list, until one is refused; that one is named.
-///
-/// The list is valid to its end, and there is room for a pointer at `bad`.
-#[inline]
-pub(crate) unsafe fn each<W: Linked>(
-    first: *mut W,
-    bad: *mut *mut W,
-    mut post: impl FnMut(&mut W) -> Result<(), c_int>,
-) -> c_int {
-    let mut next = first;
-    // SAFETY: the caller's promise.
-    while let Some(c) = unsafe { next.as_mut() } {
-        if let Err(errno) = post(c) {
-            if !bad.is_null() {
-                // SAFETY: the caller's promise.
-                unsafe { bad.write(next) };
-            }
-            return errno;
-        }
-        next = c.next();
-    }
-    0
-}
-
-/// The errno of a request that a queue does not take.
-pub(crate) fn refused(queue: &str, error: &PostError) -> c_int {
-    tracing::info!(target: "peerdma::refusal", "ibv_post_{queue}: {error}");
-    match error {
-        PostError::Full(_) => libc::ENOMEM,
-        PostError::Dead => libc::EIO,
-        _ => libc::EINVAL,
-    }
 }
 
 /// A send request, as the engine takes it.
@@ -225,16 +175,6 @@ unsafe fn fast(c: &SendWr, is_ud: bool) -> Option<FastSend> {
     Some(FastSend { wr_id: c.wr_id, flags, sge: sge(element) })
 }
 
-/// A receive, as the engine takes it.
-///
-/// The list it names is valid.
-#[inline]
-pub(crate) unsafe fn recv_wr(c: &RecvWr) -> Result<wr::RecvWr, c_int> {
-    // SAFETY: the caller's promise.
-    let sges = unsafe { sg_list(c.sg_list, c.num_sge) }?;
-    Ok(wr::RecvWr { wr_id: c.wr_id, sges })
-}
-
 /// Where a datagram goes. The handle is NULL or one of ours.
 #[inline]
 pub(crate) unsafe fn destination(
@@ -248,46 +188,6 @@ pub(crate) unsafe fn destination(
     // SAFETY: the caller's promise.
     let av = unsafe { AhObject::find(ah) }?.av;
     Ok(Some(UdDest { av, remote_qpn: Qpn::new(qpn), remote_qkey: QKey(qkey) }))
-}
-
-/// Above what a queue of ours can be created for, and what a list may have to be looked at.
-pub(crate) const MOST_SGES: usize = 1 << 10;
-
-/// The length of a list, unless it cannot be one.
-#[inline]
-fn length_of(list: *const Sge, count: c_int) -> Result<usize, c_int> {
-    match usize::try_from(count) {
-        Ok(count) if count == 0 || count <= MOST_SGES && !list.is_null() => Ok(count),
-        _ => {
-            tracing::info!(target: "peerdma::refusal", "a list of {count} elements at {list:p}");
-            Err(libc::EINVAL)
-        }
-    }
-}
-
-/// A scatter/gather list of `count` valid elements.
-#[inline]
-pub(crate) unsafe fn sg_list(list: *const Sge, count: c_int) -> Result<SgList, c_int> {
-    let count = length_of(list, count)?;
-    // Most have one element.
-    if count == 1 {
-        // SAFETY: the caller's promise.
-        return Ok(SgList::from_slice(&[sge(unsafe { &*list })]));
-    }
-    let mut sges = SgList::with_capacity(count);
-    for place in 0..count {
-        // SAFETY: the caller's promise.
-        let c = unsafe { list.add(place) };
-        // SAFETY: as above.
-        sges.push(sge(unsafe { &*c }));
-    }
-    Ok(sges)
-}
-
-/// An element, as the engine takes it.
-#[inline]
-pub(crate) fn sge(c: &Sge) -> wr::Sge {
-    wr::Sge { addr: c.addr, length: c.length, lkey: LKey(c.lkey) }
 }
 
 /// The bytes of `count` valid elements, which need no key.

@@ -7,15 +7,18 @@ use std::ptr;
 use std::sync::Arc;
 
 use device::ids::QpId;
-use device::{Hca, Kind, QpSpec, Refusal};
+use device::{Kind, QpSpec, Refusal};
 use iba::{AttrMask, QpType, Qpn};
 use transport::RateLimit;
 
 use super::acks::Acks;
 use super::boundary::control;
-use super::context::opened;
-use super::object::{Object, given, room, same_device};
-use super::pd::{self, PdObject};
+use super::errno;
+use super::object::{given, room, same_device};
+use super::own::context::opened;
+use super::own::cq;
+use super::own::pd::{self, PdObject};
+use super::own::qp::{OwnQp, QpObject, lookup, own};
 use super::qp_attr;
 use super::srq::SrqObject;
 use super::turn::Turn;
@@ -27,40 +30,8 @@ use super::types::qp::{
 };
 use super::types::srq::{Srq, Xrcd};
 use super::wq::{self, TableObject};
-use super::wr::{self, Batch};
+use super::wr;
 use super::xrc::XrcdObject;
-use super::{cq, errno};
-
-/// The library's part of a queue pair.
-pub(crate) struct OwnQp {
-    pub(crate) hca: Arc<Hca>,
-    pub(crate) id: QpId,
-    pub(crate) acks: Acks,
-    pub(crate) batch: Turn<Batch>,
-    cap: QpCap,
-    sq_sig_all: c_int,
-    /// Whether it was created to be posted to by calls (`IBV_QP_INIT_ATTR_SEND_OPS_FLAGS`).
-    is_extended: bool,
-}
-
-/// Every QP has room for the extended structure, so that there is one kind of QP.
-type QpObject = Object<QpEx, OwnQp>;
-
-impl OwnQp {
-    /// That of a QP without queues of its own.
-    fn without_queues(hca: &Arc<Hca>, id: QpId) -> Self {
-        Self {
-            hca: Arc::clone(hca),
-            id,
-            acks: Acks::default(),
-            batch: Turn::default(),
-            // SAFETY: the structure is made of integers, for which zero is a value.
-            cap: unsafe { mem::zeroed() },
-            sq_sig_all: 0,
-            is_extended: false,
-        }
-    }
-}
 
 /// Completes what a program sees of a QP.
 fn numbered(id: QpId, qpn: Qpn) -> impl FnOnce(&mut QpEx) {
@@ -68,28 +39,6 @@ fn numbered(id: QpId, qpn: Qpn) -> impl FnOnce(&mut QpEx) {
         c.qp_base.handle = id.handle();
         c.qp_base.qp_num = qpn.value();
     }
-}
-
-/// The library's part of a QP.
-///
-/// # Safety
-///
-/// `qp` is from [`ibv_create_qp`] or [`create_qp_ex`] and is not destroyed before the result is
-/// last used.
-#[inline]
-pub(crate) unsafe fn own<'a>(qp: *mut Qp) -> &'a OwnQp {
-    // SAFETY: the caller's promise; every QP is made with the extended structure.
-    unsafe { QpObject::own(qp.cast()) }
-}
-
-/// The same for a call that would reach the kernel.
-///
-/// # Safety
-///
-/// As for [`own`].
-pub(crate) unsafe fn lookup<'a>(qp: *mut Qp) -> &'a OwnQp {
-    // SAFETY: the caller's promise; every QP is made with the extended structure.
-    unsafe { QpObject::lookup(qp.cast()) }
 }
 
 pub(crate) unsafe extern "C" fn ibv_create_qp(pd: *mut Pd, attr: *mut QpInitAttr) -> *mut Qp {

@@ -10,14 +10,15 @@ use device::{Hca, Kind, Refusal};
 
 use super::acks::Acks;
 use super::boundary::control;
-use super::context::opened;
+use super::errno;
 use super::object::{Object, given, room, same_device};
-use super::pd::{self, PdObject};
+use super::own::context::opened;
+use super::own::cq;
+use super::own::pd::{self, PdObject};
 use super::types::context::Context;
 use super::types::pd::Pd;
 use super::types::srq::{Srq, SrqAttr, SrqInitAttr, SrqInitAttrEx};
 use super::xrc::XrcdObject;
-use super::{cq, errno};
 
 /// The library's part of a shared receive queue.
 pub(crate) struct OwnSrq {
@@ -223,5 +224,18 @@ pub(crate) unsafe extern "C" fn ibv_destroy_srq(srq: *mut Srq) -> c_int {
         // SAFETY: contract: the program uses it no more.
         drop(unsafe { SrqObject::destroy(srq) });
         0
+    })
+}
+
+pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut Srq, number: *mut u32) -> c_int {
+    control("ibv_get_srq_num", libc::EIO, || {
+        // SAFETY: contract: the queue is one of ours.
+        let own = unsafe { SrqObject::own(srq) };
+        let number = room(number);
+        let found = own.hca.lock().srq_number(own.id);
+        errno::or_errno(found.map(|found| {
+            // SAFETY: contract: the program has room for the number.
+            unsafe { number.write(found) };
+        }))
     })
 }

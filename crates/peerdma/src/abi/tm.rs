@@ -7,7 +7,7 @@ use transport::wr::RecvWr;
 
 use super::boundary::data;
 use super::errno;
-use super::post::{Linked, each, sg_list};
+use super::lists::{Linked, each, sg_list};
 use super::srq::SrqObject;
 use super::types::srq::{OpsWr, Srq};
 

@@ -11,14 +11,14 @@ use device::{Hca, Kind, Refusal, WqState};
 use iba::HashFields;
 
 use super::boundary::{control, data};
-use super::context::opened;
 use super::object::{Object, given, same_device};
-use super::post;
+use super::own::context::opened;
+use super::own::{cq, pd};
 use super::types::context::Context;
 use super::types::flow::{RwqIndTable, RwqIndTableInitAttr, Wq, WqAttr, WqInitAttr};
 use super::types::qp::RxHashConf;
 use super::types::wr::RecvWr;
-use super::{cq, errno, pd};
+use super::{errno, lists};
 
 /// The library's part of a work queue.
 pub(crate) struct OwnWq {
@@ -150,11 +150,11 @@ unsafe extern "C" fn post_recv(wq: *mut Wq, first: *mut RecvWr, bad: *mut *mut R
         let mut engine = own.hca.lock();
         let post = |c: &mut RecvWr| {
             // SAFETY: contract: the list that a request names is valid.
-            let wr = unsafe { post::recv_wr(c) }?;
-            engine.post_wq_recv(own.id, wr).map_err(|error| post::refused("wq_recv", &error))
+            let wr = unsafe { lists::recv_wr(c) }?;
+            engine.post_wq_recv(own.id, wr).map_err(|error| lists::refused("wq_recv", &error))
         };
         // SAFETY: contract: the list is valid to its end.
-        let answer = unsafe { post::each(first, bad, post) };
+        let answer = unsafe { lists::each(first, bad, post) };
         engine.kick_wq(own.id);
         answer
     })

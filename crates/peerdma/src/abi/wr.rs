@@ -14,23 +14,15 @@ use smallvec::SmallVec;
 use transport::wr::{Data, Flush, SendWr, SgList};
 
 use super::boundary::data;
+use super::lists;
 use super::mw;
 use super::object::{bad, given, room};
+use super::own::qp::{Batch, OwnQp, own};
 use super::post;
-use super::qp::{OwnQp, own};
 use super::types::ah::Ah;
 use super::types::mr::{Mw, MwBindInfo};
 use super::types::qp::QpEx;
 use super::types::wr::{BindMw, DataBuf, Sge};
-
-/// The requests between [`start`] and [`complete`].
-#[derive(Default)]
-pub(crate) struct Batch {
-    requests: Vec<SendWr>,
-    /// A call had a bad argument. Then nothing is posted, and the end says so: the calls between
-    /// have no way to fail (`ibv_wr_post(3)`).
-    is_bad: bool,
-}
 
 /// Bits of `send_ops_flags`.
 mod operation {
@@ -131,7 +123,7 @@ unsafe extern "C" fn complete(qp: *mut QpEx) -> c_int {
                     engine.kick(own.id);
                     0
                 }
-                Err(error) => post::refused("send", &error),
+                Err(error) => lists::refused("send", &error),
             }
         });
         own.batch.end();
@@ -354,7 +346,7 @@ unsafe extern "C" fn set_xrc_srqn(qp: *mut QpEx, srqn: u32) {
 }
 
 unsafe extern "C" fn set_sge(qp: *mut QpEx, lkey: u32, addr: u64, length: u32) {
-    let element = post::sge(&Sge { addr, length, lkey });
+    let element = lists::sge(&Sge { addr, length, lkey });
     // SAFETY: contract: between start and complete.
     unsafe { change(qp, |wr| wr.data = Data::Sges(SgList::from_iter([element]))) };
 }
@@ -366,7 +358,7 @@ unsafe extern "C" fn set_sge_list(qp: *mut QpEx, count: size_t, list: *const Sge
             // SAFETY: contract: the list has `count` elements.
             let c = unsafe { list.add(place) };
             // SAFETY: as above.
-            post::sge(unsafe { &*c })
+            lists::sge(unsafe { &*c })
         });
         wr.data = Data::Sges(sges.collect());
     };
@@ -409,7 +401,7 @@ fn check_there(read: Result<(), c_int>) {
 
 /// Ends a call whose list cannot be one.
 fn check_list<T>(count: size_t, list: *const T) {
-    if count > 0 && (list.is_null() || count > post::MOST_SGES) {
+    if count > 0 && (list.is_null() || count > lists::MOST_SGES) {
         bad(format!("a list of {count} elements at {list:p}"));
     }
 }

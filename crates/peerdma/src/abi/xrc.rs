@@ -8,13 +8,12 @@ use device::ids::XrcdId;
 use device::{Hca, Kind, Refusal};
 
 use super::boundary::control;
-use super::context::opened;
 use super::errno;
 use super::mr::open_descriptor;
-use super::object::{Object, given, room};
-use super::srq::SrqObject;
+use super::object::{Object, given};
+use super::own::context::opened;
 use super::types::context::Context;
-use super::types::srq::{Srq, Xrcd, XrcdInitAttr};
+use super::types::srq::{Xrcd, XrcdInitAttr};
 
 /// The library's part of a domain.
 pub(crate) struct OwnXrcd {
@@ -64,18 +63,5 @@ pub(crate) unsafe extern "C" fn close_xrcd(xrcd: *mut Xrcd) -> c_int {
         // SAFETY: contract: the program uses it no more.
         drop(unsafe { XrcdObject::destroy(xrcd) });
         0
-    })
-}
-
-pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut Srq, number: *mut u32) -> c_int {
-    control("ibv_get_srq_num", libc::EIO, || {
-        // SAFETY: contract: the queue is one of ours.
-        let own = unsafe { SrqObject::own(srq) };
-        let number = room(number);
-        let found = own.hca.lock().srq_number(own.id);
-        errno::or_errno(found.map(|found| {
-            // SAFETY: contract: the program has room for the number.
-            unsafe { number.write(found) };
-        }))
     })
 }

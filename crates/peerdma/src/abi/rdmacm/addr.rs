@@ -57,7 +57,7 @@ pub(super) fn bind(endpoint: &Arc<Endpoint>, inner: &mut Inner, addr: SocketAddr
     };
     let mut bound = addr;
     bound.set_port(port);
-    inner.local = Some(bound);
+    inner.route.local = Some(bound);
     inner.state = State::Bound;
     Ok(())
 }
@@ -107,7 +107,7 @@ fn bind_end(
     addr: SocketAddr,
 ) -> Answer<(End, u16)> {
     let end = endpoint.make_end(nic, inner)?;
-    let bound = nic.hca.lock().cm_bind(end.id, addr, inner.options);
+    let bound = nic.hca.lock().cm_bind(end.id, addr, inner.options.bind);
     match bound {
         Ok(bound) => Ok((end, bound.port())),
         Err(refusal) => {
@@ -141,7 +141,7 @@ pub(super) fn listen(endpoint: &Arc<Endpoint>, inner: &mut Inner, backlog: c_int
         end.nic.hca.lock().cm_listen(end.id, backlog.unwrap_or(MAX_BACKLOG))?;
     }
     inner.state = State::Listening;
-    if let Some(local) = inner.local {
+    if let Some(local) = inner.route.local {
         tracing::info!(target: "peerdma::cm", "listening on {local}");
     }
     Ok(())
@@ -201,7 +201,7 @@ fn resolve(
     to: SocketAddr,
     timeout_ms: c_int,
 ) -> Answer {
-    if inner.local.is_some_and(|local| local.is_ipv4() != to.is_ipv4()) {
+    if inner.route.local.is_some_and(|local| local.is_ipv4() != to.is_ipv4()) {
         let what = "rdma_resolve_addr: the source is of another family than the destination";
         return Err(Failure::new(libc::EINVAL, what));
     }
@@ -233,15 +233,15 @@ fn resolve(
     take_nic(endpoint, inner, &nic)?;
     let end = inner.end("rdma_resolve_addr")?;
     // One that is bound to an address, or to a port everywhere, keeps it.
-    let port = inner.local.map_or(0, |local| local.port());
+    let port = inner.route.local.map_or(0, |local| local.port());
     let from = source.map(|ip| SocketAddr::new(ip, port));
     let mut engine = nic.hca.alive()?;
     let path = engine.cm_resolve(end.id, from, peer)?;
     let found = engine.cm_addresses(end.id)?;
     drop(engine);
-    inner.path = Some(path);
-    inner.local = found.local.or(inner.local);
-    inner.remote = Some(to);
+    inner.route.path = Some(path);
+    inner.route.local = found.local.or(inner.route.local);
+    inner.route.remote = Some(to);
     inner.state = State::AddrResolved;
     if nic.is_own(peer.ip()) || peer.ip().is_multicast() || reach::is_known(peer) {
         endpoint.post(What::Addr(Ok(())));
@@ -293,8 +293,8 @@ pub(super) fn resolve_route(
     inner.expect(call, &[State::AddrResolved])?;
     let end = inner.end(call)?;
     let path = end.nic.hca.alive()?.cm_route(end.id)?;
-    inner.path_rec = Some(Box::new(record(&path)));
-    inner.path = Some(path);
+    inner.face.path_rec = Some(Box::new(record(&path)));
+    inner.route.path = Some(path);
     inner.state = State::RouteResolved;
     endpoint.post(What::Route);
     Ok(())

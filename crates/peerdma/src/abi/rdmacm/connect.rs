@@ -32,7 +32,7 @@ const VENDOR_OPTION_NOT_SUPPORTED: RejReason = RejReason(35);
 /// `id` is one of ours, and its endpoint's `inner` is not locked.
 pub(super) unsafe fn complete(id: *mut CmId) -> Answer {
     // SAFETY: the caller's promise.
-    if !unsafe { endpoint(id) }.inner().is_sync {
+    if !unsafe { endpoint(id) }.inner().face.is_sync {
         return Ok(());
     }
     // SAFETY: the caller's promise.
@@ -61,7 +61,7 @@ pub(super) unsafe fn complete(id: *mut CmId) -> Answer {
 /// The private data of `param` is as long as it says.
 unsafe fn param_of(inner: &Inner, param: Option<&ConnParam>, qp: Option<&Qp>) -> Param {
     let mut all = Param {
-        private_data: inner.connect_data.clone(),
+        private_data: inner.terms.connect_data.clone(),
         retry_count: 7,
         rnr_retry_count: 7,
         // A datagram QP of the connection manager has this Q_Key, whoever made it (`cma_set_qkey`
@@ -149,12 +149,12 @@ pub(super) fn ask(inner: &mut Inner, said: Option<Said>, all: Param) -> Answer {
     inner.expect("rdma_connect", &[State::RouteResolved])?;
     let end = inner.end("rdma_connect")?;
     let (depth, resources) = Said::numbers(said);
-    inner.initiator_depth = depth.unwrap_or(end.nic.max_initiator_depth);
-    inner.responder_resources = resources.unwrap_or(end.nic.max_responder_resources);
-    let all = Param { ece: inner.local_ece, ..agreed(inner, all) };
+    inner.terms.initiator_depth = depth.unwrap_or(end.nic.max_initiator_depth);
+    inner.terms.responder_resources = resources.unwrap_or(end.nic.max_responder_resources);
+    let all = Param { ece: inner.terms.local_ece, ..agreed(inner, all) };
     end.nic.hca.alive()?.cm_connect(end.id, &all)?;
     inner.state = State::Connecting;
-    inner.connect_data.clear();
+    inner.terms.connect_data.clear();
     Ok(())
 }
 
@@ -172,17 +172,17 @@ pub(super) fn answer(
     inner.expect("rdma_accept", &[State::Connecting])?;
     let end = inner.end("rdma_accept")?;
     let (depth, resources) = Said::numbers(said);
-    let (wanted, most) = (inner.initiator_depth, end.nic.max_initiator_depth);
-    inner.initiator_depth = depth.unwrap_or_else(|| wanted.min(most));
-    let (wanted, most) = (inner.responder_resources, end.nic.max_responder_resources);
-    inner.responder_resources = resources.unwrap_or_else(|| wanted.min(most));
+    let (wanted, most) = (inner.terms.initiator_depth, end.nic.max_initiator_depth);
+    inner.terms.initiator_depth = depth.unwrap_or_else(|| wanted.min(most));
+    let (wanted, most) = (inner.terms.responder_resources, end.nic.max_responder_resources);
+    inner.terms.responder_resources = resources.unwrap_or_else(|| wanted.min(most));
     if let Some(modify) = modify
         && !inner.is_ud()
     {
-        to_rts(inner, modify, inner.responder_resources, inner.initiator_depth)?;
+        to_rts(inner, modify, inner.terms.responder_resources, inner.terms.initiator_depth)?;
     }
     // The vendor is the one that asked (librdmacm: `ucma_copy_ece_param_to_kern_rep`).
-    let ece = Ece { vendor_id: inner.remote_ece.vendor_id, ..inner.local_ece };
+    let ece = Ece { vendor_id: inner.terms.remote_ece.vendor_id, ..inner.terms.local_ece };
     let all = Param { ece, ..agreed(inner, all) };
     // What comes of it may come before the call returns.
     endpoint.set_open(true);
@@ -200,8 +200,8 @@ pub(super) fn answer(
 /// The numbers of READs and atomics as they are known by now.
 fn agreed(inner: &Inner, all: Param) -> Param {
     Param {
-        responder_resources: inner.responder_resources,
-        initiator_depth: inner.initiator_depth,
+        responder_resources: inner.terms.responder_resources,
+        initiator_depth: inner.terms.initiator_depth,
         ..all
     }
 }
@@ -245,7 +245,7 @@ pub(crate) unsafe extern "C" fn rdma_accept(id: *mut CmId, param: *mut ConnParam
         let modify = modify.as_ref().map(|modify| modify as Modify<'_>);
         answer(endpoint, &mut inner, param.map(Said::of), all, modify)?;
         let is_ud = inner.is_ud();
-        let is_sync = inner.is_sync;
+        let is_sync = inner.face.is_sync;
         drop(inner);
         if is_ud {
             // Nobody confirms an answer about a service.

@@ -43,21 +43,38 @@ pub(super) struct End {
 /// What calls of the program change.
 pub(super) struct Inner {
     pub(super) state: State,
+    /// It told the program that its connection failed, and says no more.
+    pub(super) has_failed: bool,
     pub(super) port_space: CEnum,
     pub(super) qp_type: CEnum,
     /// The NIC it is bound to: by an address, by resolving one, or by a request.
     pub(super) nic: Option<Arc<Nic>>,
-    /// The domain that the identifiers of the NIC share.
-    pub(super) pd: *mut Pd,
     pub(super) ends: Vec<End>,
+    pub(super) route: Route,
+    pub(super) options: Options,
+    pub(super) terms: Terms,
+    pub(super) face: Face,
+}
+
+/// Between which addresses it is, and the way from one to the other.
+#[derive(Default)]
+pub(super) struct Route {
     pub(super) local: Option<SocketAddr>,
     pub(super) remote: Option<SocketAddr>,
     pub(super) path: Option<cm::Path>,
-    /// The same for C, at an address that stays.
-    pub(super) path_rec: Option<Box<SaPathRec>>,
-    pub(super) options: BindOptions,
+}
+
+/// What `rdma_set_option` sets.
+#[derive(Default)]
+pub(super) struct Options {
+    pub(super) bind: BindOptions,
     pub(super) tos: Option<u8>,
     pub(super) ack_timeout: Option<u8>,
+}
+
+/// What it tells its peer of the connection, and what the peer told.
+#[derive(Default)]
+pub(super) struct Terms {
     pub(super) initiator_depth: u8,
     pub(super) responder_resources: u8,
     /// Vendor and options.
@@ -65,12 +82,18 @@ pub(super) struct Inner {
     pub(super) remote_ece: Ece,
     /// Private data that `rdma_getaddrinfo` found and every connection begins with.
     pub(super) connect_data: Vec<u8>,
+}
+
+/// What only an identifier of C has.
+pub(super) struct Face {
+    /// The domain that the identifiers of the NIC share.
+    pub(super) pd: *mut Pd,
+    /// The path, at an address that stays.
+    pub(super) path_rec: Option<Box<SaPathRec>>,
     /// How the QPs of requests are made (`rdma_create_ep(3)`).
     pub(super) ep_attr: Option<QpInitAttr>,
     /// Its channel is its own, and calls wait for their events.
     pub(super) is_sync: bool,
-    /// It told the program that its connection failed, and says no more.
-    pub(super) has_failed: bool,
     pub(super) joins: Vec<Arc<Join>>,
     pub(super) names: Names,
 }
@@ -138,28 +161,22 @@ impl Endpoint {
             acks: Acks::default(),
             inner: Mutex::new(Inner {
                 state: State::Idle,
+                has_failed: false,
                 port_space,
                 qp_type,
                 nic: None,
-                pd: std::ptr::null_mut(),
                 ends: Vec::new(),
-                local: None,
-                remote: None,
-                path: None,
-                path_rec: None,
-                options: BindOptions::default(),
-                tos: None,
-                ack_timeout: None,
-                initiator_depth: 0,
-                responder_resources: 0,
-                local_ece: Ece::default(),
-                remote_ece: Ece::default(),
-                connect_data: Vec::new(),
-                ep_attr: None,
-                is_sync: false,
-                has_failed: false,
-                joins: Vec::new(),
-                names: Names::None,
+                route: Route::default(),
+                options: Options::default(),
+                terms: Terms::default(),
+                face: Face {
+                    pd: std::ptr::null_mut(),
+                    path_rec: None,
+                    ep_attr: None,
+                    is_sync: false,
+                    joins: Vec::new(),
+                    names: Names::None,
+                },
             }),
             delivery: Mutex::new(Delivery {
                 channel,
@@ -267,16 +284,16 @@ impl Endpoint {
         };
         let (space, qp_type, (tos, ack_timeout)) = {
             let inner = self.inner();
-            (inner.port_space, inner.qp_type, (inner.tos, inner.ack_timeout))
+            (inner.port_space, inner.qp_type, (inner.options.tos, inner.options.ack_timeout))
         };
         let mut inner = child.inner();
         inner.state = State::Connecting;
         (inner.port_space, inner.qp_type) = (space, qp_type);
-        (inner.tos, inner.ack_timeout) = (tos, ack_timeout);
+        (inner.options.tos, inner.options.ack_timeout) = (tos, ack_timeout);
         // What the event says is how many of ours the peer lets us have, and wants of us.
-        inner.initiator_depth = param.initiator_depth;
-        inner.responder_resources = param.responder_resources;
-        inner.remote_ece = param.ece;
+        inner.terms.initiator_depth = param.initiator_depth;
+        inner.terms.responder_resources = param.responder_resources;
+        inner.terms.remote_ece = param.ece;
         let nic = Arc::clone(&end.nic);
         let id = end.id;
         inner.ends.push(end);
@@ -286,9 +303,9 @@ impl Endpoint {
         let addresses = engine.cm_addresses(id)?;
         let path = engine.cm_route(id)?;
         drop(engine);
-        (inner.local, inner.remote) = (addresses.local, addresses.remote);
-        inner.path_rec = Some(Box::new(record(&path)));
-        inner.path = Some(path);
+        (inner.route.local, inner.route.remote) = (addresses.local, addresses.remote);
+        inner.face.path_rec = Some(Box::new(record(&path)));
+        inner.route.path = Some(path);
         Ok(())
     }
 
@@ -313,7 +330,7 @@ impl Endpoint {
         let unseen = self.close();
         let mut inner = self.inner();
         inner.drop_ends();
-        inner.joins.clear();
+        inner.face.joins.clear();
         let nic = inner.nic.take();
         drop(inner);
         unseen.iter().for_each(destroy);
@@ -335,8 +352,8 @@ impl Endpoint {
         };
         let id = nic.hca.alive()?.cm_create(&spec, self.post_box(nic))?;
         let end = End { nic: Arc::clone(nic), id };
-        if (inner.tos, inner.ack_timeout) != (None, None) {
-            nic.hca.lock().cm_set_service(id, inner.tos, inner.ack_timeout)?;
+        if (inner.options.tos, inner.options.ack_timeout) != (None, None) {
+            nic.hca.lock().cm_set_service(id, inner.options.tos, inner.options.ack_timeout)?;
         }
         Ok(end)
     }
@@ -393,7 +410,7 @@ impl Inner {
     /// Binds it to a NIC.
     pub(super) fn hold(&mut self, nic: &Arc<Nic>) -> Answer {
         if self.nic.is_none() {
-            self.pd = nic.hold()?;
+            self.face.pd = nic.hold()?;
             self.nic = Some(Arc::clone(nic));
         }
         Ok(())

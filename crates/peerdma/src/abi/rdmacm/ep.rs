@@ -12,7 +12,7 @@ use super::qp::{self, rdma_destroy_qp};
 use super::srq::rdma_destroy_srq;
 use super::{Answer, Failure, call};
 use crate::abi::object::{given, room};
-use crate::abi::pd::PdObject;
+use crate::abi::own::pd::PdObject;
 use crate::abi::types::CEnum;
 use crate::abi::types::pd::Pd;
 use crate::abi::types::qp::QpInitAttr;
@@ -69,7 +69,7 @@ unsafe fn passive(id: *mut CmId, info: &AddrInfo, pd: *mut Pd, attr: *mut QpInit
     if let Some(wanted) = unsafe { attr.as_ref() } {
         let copy = QpInitAttr { qp_type: info.ai_qp_type as CEnum, ..*wanted };
         // SAFETY: the caller's promise.
-        unsafe { endpoint(id) }.inner().ep_attr = Some(copy);
+        unsafe { endpoint(id) }.inner().face.ep_attr = Some(copy);
     }
     Ok(())
 }
@@ -99,7 +99,7 @@ unsafe fn active(id: *mut CmId, info: &AddrInfo, pd: *mut Pd, attr: *mut QpInitA
         // SAFETY: contract: the data is as long as it says.
         let data = unsafe { slice::from_raw_parts(info.ai_connect.cast(), info.ai_connect_len) };
         // SAFETY: the caller's promise.
-        unsafe { endpoint(id) }.inner().connect_data = data.to_vec();
+        unsafe { endpoint(id) }.inner().terms.connect_data = data.to_vec();
     }
     Ok(())
 }
@@ -136,7 +136,7 @@ pub(crate) unsafe extern "C" fn rdma_get_request(listen: *mut CmId, id: *mut *mu
         // SAFETY: contract: the identifier is one of ours.
         let endpoint = unsafe { endpoint(listen) };
         let id = room(id);
-        if !endpoint.inner().is_sync {
+        if !endpoint.inner().face.is_sync {
             let what = "rdma_get_request: the identifier has a channel: take events from there";
             return Err(Failure::new(libc::EINVAL, what));
         }
@@ -179,8 +179,12 @@ unsafe fn accept_event(listen: *mut CmId, event: *mut CmEvent) -> Answer<*mut Cm
     }
     let new = said.id;
     // SAFETY: the caller's promise.
-    let wanted =
-        unsafe { endpoint(listen) }.inner().ep_attr.as_ref().map(|attr| QpInitAttr { ..*attr });
+    let wanted = unsafe { endpoint(listen) }
+        .inner()
+        .face
+        .ep_attr
+        .as_ref()
+        .map(|attr| QpInitAttr { ..*attr });
     if let Some(mut attr) = wanted {
         // SAFETY: the caller's promise.
         let pd = unsafe { (*listen).pd };

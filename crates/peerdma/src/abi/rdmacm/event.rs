@@ -156,7 +156,7 @@ unsafe fn present_cm(endpoint: &Arc<Endpoint>, kind: EventKind) -> Option<(CEnum
     let id = endpoint.id();
     let (is_ud, has_failed, path) = {
         let inner = endpoint.inner();
-        (inner.is_ud(), inner.has_failed, inner.path)
+        (inner.is_ud(), inner.has_failed, inner.route.path)
     };
     let said = |param: Param| if is_ud { Said::Ud(no_address(), param) } else { Said::Conn(param) };
     let nothing = || said(Param::default());
@@ -165,7 +165,7 @@ unsafe fn present_cm(endpoint: &Arc<Endpoint>, kind: EventKind) -> Option<(CEnum
         EventKind::ConnectResponse { param } => {
             // SAFETY: the caller's promise.
             if unsafe { qp(id) }.is_none() {
-                endpoint.inner().remote_ece = param.ece;
+                endpoint.inner().terms.remote_ece = param.ece;
                 return Some((event::CONNECT_RESPONSE, 0, Said::Conn(param)));
             }
             // SAFETY: the caller's promise.
@@ -215,7 +215,7 @@ unsafe fn request(
 ) -> Answer<*mut CmId> {
     let (space, qp_type, is_sync) = {
         let inner = endpoint.inner();
-        (inner.port_space, inner.qp_type, inner.is_sync)
+        (inner.port_space, inner.qp_type, inner.face.is_sync)
     };
     // SAFETY: the caller's promise: the listener is alive.
     let listener = unsafe { &*listener };

@@ -117,17 +117,17 @@ impl Handle {
 
     /// Its own address, once it has one.
     pub(in crate::abi) fn local(&self) -> Option<SocketAddr> {
-        self.endpoint.inner().local
+        self.endpoint.inner().route.local
     }
 
     /// The peer's.
     pub(in crate::abi) fn remote(&self) -> Option<SocketAddr> {
-        self.endpoint.inner().remote
+        self.endpoint.inner().route.remote
     }
 
     /// The way to the peer, as a subnet manager would describe it.
     pub(in crate::abi) fn path_record(&self) -> Option<SaPathRec> {
-        self.endpoint.inner().path.as_ref().map(record)
+        self.endpoint.inner().route.path.as_ref().map(record)
     }
 
     /// The address vector of datagrams to the peer.
@@ -135,7 +135,7 @@ impl Handle {
     /// # Errors
     /// EHOSTUNREACH before the route is resolved.
     pub(in crate::abi) fn address(&self) -> Answer<Av> {
-        let path = self.endpoint.inner().path;
+        let path = self.endpoint.inner().route.path;
         path.as_ref().map(vector).ok_or_else(|| {
             Failure::new(libc::EHOSTUNREACH, "rsocket: there is no route to the peer yet")
         })

@@ -60,7 +60,7 @@ pub(super) unsafe fn create(
     // SAFETY: the caller's promise, or it was made just now.
     let queue = Arc::clone(&unsafe { ChannelObject::own(channel) }.channel);
     let endpoint = Arc::new(Endpoint::new(queue, ps, qp_type));
-    endpoint.inner().is_sync = is_sync;
+    endpoint.inner().face.is_sync = is_sync;
     Ok(wrap(endpoint, channel, context, ps, qp_type))
 }
 
@@ -93,26 +93,26 @@ pub(super) unsafe fn publish(id: *mut CmId, inner: &mut Inner) {
     // SAFETY: the caller's promise.
     let c = unsafe { &mut *id };
     let addr = &mut c.route.addr;
-    if let Some(local) = inner.local {
+    if let Some(local) = inner.route.local {
         addr.src_storage = sockaddr::write(local);
     }
-    if let Some(remote) = inner.remote {
+    if let Some(remote) = inner.route.remote {
         addr.dst_storage = sockaddr::write(remote);
     }
     let Some(nic) = &inner.nic else { return };
     c.verbs = nic.context;
     c.port_num = 1;
     if c.pd.is_null() {
-        c.pd = inner.pd;
+        c.pd = inner.face.pd;
     }
     addr.addr.pkey = PKEY.to_be();
-    if let Some(path) = &inner.path {
+    if let Some(path) = &inner.route.path {
         addr.addr.sgid = Gid { raw: path.sgid.0 };
         addr.addr.dgid = Gid { raw: path.dgid.0 };
-    } else if let Some(local) = inner.local {
+    } else if let Some(local) = inner.route.local {
         addr.addr.sgid = Gid { raw: iba::Gid::from(local.ip()).0 };
     }
-    if let Some(record) = &mut inner.path_rec {
+    if let Some(record) = &mut inner.face.path_rec {
         c.route.path_rec = &raw mut **record;
         c.route.num_paths = 1;
     }
@@ -160,7 +160,7 @@ pub(super) unsafe fn destroy(id: *mut CmId) {
     let endpoint = Arc::clone(unsafe { endpoint(id) });
     let nic = endpoint.end();
     let mut inner = endpoint.inner();
-    let (names, is_sync) = (mem::replace(&mut inner.names, Names::None), inner.is_sync);
+    let (names, is_sync) = (mem::replace(&mut inner.face.names, Names::None), inner.face.is_sync);
     drop(inner);
     // SAFETY: the caller's promise.
     let (event, channel) = unsafe { held(id) };
@@ -224,7 +224,7 @@ pub(crate) unsafe extern "C" fn rdma_migrate_id(
 pub(super) unsafe fn migrate(id: *mut CmId, channel: *mut EventChannel) -> Answer {
     // SAFETY: the caller's promise.
     let endpoint = unsafe { endpoint(id) };
-    let was_sync = endpoint.inner().is_sync;
+    let was_sync = endpoint.inner().face.is_sync;
     let is_sync = channel.is_null();
     if was_sync && is_sync {
         return Err(Failure::new(libc::EINVAL, "rdma_migrate_id: it has a channel of its own"));
@@ -241,7 +241,7 @@ pub(super) unsafe fn migrate(id: *mut CmId, channel: *mut EventChannel) -> Answe
         // SAFETY: contract: the channel was the identifier's own.
         unsafe { channel::rdma_destroy_event_channel(old) };
     }
-    endpoint.inner().is_sync = is_sync;
+    endpoint.inner().face.is_sync = is_sync;
     // Events taken from the old channel are the last that come from there.
     endpoint.acks.wait();
     Ok(())

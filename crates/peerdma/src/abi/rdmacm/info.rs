@@ -278,18 +278,19 @@ pub(crate) unsafe extern "C" fn rdma_resolve_addrinfo(
         let endpoint = unsafe { endpoint(id) };
         {
             let mut inner = endpoint.inner();
-            if !matches!(inner.names, Names::None) {
+            if !matches!(inner.face.names, Names::None) {
                 let what =
                     "rdma_resolve_addrinfo: an answer is under way, or waits to be asked for";
                 return Err(Failure::new(libc::EBUSY, what));
             }
-            inner.names = Names::Asked;
+            inner.face.names = Names::Asked;
         }
         // SAFETY: contract: the hints are NULL or valid.
         let hints = unsafe { hints.as_ref() };
         // SAFETY: contract: the names are NULL or strings.
         let found = unsafe { resolve_for(node, service, hints) };
-        endpoint.inner().names = found.as_ref().map_or(Names::None, |found| Names::Found(*found));
+        endpoint.inner().face.names =
+            found.as_ref().map_or(Names::None, |found| Names::Found(*found));
         found?;
         endpoint.post(What::AddrInfo);
         // SAFETY: contract: as above.
@@ -331,10 +332,10 @@ pub(crate) unsafe extern "C" fn rdma_query_addrinfo(
         }
         // SAFETY: contract: the identifier is one of ours.
         let mut inner = unsafe { endpoint(id) }.inner();
-        let Names::Found(found) = inner.names else {
+        let Names::Found(found) = inner.face.names else {
             return Err(Failure::new(libc::ENOENT, "rdma_query_addrinfo: there is no answer"));
         };
-        inner.names = Names::None;
+        inner.face.names = Names::None;
         // SAFETY: contract: the program has room for the pointer.
         unsafe { info.write(found) };
         Ok(())

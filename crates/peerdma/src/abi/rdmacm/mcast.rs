@@ -120,7 +120,7 @@ unsafe fn join(id: *mut CmId, group: Gid, flags: u32, context: *mut c_void) -> A
         is_send_only: flags == SEND_ONLY,
         attached: Mutex::default(),
     });
-    inner.joins.push(Arc::clone(&joined));
+    inner.face.joins.push(Arc::clone(&joined));
     endpoint.post(What::Join(joined));
     drop(inner);
     // SAFETY: the caller's promise.
@@ -130,7 +130,7 @@ unsafe fn join(id: *mut CmId, group: Gid, flags: u32, context: *mut c_void) -> A
 /// Where to send to reach a group.
 fn address(inner: &Inner, group: Gid) -> Answer<AhAttr> {
     let end = inner.end("rdma_join_multicast")?;
-    let own = inner.local.map(|local| Gid::from(local.ip()));
+    let own = inner.route.local.map(|local| Gid::from(local.ip()));
     let gids = end.nic.hca.lock().gids();
     let from = gids.iter().find(|entry| Some(entry.gid) == own).or_else(|| {
         gids.iter().find(|entry| entry.gid.to_ip().is_ipv4() == group.to_ip().is_ipv4())
@@ -140,7 +140,7 @@ fn address(inner: &Inner, group: Gid) -> Answer<AhAttr> {
         sgid_index: from.and_then(|entry| u8::try_from(entry.index).ok()).unwrap_or(0),
         // Groups do not leave the network, as of `cma_iboe_join_multicast`.
         hop_limit: 1,
-        traffic_class: inner.tos.unwrap_or(0),
+        traffic_class: inner.options.tos.unwrap_or(0),
         port_num: 1,
         is_global: true,
         ..iba::Av::default()
@@ -180,11 +180,11 @@ pub(crate) unsafe extern "C" fn rdma_leave_multicast(id: *mut CmId, addr: *mut s
         let endpoint = unsafe { endpoint(id) };
         let mut inner = endpoint.inner();
         // The newest join of a group is left first, as of librdmacm.
-        let Some(place) = inner.joins.iter().rposition(|join| join.gid == group) else {
+        let Some(place) = inner.face.joins.iter().rposition(|join| join.gid == group) else {
             let what = format!("rdma_leave_multicast: {} was not joined", group.to_ip());
             return Err(Failure::new(libc::EADDRNOTAVAIL, what));
         };
-        let join = inner.joins.remove(place);
+        let join = inner.face.joins.remove(place);
         drop(inner);
         // SAFETY: contract: as above.
         detach(unsafe { qp(id) }, &join);

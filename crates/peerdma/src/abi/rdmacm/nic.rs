@@ -11,8 +11,9 @@ use device::ids::CtxId;
 use iba::Gid;
 
 use super::{Answer, Failure};
-use crate::abi::context::{ibv_open_device, opened};
+use crate::abi::context::ibv_open_device;
 use crate::abi::device as devices;
+use crate::abi::own::context::opened;
 use crate::abi::pd::{ibv_alloc_pd, ibv_dealloc_pd};
 use crate::abi::types::context::Context;
 use crate::abi::types::device::Device;

@@ -12,7 +12,7 @@ use transport::wr::{RecvWr, SendWr};
 use umem::{Foreign, HostBuf, Umem};
 
 use super::{Answer, Failure};
-use crate::abi::{mr, post};
+use crate::abi::{lists, mr};
 
 /// A protection domain.
 pub(in crate::abi) struct Domain {
@@ -179,14 +179,14 @@ impl Pair {
 
     pub(in crate::abi) fn post_send(&self, wr: SendWr) -> Answer {
         let mut engine = self.domain.hca.lock();
-        engine.post_send(self.id, wr).map_err(|error| Failure(post::refused("send", &error)))?;
+        engine.post_send(self.id, wr).map_err(|error| Failure(lists::refused("send", &error)))?;
         engine.kick(self.id);
         Ok(())
     }
 
     pub(in crate::abi) fn post_recv(&self, wr: RecvWr) -> Answer {
         let posted = self.domain.hca.lock().post_recv(self.id, wr);
-        posted.map_err(|error| Failure(post::refused("recv", &error)))
+        posted.map_err(|error| Failure(lists::refused("recv", &error)))
     }
 }
 

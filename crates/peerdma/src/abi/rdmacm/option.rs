@@ -48,7 +48,7 @@ pub(crate) unsafe extern "C" fn rdma_set_option(
                     return Err(Failure::new(libc::EINVAL, what));
                 }
                 // SAFETY: contract: as above.
-                inner.ack_timeout = Some(unsafe { value(optval, optlen) }?);
+                inner.options.ack_timeout = Some(unsafe { value(optval, optlen) }?);
                 set_service(&inner)
             }
             (LEVEL_ID, ID_REUSEADDR) => {
@@ -92,7 +92,7 @@ unsafe fn value<T: Copy>(optval: *mut c_void, optlen: size_t) -> Answer<T> {
 
 /// The type of service of what it sends.
 pub(super) fn set_tos(inner: &mut Inner, tos: u8) -> Answer {
-    inner.tos = Some(tos);
+    inner.options.tos = Some(tos);
     set_service(inner)
 }
 
@@ -102,14 +102,14 @@ pub(super) fn set_reuse_addr(inner: &mut Inner, wanted: bool) -> Answer {
     if inner.state == State::Listening || !wanted && inner.state != State::Idle {
         inner.expect("RDMA_OPTION_ID_REUSEADDR", &[State::Idle])?;
     }
-    inner.options.reuse_addr = wanted;
+    inner.options.bind.reuse_addr = wanted;
     Ok(())
 }
 
 /// Whether a wildcard of IPv6 is one of IPv6 alone.
 pub(super) fn set_af_only(inner: &mut Inner, wanted: bool) -> Answer {
     inner.expect("RDMA_OPTION_ID_AFONLY", &[State::Idle, State::Bound])?;
-    inner.options.af_only = wanted;
+    inner.options.bind.af_only = wanted;
     Ok(())
 }
 
@@ -121,7 +121,11 @@ pub(super) fn set_path(endpoint: &Arc<Endpoint>, inner: &mut Inner, path: &PathD
 
 fn set_service(inner: &Inner) -> Answer {
     for end in &inner.ends {
-        end.nic.hca.alive()?.cm_set_service(end.id, inner.tos, inner.ack_timeout)?;
+        end.nic.hca.alive()?.cm_set_service(
+            end.id,
+            inner.options.tos,
+            inner.options.ack_timeout,
+        )?;
     }
     Ok(())
 }
@@ -129,6 +133,7 @@ fn set_service(inner: &Inner) -> Answer {
 /// A path of RoCE follows from the addresses: a program can only name the one there is.
 fn check_path(inner: &Inner, data: &PathData) -> Answer {
     let is_it = inner
+        .route
         .path
         .is_some_and(|path| path.sgid.0 == data.path.sgid.raw && path.dgid.0 == data.path.dgid.raw);
     if is_it {
@@ -152,7 +157,8 @@ pub(crate) unsafe extern "C" fn rdma_set_local_ece(id: *mut CmId, ece: *mut Ece)
         if *vendor_id == 0 || *comp_mask != 0 {
             return refuse("no vendor, or a mask that is not 0");
         }
-        endpoint.inner().local_ece = device::cm::Ece { vendor_id: *vendor_id, attr_mod: *options };
+        endpoint.inner().terms.local_ece =
+            device::cm::Ece { vendor_id: *vendor_id, attr_mod: *options };
         Ok(())
     })
 }
@@ -167,7 +173,7 @@ pub(crate) unsafe extern "C" fn rdma_get_remote_ece(id: *mut CmId, ece: *mut Ece
             let what = "rdma_get_remote_ece: the identifier has a QP, which knows it";
             return Err(Failure::new(libc::EINVAL, what));
         }
-        let said = endpoint.inner().remote_ece;
+        let said = endpoint.inner().terms.remote_ece;
         let answer = Ece { vendor_id: said.vendor_id, options: said.attr_mod, comp_mask: 0 };
         // SAFETY: contract: the program has room for the answer.
         unsafe { ece.write(answer) };

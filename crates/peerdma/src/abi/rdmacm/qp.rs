@@ -16,7 +16,7 @@ use crate::abi::cq::{
     ibv_create_comp_channel, ibv_create_cq, ibv_destroy_comp_channel, ibv_destroy_cq,
 };
 use crate::abi::object::given_mut;
-use crate::abi::pd::PdObject;
+use crate::abi::own::pd::PdObject;
 use crate::abi::qp::{create_qp_ex, ibv_destroy_qp};
 use crate::abi::types::CEnum;
 use crate::abi::types::context::Context;
@@ -143,7 +143,7 @@ unsafe fn create_ex(id: *mut CmId, attr: &mut QpInitAttrEx) -> Answer {
     c.qp = qp;
     // What the program said of a vendor gives way to what the QP says (librdmacm: `init_ece`),
     // which is nothing.
-    endpoint.inner().local_ece = device::cm::Ece::default();
+    endpoint.inner().terms.local_ece = device::cm::Ece::default();
     Ok(())
 }
 

@@ -79,11 +79,11 @@ pub(super) fn follow(endpoint: &Endpoint, modify: Option<Modify<'_>>, ece: Ece) 
 fn followed(inner: &mut Inner, modify: Option<Modify<'_>>, ece: Ece) -> Answer {
     // An answer in the name of a vendor whom nobody asked (librdmacm:
     // `ucma_process_conn_resp_ece`).
-    if ece.vendor_id != 0 && ece.vendor_id != inner.local_ece.vendor_id {
+    if ece.vendor_id != 0 && ece.vendor_id != inner.terms.local_ece.vendor_id {
         let what = format!("rdma_get_cm_event: the peer answers for vendor {:#x}", ece.vendor_id);
         return Err(Failure::new(libc::EINVAL, what));
     }
-    inner.remote_ece = ece;
+    inner.terms.remote_ece = ece;
     let end = inner.end("rdma_get_cm_event")?;
     if let Some(modify) = modify {
         to_rts(inner, modify, MOST, MOST)?;

@@ -49,8 +49,6 @@ pub(crate) mod socket;
 mod stream;
 mod waker;
 
-pub(crate) use service::{fork_child, fork_parent, fork_prepare};
-
 use std::ffi::c_int;
 
 use super::boundary::{self, control};

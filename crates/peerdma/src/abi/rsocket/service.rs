@@ -2,11 +2,12 @@
 
 use std::fmt::Display;
 use std::os::fd::AsRawFd;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, PoisonError};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
 use super::socket::{Kind, Socket};
+use crate::abi::context;
 use crate::abi::rdmacm::bell::Bell;
 use crate::abi::rdmacm::{Answer, Failure};
 
@@ -41,6 +42,7 @@ fn at_work() -> MutexGuard<'static, ()> {
 
 /// Looks after a socket from now on.
 pub(super) fn add(socket: &Arc<Socket>) -> Answer {
+    watch_forks();
     let mut service = lock();
     if service.thread.is_none() {
         service.thread = Some(start()?);
@@ -203,19 +205,32 @@ thread_local! {
         const { std::cell::RefCell::new(None) };
 }
 
+/// From the first socket on, the thread knows of forks.
+fn watch_forks() {
+    static WATCH: Once = Once::new();
+    WATCH.call_once(|| {
+        context::watch_forks();
+        // SAFETY: the functions live as long as the library, which is linked never to be unloaded.
+        let refused = unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
+        if refused != 0 {
+            tracing::warn!(target: "peerdma::fork", "pthread_atfork: errno {refused}");
+        }
+    });
+}
+
 /// Before a fork: the thread is at rest, and stays so.
-pub(crate) fn fork_prepare() {
+extern "C" fn prepare() {
     let working = at_work();
     HELD.set(Some((working, lock())));
 }
 
 /// After a fork, in the parent.
-pub(crate) fn fork_parent() {
+extern "C" fn parent() {
     HELD.take();
 }
 
 /// After a fork, in the child: it has no thread, and the sockets are the parent's.
-pub(crate) fn fork_child() {
+extern "C" fn child() {
     if let Some((_working, mut service)) = HELD.take() {
         service.thread = None;
         // Their queue pairs are the parent's; what is freed with the last reference would be the

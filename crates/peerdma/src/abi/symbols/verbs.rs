@@ -122,7 +122,7 @@ pub(crate) const VERBS: &[Symbol] = &[
     verb("ibv_read_comp_cntr", V1_18, In("comp_cntr")),
     verb("ibv_read_err_comp_cntr", V1_18, In("comp_cntr")),
     verb("ibv_read_sysfs_file", V1_0, In("device")),
-    verb("ibv_reg_buf_mr", V1_17, In("buf")),
+    verb("ibv_reg_buf_mr", V1_17, In("mr")),
     verb("ibv_reg_dmabuf_mr", V1_12, In("mr")),
     verb("ibv_reg_mr", V1_1, In("mr")),
     verb("ibv_reg_mr_ex", V1_15, In("mr")),
