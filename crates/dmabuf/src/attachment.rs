@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::Resv;
-use crate::buf::Shared;
+use crate::attached::{AttachmentInfo, ImporterClass};
 use crate::exporter::{Direction, Exporter, ExporterError, ExporterErrorKind, SgEntry, SgTable};
-use crate::importer::{DeviceAddr, Importer, ImporterClass};
+use crate::importer::Importer;
 use crate::resv::{ResvGuard, Usage};
+use crate::shared::Shared;
 
 /// A device's relation to a buffer, from attach to detach. A clone is the same attachment; the last
 /// one, with the last guard made from it, detaches.
@@ -16,17 +17,6 @@ use crate::resv::{ResvGuard, Usage};
 #[derive(Clone)]
 pub struct Attachment {
     inner: Arc<Inner>,
-}
-
-/// What an exporter learns about an attachment.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AttachmentInfo {
-    id: u64,
-    importer: String,
-    class: ImporterClass,
-    peer2peer: bool,
-    device: Option<DeviceAddr>,
-    process: Option<u32>,
 }
 
 /// The buffer does not move while this exists. Dropping it unpins; if a map made under it is still
@@ -150,45 +140,6 @@ struct State {
 struct PinToken {
     /// Taken out when the pin ends.
     attachment: Option<Arc<Inner>>,
-}
-
-impl AttachmentInfo {
-    /// A number that no other attachment of this process has.
-    pub fn id(&self) -> u64 {
-        self.id
-    }
-
-    /// The importer's name.
-    pub fn importer(&self) -> &str {
-        &self.importer
-    }
-
-    /// How the importer deals with a buffer that wants to move.
-    pub fn class(&self) -> ImporterClass {
-        self.class
-    }
-
-    /// Whether the device may be given addresses of another device's memory.
-    pub fn peer2peer(&self) -> bool {
-        self.peer2peer
-    }
-
-    /// Where the device sits on its bus.
-    pub fn device(&self) -> Option<DeviceAddr> {
-        self.device
-    }
-
-    /// The process the device serves, if that is not this one; 0 if it has no number here. Only the
-    /// [backings](crate::SgEntry::backing) of a table made for it are used: the other process has
-    /// addresses of its own.
-    pub fn process(&self) -> Option<u32> {
-        self.process
-    }
-
-    /// For [`Exporter::attach`]: this device does not reach the memory directly.
-    pub fn clear_peer2peer(&mut self) {
-        self.peer2peer = false;
-    }
 }
 
 impl Attachment {

@@ -6,14 +6,13 @@
 
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use descriptors::Known;
 use pci::{Bdf, PciTree};
 
-use crate::attachment::AttachmentInfo;
+use crate::attached::AttachmentInfo;
 use crate::exporter::{
     Direction, Exporter, ExporterError, ExporterErrorKind, Pinning, SgBacking, SgEntry, SgTable,
     Sharing,
@@ -69,6 +68,15 @@ pub enum BarError {
     Export(#[from] ExportError),
 }
 
+/// How the memory went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Revoked {
+    /// Nobody reaches it.
+    Free,
+    /// Somebody was inside, and stayed there.
+    Held,
+}
+
 struct BarExporter {
     owner: String,
     what: String,
@@ -79,9 +87,8 @@ struct BarExporter {
     gate: Gate,
     /// Why the memory went, once it did.
     gone: Mutex<Option<String>>,
-    is_revoked: AtomicBool,
-    /// Whether somebody was inside when it was revoked, and stayed there.
-    is_held: AtomicBool,
+    /// What became of it then. Who revokes has the lock, so that another who does waits for it.
+    revoked: Mutex<Option<Revoked>>,
     /// Where devices of this process find it, until it is revoked.
     place: Mutex<Option<Placement>>,
 }
@@ -106,8 +113,7 @@ impl BarBuf {
             backing,
             len,
             gone: Mutex::default(),
-            is_revoked: AtomicBool::new(false),
-            is_held: AtomicBool::new(false),
+            revoked: Mutex::default(),
             place: Mutex::new(Some(place)),
         });
         let buffer = DmaBuf::export_with(Arc::clone(&exporter) as _, len, name, Resv::new())?;
@@ -126,15 +132,20 @@ impl BarBuf {
     ///
     /// [`StillInUse`].
     pub fn revoke(&self, why: &str, limit: Duration) -> Result<(), StillInUse> {
-        self.buffer.revoke(|_| self.exporter.revoke(why), Some(limit))
+        self.buffer.revoke(
+            |_| {
+                self.exporter.revoke(why);
+            },
+            Some(limit),
+        )
     }
 
     /// Takes the memory away without waiting for more than accesses that have begun. Whether its
-    /// bytes may be given to somebody else then: not while an access does not end.
+    /// bytes may be given to somebody else then: not while an access does not end. A second call
+    /// waits for the first, and answers the same.
     #[must_use = "bytes that are still accessed are nobody else's"]
     pub fn close(&self, why: &str) -> bool {
-        self.exporter.revoke(why);
-        !self.exporter.is_held.load(Ordering::Acquire)
+        self.exporter.revoke(why) == Revoked::Free
     }
 }
 
@@ -145,22 +156,27 @@ impl Drop for BarBuf {
 }
 
 impl BarExporter {
-    fn revoke(&self, why: &str) {
-        if self.is_revoked.swap(true, Ordering::AcqRel) {
-            return;
+    fn revoke(&self, why: &str) -> Revoked {
+        let mut revoked = self.revoked.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(revoked) = *revoked {
+            return revoked;
         }
         let what = &self.what;
         *self.gone.lock().unwrap_or_else(PoisonError::into_inner) = Some(why.to_owned());
         self.gate.tell(&format!("{what}: {why}"));
         // The gate stops every access, in every process.
-        if let Err(error) = self.gate.revoke() {
-            tracing::error!(target: "peerdma::peer-memory", "{what}: {error}");
-            self.is_held.store(true, Ordering::Release);
-        }
+        let how = match self.gate.revoke() {
+            Ok(()) => Revoked::Free,
+            Err(error) => {
+                tracing::error!(target: "peerdma::peer-memory", "{what}: {error}");
+                Revoked::Held
+            }
+        };
         let place = self.place.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(place) = place {
             place.retire(why);
         }
+        *revoked.insert(how)
     }
 
     fn refuse<T>(&self, kind: ExporterErrorKind, why: &str) -> Result<T, ExporterError> {
@@ -207,15 +223,6 @@ impl Exporter for BarExporter {
         Ok(SgTable { entries: vec![entry], epoch: Some(self.gate.epoch()), map_type })
     }
 
-    fn unmap_dma_buf(
-        &self,
-        _resv: &ResvGuard<'_>,
-        _attachment: &AttachmentInfo,
-        _table: SgTable,
-        _direction: Direction,
-    ) {
-    }
-
     fn gate(&self) -> Option<&Gate> {
         Some(&self.gate)
     }
@@ -242,5 +249,35 @@ impl fmt::Debug for BarBuf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let BarExporter { what, backing, len, .. } = &*self.exporter;
         write!(f, "BarBuf({what}, {len:#x} bytes at {:#x})", backing.offset)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::sys;
+
+    fn memory() -> BarBuf {
+        let file = sys::sealed_memfd("peerdma:bar", 4096).expect("memory exists");
+        let tree = Arc::new(PciTree::default());
+        let (owner, what) = ("nic".to_owned(), "device memory of nic".to_owned());
+        let range = BarRange { owner, what, tree, bdf: None, file, offset: 0, len: 4096 };
+        BarBuf::new(range, "dm").expect("a buffer")
+    }
+
+    /// Whoever is told that the bytes are free may give them to somebody else.
+    #[test]
+    fn a_second_close_answers_what_the_first_one_found() {
+        let dm = memory();
+        let mut first = dm.exporter.revoked.lock().expect("nobody panicked");
+        let second = std::thread::scope(|scope| {
+            let second = scope.spawn(|| dm.close("the second"));
+            *first = Some(Revoked::Held);
+            drop(first);
+            second.join().expect("an answer")
+        });
+        assert!(!second, "somebody was inside when the first one ended");
+        assert_eq!(dm.buffer().why_gone(), None, "the second one took nothing away");
+        assert!(memory().close("alone"));
     }
 }

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use crate::buf::{DmaBuf, FileFacts, MEMFD_PREFIX};
+use crate::buf::{DmaBuf, MEMFD_PREFIX};
 use crate::exporter::{Exporter, Sharing};
 use crate::limit::in_words;
 use crate::resv::Resv;
 use crate::share;
+use crate::shared::FileFacts;
 use crate::sys;
-use crate::system::SystemMemory;
+use crate::system::{MEMFD, SystemMemory, UDMABUF};
 
 /// Where the memory of a new buffer comes from.
 ///
@@ -183,10 +184,6 @@ impl DmaBuf {
         Ok(Self::register(id, file, facts, size, name, is_kernel, exporter, resv))
     }
 }
-
-/// Exporters of plain memory, by their names.
-pub(crate) const UDMABUF: &str = "udmabuf";
-pub(crate) const MEMFD: &str = "peerdma memfd";
 
 fn check_new(len: u64, name: &str) -> Result<u64, ExportError> {
     if len == 0 {

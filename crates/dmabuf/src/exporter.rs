@@ -6,7 +6,7 @@ use std::sync::Arc;
 use descriptors::Known;
 use rustix::io::Errno;
 
-use crate::attachment::AttachmentInfo;
+use crate::attached::AttachmentInfo;
 use crate::gate::{ClaimError, Gate, GateSlot};
 use crate::resv::ResvGuard;
 use crate::zap::Zap;
@@ -61,14 +61,16 @@ pub trait Exporter: Send + Sync {
         direction: Direction,
     ) -> Result<SgTable, ExporterError>;
 
-    /// Takes the addresses back.
+    /// Takes the addresses back. The default is for an exporter that counts no maps.
     fn unmap_dma_buf(
         &self,
         resv: &ResvGuard<'_>,
         attachment: &AttachmentInfo,
         table: SgTable,
         direction: Direction,
-    );
+    ) {
+        let _ = (resv, attachment, table, direction);
+    }
 
     /// The gate that every access to the buffer passes. An exporter that moves or revokes memory
     /// under importers which are not asked first has one, closes it before it changes anything, and

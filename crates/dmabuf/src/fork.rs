@@ -5,53 +5,88 @@
 //! whose operations fail and whose drops do nothing, and the descriptors behind them are closed, so
 //! that a lock or a connection ends with the process it stands for. An import in the child starts
 //! over, and treats a buffer of the parent as one of another process.
+//!
+//! Each file that has a lock of the whole process says so before it takes it for the first time
+//! ([`hold`]). A fork takes all these locks, so that the child finds what they guard whole.
+
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use descriptors::fork;
+
+/// What has such a lock, in the order in which the locks nest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Room {
+    Given,
+    Buffers,
+    Server,
+    Links,
+    Windows,
+    Slots,
+    SyncFiles,
+    Clients,
+    Maps,
+}
+
+/// A lock that is held across a fork. In the parent it is dropped.
+pub(crate) trait Locked {
+    /// In the child: forgets what is the parent's.
+    fn forget(&mut self);
+}
+
+/// Takes a lock.
+type Hold = fn() -> Box<dyn Locked>;
+
+static ROOMS: [OnceLock<Hold>; 9] = [const { OnceLock::new() }; 9];
+
+/// How many rooms there are. Whoever has this lock has no other's.
+static COUNT: Mutex<usize> = Mutex::new(0);
 
 /// From now on forks are noticed ([`fork::watch`]).
 pub fn watch() {
     fork::watch_also(|| Box::new(Held::all()));
 }
 
-/// The locks of everything process-wide here, held across a fork so that the child finds it whole.
-/// In the order in which they nest.
+/// From now on a fork takes the lock of this room. May be called with the locks of earlier ones
+/// held.
+pub(crate) fn hold(room: Room, hold: Hold) {
+    let place = &ROOMS[room as usize];
+    if place.get().is_some() {
+        return;
+    }
+    watch();
+    let mut count = count();
+    *count += usize::from(place.set(hold).is_ok());
+}
+
+fn count() -> MutexGuard<'static, usize> {
+    COUNT.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// All locks, and that no other is taken for the first time meanwhile.
 struct Held {
-    given: crate::given::HeldGiven,
-    bufs: crate::buf::HeldRegistry,
-    server: crate::share::HeldServer,
-    links: crate::share::HeldLinks,
-    windows: crate::window::HeldWindows,
-    slots: crate::gate::HeldSlots,
-    sync_files: crate::sync_file::HeldFiles,
-    clients: crate::peer::HeldClients,
+    locks: Vec<Box<dyn Locked>>,
+    _count: MutexGuard<'static, usize>,
 }
 
 impl Held {
     fn all() -> Self {
-        Self {
-            given: crate::given::hold_given(),
-            bufs: crate::buf::hold_registry(),
-            server: crate::share::hold_server(),
-            links: crate::share::hold_links(),
-            windows: crate::window::hold_windows(),
-            slots: crate::gate::hold_slots(),
-            sync_files: crate::sync_file::hold_files(),
-            clients: crate::peer::hold_clients(),
+        loop {
+            let locks: Vec<_> = ROOMS.iter().filter_map(OnceLock::get).map(|hold| hold()).collect();
+            let count = count();
+            // Otherwise one is new, which may come before those that are held.
+            if *count == locks.len() {
+                return Self { locks, _count: count };
+            }
         }
     }
 }
 
 impl fork::Held for Held {
     fn forget(self: Box<Self>) {
-        let Self { given, bufs, server, links, windows, slots, sync_files, clients } = *self;
-        drop(clients);
-        crate::share::forget_server(server);
-        crate::share::forget_links(links);
-        crate::gate::forget_slots(slots);
-        crate::window::forget_windows(windows);
-        crate::sync_file::forget_files(sync_files);
-        crate::buf::forget_shared(bufs);
-        crate::given::forget_given(given);
+        let Self { locks, _count } = *self;
+        for mut lock in locks.into_iter().rev() {
+            lock.forget();
+        }
     }
 }
 

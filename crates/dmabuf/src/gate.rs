@@ -50,7 +50,6 @@ mod tests;
 
 pub use owner::{Closed, Gate, GateError, PATIENCE};
 pub use slot::{ClaimError, GateGuard, GateSlot, GateState, OwnedGateGuard, Stale};
-pub(crate) use slot::{HeldSlots, forget_slots, hold_slots};
 
 /// Most bytes that an access copies before it leaves the gate and enters again.
 pub const PIECE: u64 = 256 << 10;

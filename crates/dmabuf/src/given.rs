@@ -12,6 +12,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use crate::buf::DmaBuf;
+use crate::fork::{self, Locked, Room};
 use crate::sys::{self, lease};
 
 struct Given {
@@ -48,7 +49,6 @@ pub fn give(buf: DmaBuf, flags: OFlags) -> Result<OwnedFd, Errno> {
             false => rustix::io::dup(fd),
         };
     };
-    crate::fork::watch();
     let mut all = all();
     // With the lock held: a sweep that has a lease on the file would be notified of the open.
     let (probe, theirs) = if shared.exporter().is_in_file() {
@@ -79,20 +79,16 @@ pub fn sweep() -> usize {
 }
 
 fn all() -> MutexGuard<'static, All> {
+    fork::hold(Room::Given, || Box::new(all()));
     ALL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The list, locked across a fork.
-pub(crate) struct HeldGiven(MutexGuard<'static, All>);
-
-pub(crate) fn hold_given() -> HeldGiven {
-    HeldGiven(all())
-}
-
-/// In the child: what the parent keeps is not the child's to keep. Nothing of it is dropped, as the
-/// parent's locks are.
-pub(crate) fn forget_given(HeldGiven(mut all): HeldGiven) {
-    std::mem::forget(std::mem::take(&mut all.given));
+impl Locked for MutexGuard<'static, All> {
+    /// What the parent keeps is not the child's to keep. Nothing of it is dropped, as the parent's
+    /// locks are.
+    fn forget(&mut self) {
+        std::mem::forget(std::mem::take(&mut self.given));
+    }
 }
 
 impl All {

@@ -10,8 +10,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use crate::buf::MEMFD_PREFIX;
-use crate::export::MEMFD;
 use crate::share::split_name;
+use crate::system::MEMFD;
 
 /// A buffer that some process of this machine has open.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,10 +8,10 @@ use std::sync::{Arc, PoisonError};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use crate::attachment::AttachmentInfo;
-use crate::buf::Shared;
+use crate::attached::AttachmentInfo;
 use crate::resv::Usage;
-use crate::{DmaBuf, buf, sys};
+use crate::shared::Shared;
+use crate::{DmaBuf, shared, sys};
 
 /// One buffer, as a line of debugfs' `dma_buf/bufinfo` and its fdinfo tell.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,7 +80,7 @@ pub struct SeekError;
 #[doc(alias = "dma_buf_iter_next")]
 pub fn bufinfo() -> BufInfoList {
     // The registry's lock is not held while buffers are examined: one may end here.
-    let mut buffers: Vec<_> = buf::all().iter().map(BufInfo::of).collect();
+    let mut buffers: Vec<_> = shared::all().iter().map(BufInfo::of).collect();
     buffers.sort_by_key(|info| info.ino);
     BufInfoList { buffers }
 }

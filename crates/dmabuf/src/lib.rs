@@ -68,6 +68,7 @@
 //! ```
 #![deny(unsafe_code)]
 
+mod attached;
 mod attachment;
 mod bar;
 mod buf;
@@ -78,6 +79,7 @@ mod fork;
 pub mod gate;
 mod given;
 mod host;
+mod import;
 mod importer;
 mod info;
 mod limit;
@@ -85,9 +87,11 @@ mod mapping;
 pub mod peer;
 mod poll;
 mod reach;
+mod remote;
 mod resv;
 mod revoke;
 pub mod share;
+mod shared;
 mod sync_file;
 mod sys;
 mod system;
@@ -96,11 +100,10 @@ mod weak;
 pub mod window;
 mod zap;
 
-pub use attachment::{
-    AttachError, Attachment, AttachmentInfo, MapError, MapGuard, PinError, PinGuard,
-};
+pub use attached::{AttachmentInfo, DeviceAddr, ImporterClass};
+pub use attachment::{AttachError, Attachment, MapError, MapGuard, PinError, PinGuard};
 pub use bar::{BarBuf, BarError, BarRange};
-pub use buf::{DmaBuf, ImportError, MEMFD_PREFIX};
+pub use buf::{DmaBuf, MEMFD_PREFIX};
 pub use export::{ExportError, Memory};
 pub use exporter::{
     Direction, Exporter, ExporterError, ExporterErrorKind, IosysMap, MmapBacking, Pinning, Reach,
@@ -114,17 +117,19 @@ pub use fork::watch as watch_forks;
 pub use gate::{Closed, Gate, GateError, GateGuard, GateSlot, Stale};
 pub use given::{give, sweep};
 pub use host::{Holder, HostBuf, HostBufList, export_token, host_buffers, open_exports};
-pub use importer::{DeviceAddr, Importer, ImporterClass};
+pub use import::ImportError;
+pub use importer::Importer;
 pub use info::{BufInfo, BufInfoList, NameError, SeekError, bufinfo};
 pub use limit::in_words;
 pub use mapping::{CpuAccess, Mapping, MmapError};
 pub use poll::{PollEvents, PollListener};
 pub use reach::Provider;
+pub use remote::RwFlags;
 pub use resv::{
     AcquireCtx, AddFenceError, LockError, ReserveError, Resv, ResvGuard, SignallingSection, Usage,
 };
 pub use revoke::StillInUse;
-pub use sync_file::{RwFlags, SyncFenceInfo, SyncFile, SyncFileError, SyncFileInfo};
+pub use sync_file::{SyncFenceInfo, SyncFile, SyncFileError, SyncFileInfo};
 pub use sys::zap;
 pub use vmap::VmapGuard;
 pub use weak::WeakDmaBuf;

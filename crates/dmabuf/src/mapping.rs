@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::io::Errno;
 
-use crate::DmaBuf;
+use crate::buf::DmaBuf;
 use crate::exporter::{Direction, ExporterError, MmapBacking, SgBacking};
 use crate::sys::Pages;
 
@@ -82,6 +82,17 @@ pub enum MmapError {
 }
 
 impl DmaBuf {
+    /// Maps `len` bytes at `offset` for the CPU; neither needs to be page aligned. An fd that is
+    /// open for reading only gives a mapping that can only be read.
+    ///
+    /// # Errors
+    ///
+    /// [`MmapError`].
+    #[doc(alias = "dma_buf_mmap")]
+    pub fn map(&self, offset: u64, len: u64) -> Result<Mapping, MmapError> {
+        Mapping::new(self, offset, len, self.is_writable())
+    }
+
     /// What a program maps for `len` bytes at `offset`, that maps it itself: the file and the place
     /// in it, and what keeps the bytes there as long as they are mapped.
     ///
@@ -119,12 +130,7 @@ impl DmaBuf {
 }
 
 impl Mapping {
-    pub(crate) fn new(
-        buf: &DmaBuf,
-        offset: u64,
-        len: u64,
-        is_writable: bool,
-    ) -> Result<Self, MmapError> {
+    fn new(buf: &DmaBuf, offset: u64, len: u64, is_writable: bool) -> Result<Self, MmapError> {
         let elsewhere = buf.offered(offset, len)?;
         let page = rustix::param::page_size() as u64;
         // A buffer of the kernel is mapped from its beginning: those of DRM's shmem helpers (vgem,

@@ -27,8 +27,9 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use crate::attached::DeviceAddr;
 use crate::exporter::{ExporterError, ExporterErrorKind, SgTable};
-use crate::importer::DeviceAddr;
+use crate::fork::{self, Locked, Room};
 use crate::sys::vma::{self, SharedFile};
 
 /// A driver whose memory programs have mapped.
@@ -187,7 +188,7 @@ static CLIENTS: Mutex<Vec<Weak<dyn PeerClient>>> = Mutex::new(Vec::new());
 /// Registers a client, for as long as it lives.
 #[doc(alias = "ib_register_peer_memory_client")]
 pub fn register_client(client: &Arc<dyn PeerClient>) {
-    crate::fork::watch();
+    watch();
     let mut clients = lock(&CLIENTS);
     clients.retain(|known| known.strong_count() > 0);
     clients.push(Arc::downgrade(client));
@@ -200,7 +201,7 @@ pub fn register_client(client: &Arc<dyn PeerClient>) {
 /// Whether an address is in an arena is found by two comparisons when it is above or below all of
 /// them.
 pub fn claim_arena(client: &Arc<dyn PeerClient>, addr: u64, len: u64) -> Arena {
-    crate::fork::watch();
+    watch();
     let span = Arc::new(Span { start: addr, end: addr.saturating_add(len) });
     let mut arenas = lock(&ARENAS);
     arenas.push((Arc::downgrade(&span), Arc::downgrade(client)));
@@ -474,16 +475,22 @@ fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The lock of the list of clients, across a fork.
-pub(crate) struct HeldClients {
+/// The locks of the lists of clients and arenas, across a fork.
+struct Lists {
     _clients: MutexGuard<'static, Vec<Weak<dyn PeerClient>>>,
     _arenas: MutexGuard<'static, Arenas>,
-    _maps: MutexGuard<'static, Option<descriptors::PrivateFd>>,
 }
 
-/// Registrations from before a fork stay: a client of the parent claims nothing in the child.
-pub(crate) fn hold_clients() -> HeldClients {
-    HeldClients { _clients: lock(&CLIENTS), _arenas: lock(&ARENAS), _maps: vma::hold_maps() }
+impl Locked for Lists {
+    /// Registrations from before a fork stay: a client of the parent claims nothing in the child.
+    fn forget(&mut self) {}
+}
+
+/// From now on forks are noticed.
+fn watch() {
+    fork::hold(Room::Clients, || {
+        Box::new(Lists { _clients: lock(&CLIENTS), _arenas: lock(&ARENAS) })
+    });
 }
 
 #[cfg(test)]

@@ -6,12 +6,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use descriptors::Known;
 use rustix::io::Errno;
 
-use crate::attachment::AttachmentInfo;
+use crate::attached::AttachmentInfo;
 use crate::exporter::{
     Direction, Exporter, ExporterError, ExporterErrorKind, SgBacking, SgEntry, SgTable,
 };
 use crate::resv::ResvGuard;
 use crate::sys::{self, Pages, SyncFlags};
+
+/// Exporters of plain memory, by their names.
+pub(crate) const UDMABUF: &str = "udmabuf";
+pub(crate) const MEMFD: &str = "peerdma memfd";
 
 /// Answers for a buffer whose pages the kernel holds. Any importer may attach; bus addresses are
 /// the addresses of a mapping in this process.

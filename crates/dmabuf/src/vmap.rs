@@ -4,9 +4,9 @@ use std::fmt;
 use std::sync::{Arc, PoisonError};
 
 use crate::DmaBuf;
-use crate::buf::Shared;
 use crate::exporter::{ExporterError, IosysMap};
 use crate::resv::ResvGuard;
+use crate::shared::Shared;
 
 /// The buffer's memory as the exporter's CPU side sees it, while this exists.
 #[must_use = "the map goes away with the guard"]

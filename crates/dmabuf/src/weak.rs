@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use descriptors::Known;
 
 use crate::DmaBuf;
-use crate::buf::Shared;
+use crate::shared::Shared;
 
 /// What an exporter keeps of a buffer that it exported: enough to notify its importers, but not so
 /// much that it would never be released. It keeps the file open.

@@ -24,7 +24,7 @@ use std::time::SystemTime;
 use descriptors::Known;
 use rustix::io::Errno;
 
-use crate::fork;
+use crate::fork::{self, Locked, Room};
 use crate::sys::{self, Reservation};
 
 /// Retired placements that are remembered.
@@ -167,7 +167,6 @@ impl BusWindow {
             state: Mutex::new(state),
             stale: AtomicU64::new(0),
         });
-        fork::watch();
         let mut windows = windows();
         windows.all.retain(|window| window.strong_count() > 0);
         windows.all.push(Arc::downgrade(&inner));
@@ -437,21 +436,17 @@ struct Windows {
 
 fn windows() -> MutexGuard<'static, Windows> {
     static WINDOWS: Mutex<Windows> = Mutex::new(Windows { own: None, all: Vec::new() });
+    fork::hold(Room::Windows, || Box::new(windows()));
     WINDOWS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The list of windows, locked across a fork.
-pub(crate) struct HeldWindows(MutexGuard<'static, Windows>);
-
-pub(crate) fn hold_windows() -> HeldWindows {
-    HeldWindows(windows())
-}
-
-/// In the child: they are the parent's.
-pub(crate) fn forget_windows(HeldWindows(mut windows): HeldWindows) {
-    // Dropping a husk does nothing, whichever thread holds its lock.
-    windows.own = None;
-    windows.all.clear();
+impl Locked for MutexGuard<'static, Windows> {
+    /// They are the parent's.
+    fn forget(&mut self) {
+        // Dropping a husk does nothing, whichever thread holds its lock.
+        self.own = None;
+        self.all.clear();
+    }
 }
 
 #[cfg(test)]

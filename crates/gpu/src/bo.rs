@@ -12,10 +12,10 @@ use dmabuf::{
 
 use crate::device::Device;
 use crate::error::{Result, busy, invalid, no_device, no_memory};
-use crate::joined::Joined;
+use crate::names;
+use crate::need::{Need, allows};
 use crate::place::{Domain, Place};
 use crate::pools::Resource;
-use crate::room::{Need, allows};
 use crate::stats::Counters;
 
 /// A buffer object, without the handle by which a program holds it.
@@ -31,7 +31,7 @@ pub(crate) struct BoInner {
     pub(crate) exported: Mutex<Vec<WeakDmaBuf>>,
     pub(crate) attachments: Mutex<Vec<AttachmentInfo>>,
     /// Dma-bufs that it is a part of.
-    joined: Mutex<Vec<Weak<Joined>>>,
+    wholes: Mutex<Vec<Weak<dyn Whole>>>,
     /// What the CPU has mapped.
     pub(crate) cpu_maps: Mutex<Vec<Zap>>,
     /// Registrations by address, which are told when the memory goes.
@@ -56,6 +56,24 @@ struct State {
     has_moved: bool,
     /// Somebody chose where it is: use does not bring it back to VRAM.
     stays: bool,
+}
+
+/// A dma-buf of parts of several buffers.
+pub(crate) trait Whole: Send + Sync {
+    /// Some of it is about to be taken away: no importer gets in any more, and all are told.
+    fn take_away(&self, why: &str);
+
+    /// Importers that cannot lose it continue.
+    fn keep(&self);
+
+    /// It is gone for good.
+    fn lose(&self);
+
+    /// All of it is there again.
+    fn give_back(&self);
+
+    /// The dma-buf, as long as it is in use.
+    fn buf(&self) -> Option<DmaBuf>;
 }
 
 /// A registration by address, and what part of the buffer it is of.
@@ -95,7 +113,7 @@ impl BoInner {
             gate: OnceLock::new(),
             exported: Mutex::default(),
             attachments: Mutex::default(),
-            joined: Mutex::default(),
+            wholes: Mutex::default(),
             cpu_maps: Mutex::default(),
             peers: Mutex::default(),
             state: Mutex::new(State { resource, ..State::default() }),
@@ -105,7 +123,7 @@ impl BoInner {
     }
 
     pub(crate) fn name(&self) -> String {
-        name(&self.device.config.name, self.id)
+        names::bo(&self.device.config.name, self.id)
     }
 
     /// Where it is.
@@ -408,8 +426,20 @@ impl BoInner {
         self.cpu_maps.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn joined(&self) -> MutexGuard<'_, Vec<Weak<Joined>>> {
-        self.joined.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_wholes(&self) -> MutexGuard<'_, Vec<Weak<dyn Whole>>> {
+        self.wholes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// It is a part of this one from now on.
+    pub(crate) fn join(&self, whole: Weak<dyn Whole>) {
+        self.lock_wholes().push(whole);
+    }
+
+    /// What it is a part of.
+    pub(crate) fn wholes(&self) -> Vec<Arc<dyn Whole>> {
+        let mut wholes = self.lock_wholes();
+        wholes.retain(|known| known.strong_count() > 0);
+        wholes.iter().filter_map(Weak::upgrade).collect()
     }
 
     pub(crate) fn gone(&self, why: &str) -> String {
@@ -512,35 +542,6 @@ impl Drop for BoInner {
             placement.retire("the buffer was freed");
         }
     }
-}
-
-/// The name of a buffer of a GPU.
-pub(crate) fn name(gpu: &str, id: u64) -> String {
-    format!("{gpu}.bo{id}")
-}
-
-/// The name of a dma-buf that shows a part of the buffer `bo`.
-pub(crate) fn name_of_window(bo: &str, offset: u64) -> String {
-    format!("{bo}+{offset:#x}")
-}
-
-/// Whether a dma-buf of this name shows the buffer `bo`, or a part of it, or several of which it is
-/// one: `gpu0.bo1`, `gpu0.bo1+0x1000`, `gpu0.bo1-3+bo7`.
-pub(crate) fn is_name_of(bo: &str, name: &str) -> bool {
-    let number = |text: &str| text.strip_prefix("bo")?.parse::<u64>().ok();
-    let split = |name: &str| name.rsplit_once('.').map(|(gpu, rest)| (gpu.len(), rest.to_owned()));
-    let (Some((at, wanted)), Some((other_at, list))) = (split(bo), split(name)) else {
-        return false;
-    };
-    let Some(wanted) = number(&wanted) else { return false };
-    let is_in = |run: &str| match run.split_once('-') {
-        Some((first, last)) => {
-            number(first).is_some_and(|first| first <= wanted)
-                && last.parse().is_ok_and(|last: u64| wanted <= last)
-        }
-        None => number(run) == Some(wanted),
-    };
-    at == other_at && bo[..at] == name[..at] && list.split('+').any(is_in)
 }
 
 fn held(error: GateError) -> dmabuf::ExporterError {

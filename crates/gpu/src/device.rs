@@ -9,21 +9,16 @@ use dmabuf::{AttachmentInfo, BusWindow, DeviceAddr, DmaBuf, ImporterClass, Provi
 use pci::{Bdf, PciTree};
 
 use crate::bo::BoInner;
-use crate::client::Client;
 use crate::config::GpuConfig;
 use crate::engine::CopyEngine;
-use crate::error::{Result, no_device, no_memory};
-use crate::fill::Ballast;
+use crate::error::{Result, no_device};
+use crate::need::Ballast;
 use crate::peers::Peers;
 use crate::persona::Persona;
 use crate::place::Domain;
 use crate::pools::Pools;
 use crate::stats::Counters;
 use crate::throttle::Throttle;
-
-/// Bus addresses of one GPU: many times what its memory needs, so that retired ones are not used
-/// again soon.
-const WINDOW: u64 = 64 << 30;
 
 pub(crate) struct Device {
     pub(crate) config: GpuConfig,
@@ -42,18 +37,19 @@ pub(crate) struct Device {
     is_removed: AtomicBool,
     pub(crate) is_resetting: AtomicBool,
     /// The client by which plain registrations find its memory.
-    client: OnceLock<Arc<dyn PeerClient>>,
+    pub(crate) client: OnceLock<Arc<dyn PeerClient>>,
 }
 
 impl Device {
-    pub(crate) fn open(config: &GpuConfig, tree: Arc<PciTree>) -> Result<Arc<Self>> {
-        config.check()?;
-        crate::weather::begin()?;
-        let window = BusWindow::new(WINDOW, config.iommu)
-            .map_err(|error| no_memory(format!("no bus window for {}: {error}", config.name)))?;
-        let (peers, pools) = Peers::join(config)?;
+    /// A GPU that nobody else knows yet.
+    pub(crate) fn new(
+        config: &GpuConfig,
+        tree: Arc<PciTree>,
+        window: BusWindow,
+        (peers, pools): (Peers, Pools),
+    ) -> Self {
         let throttle = Arc::new(Throttle::default());
-        let device = Arc::new(Self {
+        Self {
             config: config.clone(),
             persona: config.persona(),
             bdf: tree.by_name(&config.name),
@@ -70,12 +66,7 @@ impl Device {
             is_removed: AtomicBool::new(false),
             is_resetting: AtomicBool::new(false),
             client: OnceLock::new(),
-        });
-        device.peers.serve(Arc::downgrade(&device))?;
-        crate::here::add(&device);
-        crate::weather::opened();
-        dmabuf::peer::register_client(device.client.get_or_init(|| Client::of(&device)));
-        Ok(device)
+        }
     }
 
     /// Which path accesses of an importer at `from` take to VRAM; `None` if there is none. An

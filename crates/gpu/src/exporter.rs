@@ -10,10 +10,10 @@ use dmabuf::{
 use crate::bo::BoInner;
 use crate::cpu::CpuPages;
 use crate::error::{Result, busy, invalid, no_memory, not_permitted, not_supported, unsupported};
+use crate::need::allows;
 use crate::persona::{Orphans, PinPolicy, WithoutP2p};
 use crate::place::Domain;
 use crate::pools::Resource;
-use crate::room::allows;
 
 /// The longest stretch of a table: the largest whole number of pages that a 32-bit length holds.
 const STRETCH: u64 = 0xffff_f000;

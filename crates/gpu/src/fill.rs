@@ -3,22 +3,13 @@
 use std::sync::PoisonError;
 
 use crate::device::Device;
+use crate::need::{BALLAST, Need};
 use crate::place::Domain;
 use crate::pools::Resource;
-use crate::room::{BALLAST, Need};
-use crate::windows::Windows;
 
 /// No more pieces than this, and none smaller: the ledger is for the buffers of programs.
 const PIECES: usize = 256;
 const SMALLEST: u64 = 64 << 10;
-
-/// The part of VRAM that a fault plan holds.
-#[derive(Debug, Default)]
-pub(crate) struct Ballast {
-    /// Millionths of VRAM that must be in use.
-    share: Windows<u32>,
-    held: Vec<Resource>,
-}
 
 impl Device {
     /// Sets how much of VRAM must be in use, for good or while a window is open.

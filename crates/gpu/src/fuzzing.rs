@@ -1,7 +1,7 @@
 //! Doors for fuzz targets.
 
-use crate::look::{GpuView, LONGEST, short};
 use crate::peers::survey;
+use crate::view::{GpuView, LONGEST, short};
 
 /// Reads `bytes` as a process's report on its GPU, and as the result of an act there. The reader
 /// prints them.

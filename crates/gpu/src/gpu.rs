@@ -13,6 +13,7 @@ use crate::device::Device;
 use crate::error::{Result, invalid};
 use crate::handle::Bo;
 use crate::imported::{Imported, of_import};
+use crate::open::open;
 use crate::persona::Persona;
 use crate::place::{Domain, Place};
 use crate::reset::Resetting;
@@ -43,7 +44,7 @@ impl Gpu {
     ///
     /// As [`open`](Self::open).
     pub fn open_in(config: &GpuConfig, tree: Arc<PciTree>) -> Result<Self> {
-        Ok(Self { device: Device::open(config, tree)? })
+        Ok(Self { device: open(config, tree)? })
     }
 
     /// Makes a buffer of at least `size` bytes (rounded up to pages), all zero. If there is no room

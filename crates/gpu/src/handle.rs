@@ -6,11 +6,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use dmabuf::peer::PeerMemory;
 use dmabuf::{DmaBuf, Fence, MmapBacking, MmapError, Resv, SgBacking, Usage};
 
-use crate::bo::{BoInner, name_of_window};
+use crate::bo::BoInner;
 use crate::client::Claimed;
 use crate::cpu::CpuPages;
 use crate::error::{Result, invalid, not_supported};
 use crate::imported::Imported;
+use crate::names;
 use crate::place::Domain;
 use crate::reset::Resetting;
 
@@ -166,7 +167,7 @@ impl Bo {
                 bo.size
             )));
         }
-        bo.new_window(offset, len, name_of_window(&bo.name(), offset))
+        bo.new_window(offset, len, names::window(&bo.name(), offset))
     }
 
     /// Takes the memory away from all importers, until the returned value is dropped: a device

@@ -4,14 +4,14 @@
 //! has one epoch, and each buffer moves by itself. If a reset, a removal or an owner takes away any
 //! part, the whole is taken away.
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use dmabuf::{
     AttachmentInfo, Closed, Direction, DmaBuf, Exporter, Gate, IosysMap, MmapBacking, Pinning,
     Resv, ResvGuard, SgBacking, SgTable, Sharing, Usage, WeakDmaBuf, Zap, in_words,
 };
 
-use crate::bo::BoInner;
+use crate::bo::{BoInner, Whole};
 use crate::cpu::CpuPages;
 use crate::error::{Result, invalid, no_device, no_memory, not_supported, unsupported};
 use crate::handle::Bo;
@@ -124,7 +124,8 @@ pub fn export_joined(ranges: &[(&Bo, u64, u64)]) -> Result<DmaBuf> {
         // Under the lock: a thread that takes the buffer away either came before this and is seen,
         // or finds this.
         let _resv = part.bo.resv.lock();
-        part.bo.joined().push(Arc::downgrade(&joined));
+        let whole: Arc<dyn Whole> = Arc::clone(&joined) as _;
+        part.bo.join(Arc::downgrade(&whole));
         part.bo.note_exporter_of(&*part.bo.placed()?);
         if let Some(why) = part.bo.why_revoked() {
             joined.begin_without(why);
@@ -159,8 +160,29 @@ impl Joined {
         }
     }
 
-    /// Some of it is about to be taken away: no importer gets in any more, and all are told.
-    pub(crate) fn take_away(&self, why: &str) {
+    fn wait(&self, usage: Usage) {
+        // TIMEOUT: none; a fence is signaled in finite time without outside help.
+        let _ = self.resv.wait(usage, None);
+    }
+
+    fn check(&self) -> Result<()> {
+        match &self.state().revoked {
+            Some(why) => Err(no_device(why.clone())),
+            None => Ok(()),
+        }
+    }
+
+    fn first(&self) -> &BoInner {
+        &self.parts[0].bo
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Whole for Joined {
+    fn take_away(&self, why: &str) {
         let resv = self.resv.lock();
         self.wait(Usage::Bookkeep);
         let mut state = self.state();
@@ -180,22 +202,19 @@ impl Joined {
         self.wait(Usage::Bookkeep);
     }
 
-    /// Importers that cannot lose it continue.
-    pub(crate) fn keep(&self) {
+    fn keep(&self) {
         if let Some(closed) = self.state().closed.take() {
             closed.reopen();
         }
     }
 
-    /// It is gone for good.
-    pub(crate) fn lose(&self) {
+    fn lose(&self) {
         if let Some(closed) = self.state().closed.take() {
             closed.revoke();
         }
     }
 
-    /// All of it is there again.
-    pub(crate) fn give_back(&self) {
+    fn give_back(&self) {
         let _resv = self.resv.lock();
         let mut state = self.state();
         state.revoked = None;
@@ -204,29 +223,8 @@ impl Joined {
         }
     }
 
-    /// The dma-buf, as long as it is in use.
-    pub(crate) fn buf(&self) -> Option<DmaBuf> {
+    fn buf(&self) -> Option<DmaBuf> {
         self.buf.get()?.upgrade()
-    }
-
-    fn wait(&self, usage: Usage) {
-        // TIMEOUT: none; a fence is signaled in finite time without outside help.
-        let _ = self.resv.wait(usage, None);
-    }
-
-    fn check(&self) -> Result<()> {
-        match &self.state().revoked {
-            Some(why) => Err(no_device(why.clone())),
-            None => Ok(()),
-        }
-    }
-
-    fn first(&self) -> &BoInner {
-        &self.parts[0].bo
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -381,19 +379,10 @@ fn release(part: &Part, info: &AttachmentInfo) {
     }
 }
 
-impl BoInner {
-    /// The dma-bufs that it is a part of.
-    pub(crate) fn joined_bufs(&self) -> Vec<Arc<Joined>> {
-        let mut joined = self.joined();
-        joined.retain(|known| known.strong_count() > 0);
-        joined.iter().filter_map(Weak::upgrade).collect()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bo::is_name_of;
+    use crate::names::is_of as is_name_of;
 
     #[test]
     fn each_part_is_found_in_the_name_of_the_whole() {

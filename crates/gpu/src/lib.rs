@@ -56,6 +56,7 @@
 #![deny(unsafe_code)]
 
 mod act;
+mod acting;
 mod bo;
 mod client;
 mod config;
@@ -76,19 +77,25 @@ mod joined;
 mod ledger;
 mod look;
 mod machine;
+mod names;
+mod need;
 pub mod nodes;
+mod open;
 mod peers;
 mod persona;
 mod place;
 mod pools;
 mod reset;
 mod room;
+mod serve;
 mod stats;
 mod throttle;
+mod view;
 pub mod weather;
 mod windows;
 mod worker;
 
+pub use act::ByHand;
 pub use config::{CopyMode, GpuConfig};
 pub use copy::copy;
 pub use cpu::CpuPages;
@@ -96,10 +103,11 @@ pub use error::Result;
 pub use gpu::Gpu;
 pub use handle::Bo;
 pub use joined::export_joined;
-pub use look::{BufferView, GpuView};
+
 pub use machine::{Machine, Presets};
-pub use peers::survey::{ByHand, Member, survey};
+pub use peers::survey::{Member, survey};
 pub use persona::{Orphans, Persona, PinPolicy, Preset, WithoutP2p};
 pub use place::{Domain, Domains, Place};
 pub use reset::Resetting;
 pub use stats::GpuStats;
+pub use view::{BufferView, GpuView};

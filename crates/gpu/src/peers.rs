@@ -12,31 +12,23 @@
 //! pass it on. Abstract names have no owner, so both sides check the other's uid.
 
 pub(crate) mod survey;
-mod wire;
+pub(crate) mod wire;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 use descriptors::PrivateFd;
 use rustix::net::Shutdown;
 
-use crate::act::Act;
 use crate::config::GpuConfig;
-use crate::device::Device;
 use crate::error::{Result, busy, invalid, no_device, no_memory};
 use crate::ledger::{Entry, Ledger, ORPHAN};
-use crate::place::Domain;
+use crate::need::Evicted;
 use crate::pools::Pools;
-use crate::room::Evicted;
-use crate::stats::Counters;
-use survey::ByHand;
-use wire::{Answer, Ask, Name};
-
-/// Processes that share a GPU at a time.
-pub(crate) const MEMBERS: u8 = 64;
+use wire::{Answer, Ask, Caller, MEMBERS, Name};
 
 /// How long a process is left alone after it did not answer.
 const LEFT_ALONE: Duration = Duration::from_secs(5);
@@ -122,15 +114,18 @@ impl Peers {
         Self { name, gpu, ledger, listener, server, silent, pid: std::process::id() }
     }
 
-    /// Answers others from now on, in a thread that ends with this value.
-    pub(crate) fn serve(&self, device: Weak<Device>) -> Result<()> {
+    /// Answers others from now on, in a thread that ends with this value, or when nobody can.
+    pub(crate) fn serve(
+        &self,
+        mut answer: impl FnMut(Ask, Caller) -> bool + Send + 'static,
+    ) -> Result<()> {
         let Some(listener) = self.listener.clone() else { return Ok(()) };
-        let ledger = self.ledger;
         let builder = Builder::new().name("peerdma-gpu".to_owned()).stack_size(256 << 10);
         let spawned = threads::start(builder, move || {
             while let Some((ask, from)) = wire::next(&listener) {
-                let Some(device) = device.upgrade() else { return };
-                answer(&device, ledger, ask, from);
+                if !answer(ask, from) {
+                    return;
+                }
             }
         });
         let spawned = spawned
@@ -248,67 +243,17 @@ fn open_door(name: &Name, gpu: &str) -> Result<std::os::fd::OwnedFd> {
 /// Whether some process has a dma-buf of a placement open, whose exporter is dead.
 fn is_held(open: Option<&BTreeSet<(u64, String)>>, gpu: &str, entry: &Entry) -> bool {
     let Some(open) = open else { return true };
-    let bo = crate::bo::name(gpu, entry.bo);
+    let bo = crate::names::bo(gpu, entry.bo);
     let of_exporter = open.range((entry.exporter, String::new())..);
     let names = of_exporter.take_while(|(token, _)| *token == entry.exporter);
-    names.into_iter().any(|(_, name)| crate::bo::is_name_of(&bo, name))
+    names.into_iter().any(|(_, name)| crate::names::is_of(&bo, name))
 }
 
 /// The facts that all processes must agree on.
-fn geometry(config: &GpuConfig) -> u64 {
+pub(crate) fn geometry(config: &GpuConfig) -> u64 {
     let parts = [config.vram, config.gtt, config.visible()];
     // FNV-1a over the words.
     parts
         .into_iter()
         .fold(0xcbf2_9ce4_8422_2325, |hash, part| (hash ^ part).wrapping_mul(0x0100_0000_01b3))
-}
-
-fn answer(device: &Arc<Device>, ledger: u64, ask: Ask, from: wire::Caller) {
-    let pools = &device.pools;
-    match ask {
-        Ask::Join { geometry: theirs } if theirs != geometry(&device.config) => {
-            from.answer(&Answer::Otherwise);
-        }
-        Ask::Join { .. } => from.send_memory(pools),
-        Ask::Look { after } => from.tell(&device.look(after).encode()),
-        Ask::Act { ledger: theirs, .. } if theirs != ledger => from.answer(&Answer::Never),
-        Ask::Act { what, buffer, .. } => act(device, what, buffer, from),
-        Ask::Evict { ledger: theirs, .. } if theirs != ledger => from.answer(&Answer::Never),
-        Ask::Evict { bo, only_out_of_bar, .. } => {
-            let evicted = device.evict_ours(bo, only_out_of_bar);
-            if matches!(evicted, Evicted::Yes) {
-                Counters::add(&device.stats.evictions_for_others, 1);
-            }
-            from.answer(&match evicted {
-                Evicted::Yes => Answer::Done,
-                Evicted::Busy => Answer::NotNow,
-                Evicted::Nothing => Answer::Never,
-            });
-        }
-    }
-}
-
-/// Carries out a user's command in a separate thread: others are answered meanwhile.
-fn act(device: &Arc<Device>, what: ByHand, buffer: Option<u64>, from: wire::Caller) {
-    let device = Arc::downgrade(device);
-    let job = move || {
-        let Some(device) = device.upgrade().filter(|_| !from.gave_up()) else { return };
-        let numbers = buffer.map(|number| number..=number);
-        let came = device.act(what.act(), numbers.as_ref(), "hand (peerdma gpu)");
-        from.tell(toml::to_string(&came).unwrap_or_default().as_bytes());
-    };
-    // A caller that waits in vain is told by the end of the connection.
-    crate::worker::submit(Box::new(job));
-}
-
-impl ByHand {
-    fn act(self) -> Act {
-        match self {
-            Self::Evict => Act::Evict,
-            Self::MoveToVram => Act::Move(Domain::Vram),
-            Self::MoveToGtt => Act::Move(Domain::Gtt),
-            Self::Reset => Act::Reset,
-            Self::Unplug => Act::Unplug,
-        }
-    }
 }

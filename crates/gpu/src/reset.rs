@@ -61,7 +61,7 @@ impl Resetting {
             if let Some(closed) = closed {
                 closed.revoke();
             }
-            bo.joined_bufs().iter().for_each(|joined| joined.lose());
+            bo.wholes().iter().for_each(|whole| whole.lose());
             bo.lose(true);
         }
     }
@@ -103,7 +103,7 @@ impl Resetting {
             if let Some(closed) = closed {
                 closed.revoke();
             }
-            bo.joined_bufs().iter().for_each(|joined| joined.lose());
+            bo.wholes().iter().for_each(|whole| whole.lose());
             bo.lose(true);
         }
     }
@@ -114,8 +114,8 @@ impl Resetting {
     }
 
     fn revoke(&mut self, bo: &Arc<BoInner>, why: &str) -> Option<Closed> {
-        let joined = bo.joined_bufs();
-        joined.iter().for_each(|joined| joined.take_away(&bo.gone(why)));
+        let wholes = bo.wholes();
+        wholes.iter().for_each(|whole| whole.take_away(&bo.gone(why)));
         let taken = bo.take_away(&bo.resv.lock(), why);
         let (closed, kept) = match taken {
             Ok(taken) => taken,
@@ -128,13 +128,13 @@ impl Resetting {
         let holds =
             |exported: &dmabuf::DmaBuf| exported.wait_unmapped(Some(RESET_PATIENCE)).is_err();
         let mut bufs = bo.dma_bufs();
-        bufs.extend(joined.iter().filter_map(|joined| joined.buf()));
+        bufs.extend(wholes.iter().filter_map(|whole| whole.buf()));
         let still = kept || bufs.iter().any(holds);
         if still {
             self.kept.push(bo.name());
         }
         if kept {
-            joined.iter().for_each(|joined| joined.keep());
+            wholes.iter().for_each(|whole| whole.keep());
             // An importer that keeps its access needs an open gate.
             if let Some(closed) = closed {
                 closed.reopen();
@@ -166,6 +166,6 @@ impl Drop for Resetting {
             given.push(bo);
         }
         // When all of their parts are there again; also those that were made meanwhile.
-        given.iter().flat_map(|bo| bo.joined_bufs()).for_each(|joined| joined.give_back());
+        given.iter().flat_map(|bo| bo.wholes()).for_each(|whole| whole.give_back());
     }
 }

@@ -5,38 +5,13 @@ use std::time::{Duration, Instant};
 use crate::device::Device;
 use crate::error::{Result, again, no_device, no_memory};
 use crate::ledger::{Entry, Wanted};
-use crate::place::{Domain, Domains, Place};
+use crate::need::{BALLAST, Evicted, Need};
+use crate::place::{Domain, Place};
 use crate::pools::Resource;
 use crate::stats::Counters;
 
 /// How long a caller waits for buffers that others are just using.
 const PATIENCE: Duration = Duration::from_secs(2);
-
-/// The number of the memory that a fault plan holds, which is not a buffer. It counts neither as
-/// the process's own nor as pinned.
-pub(crate) const BALLAST: u64 = u64::MAX;
-
-/// What a buffer needs.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Need {
-    pub(crate) bo: u64,
-    pub(crate) len: u64,
-    pub(crate) align: u64,
-    pub(crate) fixed: bool,
-    /// Whether it must be in the part of VRAM that peers reach.
-    pub(crate) visible: bool,
-}
-
-/// The result of trying to evict.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Evicted {
-    /// There is more room.
-    Yes,
-    /// There may be, once a buffer is released.
-    Busy,
-    /// Everything that is there is pinned or must not move.
-    Nothing,
-}
 
 impl Device {
     /// A first place for a buffer: where it prefers to be, evicting others; otherwise wherever it
@@ -269,9 +244,4 @@ impl Device {
             "{part} of {name} has no {len:#x} bytes in a row, and what is there is pinned or cannot move"
         ))
     }
-}
-
-/// Whether a domain is among those.
-pub(crate) fn allows(domains: Domains, domain: Domain) -> bool {
-    domains.contains(domain.only())
 }

@@ -175,7 +175,7 @@ fn carry_out(strike: &GpuStrike) {
     let gpu = strike.gpu.as_deref();
     let buffers: Option<RangeInclusive<u64>> = strike.buffers.map(|span| span.first..=span.last);
     let (act, end) = acts(strike.act);
-    let came = crate::act::act(gpu, act, buffers.as_ref(), &by);
+    let came = crate::acting::act(gpu, act, buffers.as_ref(), &by);
     tracing::info!(target: LOG, "{by}: {}", words(act, &came));
     let mut sky = lock();
     if let Some(sky) = sky.as_mut() {
@@ -188,10 +188,10 @@ fn carry_out(strike: &GpuStrike) {
     drop(sky);
     if let Some((after, end)) = end {
         let gpu = strike.gpu.clone();
-        let job = move || drop(crate::act::act(gpu.as_deref(), end, None, &by));
+        let job = move || drop(crate::acting::act(gpu.as_deref(), end, None, &by));
         if !worker::submit_at(Instant::now() + after, Box::new(job), false) {
             tracing::warn!(target: LOG, "it ends at once: too many wait for their end");
-            crate::act::act(strike.gpu.as_deref(), end, None, "its end");
+            crate::acting::act(strike.gpu.as_deref(), end, None, "its end");
         }
     }
 }

@@ -8,6 +8,7 @@ use gpu::{Place, Preset};
 use crate::args::{Arg, CreateDumb, GemClose, GetCap, MapDumb, Prime, Request, Version};
 use crate::drm::{amdgpu, intel, prime};
 use crate::file::{Behind, File, Kind};
+use crate::habana::context::Context;
 use crate::refusal::unknown;
 use crate::state::State;
 use crate::{Result, habana, pages, pointer, vfio};
@@ -105,7 +106,7 @@ unsafe fn of_drm(state: &State, file: &File, nr: u8, arg: &Arg) -> Result<()> {
 /// # Safety
 ///
 /// The argument is what the request needs.
-unsafe fn of_accel(file: &File, context: &habana::Context, nr: u8, arg: &Arg) -> Result<()> {
+unsafe fn of_accel(file: &File, context: &Context, nr: u8, arg: &Arg) -> Result<()> {
     match nr {
         // SAFETY: the caller's promise.
         0x00 => unsafe { arg.with(|version| fill_version(file, version)) },

@@ -6,16 +6,16 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use descriptors::Known;
-use gpu::Place;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::OFlags;
 use rustix::io::{Errno, FdFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-use crate::maps::Wanted;
+use crate::Result;
+use crate::habana::context::Context;
 use crate::node::{Node, Object};
-use crate::state::State;
-use crate::{Result, habana, pages, refused, vfio};
+use crate::vfio::device::Device;
+use crate::vfio::iommu::Iommu;
 
 /// What a node is. The preload library has the same numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,13 +39,13 @@ pub(crate) enum Behind {
     /// Nothing.
     Drm,
     /// What a program has of an accelerator.
-    Accel(habana::Context),
+    Accel(Context),
     /// Nothing: it answers questions.
     AccelControl,
     /// A device that a program drives itself.
-    Vfio(Box<vfio::Device>),
+    Vfio(Box<Device>),
     /// What such devices are bound to.
-    Iommu(vfio::Iommu),
+    Iommu(Arc<Iommu>),
 }
 
 #[doc(alias = "drm_file")]
@@ -55,7 +55,7 @@ pub(crate) struct File {
     pub(crate) behind: Behind,
     /// Of the program's descriptor.
     pub(crate) ino: u64,
-    is_writable: bool,
+    pub(crate) is_writable: bool,
     /// Our end of the socket whose other end the program has.
     ours: Known,
     handles: Mutex<BTreeMap<u32, Arc<Object>>>,
@@ -83,10 +83,10 @@ impl File {
         }
         let behind = match kind {
             Kind::Render | Kind::Card => Behind::Drm,
-            Kind::Accel => Behind::Accel(habana::Context::open(&node)?),
+            Kind::Accel => Behind::Accel(Context::open(&node)?),
             Kind::AccelControl => Behind::AccelControl,
             Kind::Vfio => Behind::Vfio(Box::default()),
-            Kind::Iommu => Behind::Iommu(vfio::Iommu::default()),
+            Kind::Iommu => Behind::Iommu(Arc::default()),
         };
         let errno = Errno::raw_os_error;
         let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
@@ -131,23 +131,6 @@ impl File {
         poll(&mut ours, Some(&now)).is_ok() && ours[0].revents().contains(PollFlags::HUP)
     }
 
-    /// Makes a buffer and gives it a handle, and says how large it is.
-    pub(crate) fn create(
-        &self,
-        state: &State,
-        size: u64,
-        place: Place,
-        cpu_access: bool,
-    ) -> Result<(u32, u64)> {
-        let size = pages(size).filter(|size| *size > 0).ok_or(libc::EINVAL)?;
-        let bo = self.node.gpu()?.alloc(size, place).map_err(|error| refused(&error))?;
-        let offset = state.new_offset(size);
-        let object = Object { bo, node: Arc::clone(&self.node), offset, cpu_access };
-        let object = Arc::new(object);
-        self.node.add(&object);
-        Ok((self.add(object), size))
-    }
-
     /// The handle of a buffer in this file: always the same one.
     pub(crate) fn add(&self, object: Arc<Object>) -> u32 {
         let mut handles = self.handles();
@@ -174,23 +157,7 @@ impl File {
         object.map(drop).ok_or(libc::EINVAL)
     }
 
-    /// The buffer that has this offset. `mmap` begins at its first byte, as with `drm_gem_mmap`.
-    #[doc(alias = "drm_gem_mmap")]
-    pub(crate) fn find(&self, state: &State, wanted: &Wanted, offset: u64) -> Result<Arc<Object>> {
-        let Some(object) = self.at(offset) else {
-            let elsewhere = state.files().iter().any(|file| file.at(offset).is_some());
-            return Err(if elsewhere { libc::EACCES } else { libc::EINVAL });
-        };
-        if !object.cpu_access {
-            return Err(libc::EPERM);
-        }
-        if wanted.writes() && !self.is_writable {
-            return Err(libc::EACCES);
-        }
-        Ok(object)
-    }
-
-    fn at(&self, offset: u64) -> Option<Arc<Object>> {
+    pub(crate) fn at(&self, offset: u64) -> Option<Arc<Object>> {
         self.handles().values().find(|object| object.offset == offset).cloned()
     }
 

@@ -35,6 +35,7 @@ mod habana;
 mod known;
 mod maps;
 mod node;
+mod objects;
 mod program;
 mod refusal;
 mod state;

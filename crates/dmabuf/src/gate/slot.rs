@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use super::page::Page;
 use super::protocol::{self, REVOKED, Words};
 use super::{LENGTH, MAGIC, MAGIC_AT, OWNER, PATIENCE, SLOTS, WHY_AT, WHY_MAX};
+use crate::fork::{self, Locked, Room};
 use crate::sys::{self, SharedWords};
 
 /// A place from which this process enters a gate. All who claim the same gate in one process share
@@ -325,17 +326,13 @@ type Slots = BTreeMap<(u64, u64), Weak<Inner>>;
 /// The slots of this process, by the identity of the gate's file.
 fn slots() -> MutexGuard<'static, Slots> {
     static CLAIMED: Mutex<Slots> = Mutex::new(BTreeMap::new());
+    fork::hold(Room::Slots, || Box::new(slots()));
     CLAIMED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The list of slots, locked across a fork.
-pub(crate) struct HeldSlots(MutexGuard<'static, Slots>);
-
-pub(crate) fn hold_slots() -> HeldSlots {
-    HeldSlots(slots())
-}
-
-/// In the child: they are the parent's.
-pub(crate) fn forget_slots(HeldSlots(mut slots): HeldSlots) {
-    slots.clear();
+impl Locked for MutexGuard<'static, Slots> {
+    /// They are the parent's.
+    fn forget(&mut self) {
+        self.clear();
+    }
 }

@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::ww::LockError;
 use super::{Resv, ResvGuard};
 
 /// One attempt to hold several [`Resv`]s at a time, and its place in the order of all such
@@ -43,19 +44,6 @@ pub struct AcquireCtx {
     /// How many locks are held with it.
     acquired: Cell<usize>,
     thread: PhantomData<*const ()>,
-}
-
-/// Why a lock was not taken with a context.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[expect(clippy::exhaustive_enums, reason = "the two answers of a wound/wait lock")]
-pub enum LockError {
-    /// An older context has the lock, or is about to get it, and may want what this one holds: give
-    /// all locks back, take this one with [`Resv::lock_slow`], and start over (EDEADLK).
-    #[error("an older context wants the lock: back off")]
-    Deadlock,
-    /// This context has the lock (EALREADY).
-    #[error("the context holds this lock already")]
-    Already,
 }
 
 impl AcquireCtx {

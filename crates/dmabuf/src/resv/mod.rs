@@ -12,10 +12,11 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-pub use ctx::{AcquireCtx, LockError};
+pub use ctx::AcquireCtx;
 pub use fences::{AddFenceError, ReserveError, Usage};
 pub use held::SignallingSection;
 pub(crate) use held::assert_not_signalling;
+pub use ww::LockError;
 
 use fences::FenceList;
 use ww::{Owner, WwLock};

@@ -11,7 +11,19 @@ use std::sync::PoisonError;
 #[cfg(not(loom))]
 use std::sync::{Condvar, Mutex, MutexGuard};
 
-use super::LockError;
+/// Why a lock was not taken with a context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(clippy::exhaustive_enums, reason = "the two answers of a wound/wait lock")]
+pub enum LockError {
+    /// An older context has the lock, or is about to get it, and may want what this one holds: give
+    /// all locks back, take this one with [`Resv::lock_slow`](crate::Resv::lock_slow), and start
+    /// over (EDEADLK).
+    #[error("an older context wants the lock: back off")]
+    Deadlock,
+    /// This context has the lock (EALREADY).
+    #[error("the context holds this lock already")]
+    Already,
+}
 
 /// A lock with a queue that is ordered by tickets.
 pub(super) struct WwLock {

@@ -6,23 +6,13 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use super::Address;
+use super::dial::ImportRefused;
 use super::link::Link;
 use super::message::{Reply, Request};
 use super::proxy::Proxy;
-use crate::buf::Shared;
 use crate::gate::GateSlot;
+use crate::shared::Shared;
 use crate::window::BusWindow;
-
-/// Why a process takes no part in it.
-#[derive(Debug)]
-pub(crate) enum ImportRefused {
-    /// Nobody answers for the buffer, or not for this file.
-    NoExporter(String),
-    /// Another user's process has the exporter's name.
-    Stranger { uid: u32 },
-    /// The kernel refused.
-    System { call: &'static str, errno: Errno },
-}
 
 /// The buffer at `address`, whose file is `file` and `size` bytes long.
 pub(crate) fn import(

@@ -9,8 +9,20 @@ use rustix::io::Errno;
 
 use super::link::Link;
 use super::message::{Reply, Request};
-use super::{ANSWER_LIMIT, ImportRefused, Token, socket};
+use super::{ANSWER_LIMIT, Token, socket};
 use crate::exporter::ExporterError;
+use crate::fork::{self, Locked, Room};
+
+/// Why a process takes no part in a buffer of another.
+#[derive(Debug)]
+pub(crate) enum ImportRefused {
+    /// Nobody answers for the buffer, or not for this file.
+    NoExporter(String),
+    /// Another user's process has the exporter's name.
+    Stranger { uid: u32 },
+    /// The kernel refused.
+    System { call: &'static str, errno: Errno },
+}
 
 impl Link {
     /// The connection to a process: the one there is, or a new one.
@@ -74,17 +86,13 @@ type Links = BTreeMap<Token, Weak<Link>>;
 
 fn links() -> MutexGuard<'static, Links> {
     static LINKS: Mutex<Links> = Mutex::new(BTreeMap::new());
+    fork::hold(Room::Links, || Box::new(links()));
     LINKS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The connections, locked across a fork.
-pub(crate) struct HeldLinks(MutexGuard<'static, Links>);
-
-pub(crate) fn hold_links() -> HeldLinks {
-    HeldLinks(links())
-}
-
-/// In the child: they are the parent's.
-pub(crate) fn forget_links(HeldLinks(mut links): HeldLinks) {
-    links.clear();
+impl Locked for MutexGuard<'static, Links> {
+    /// They are the parent's.
+    fn forget(&mut self) {
+        self.clear();
+    }
 }

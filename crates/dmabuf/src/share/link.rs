@@ -14,8 +14,8 @@ use super::message::{AT_THE_DOOR, MESSAGE_MAX, NO_ANSWER, Note, Reply, Request};
 use super::proxy::Proxy;
 use super::socket::{self, Bell, Received};
 use crate::attachment::Attachment;
-use crate::buf::Shared;
 use crate::exporter::{ExporterError, ExporterErrorKind};
+use crate::shared::Shared;
 use crate::sys;
 use crate::zap::Zap;
 

@@ -6,8 +6,8 @@
 use rustix::io::Errno;
 
 use super::codec::{Reader, Writer, index, one_of};
+use crate::attached::{DeviceAddr, ImporterClass};
 use crate::exporter::{Direction, ExporterError, ExporterErrorKind, Reach};
-use crate::importer::{DeviceAddr, ImporterClass};
 
 /// Requests of the importing process. Numbers of attachments, pins and maps are its own.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -64,10 +64,10 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::net::SocketAddrUnix;
 
-pub(crate) use client::{ImportRefused, import, registered};
-pub(crate) use dial::{HeldLinks, forget_links, hold_links};
+pub(crate) use client::{import, registered};
+pub(crate) use dial::ImportRefused;
 pub(crate) use proxy::Proxy;
-pub(crate) use server::{HeldServer, forget_server, hold_server, publish, reserve, token};
+pub(crate) use server::{publish, reserve, token};
 
 /// How long a request waits for its answer. A stopped exporter answers when it continues; until
 /// then requests to it fail after this time, and their effects are undone.

@@ -12,16 +12,17 @@ use rustix::io::Errno;
 
 use super::link::Link;
 use super::message::{Attach, Facts, Mapped, Reply, Request};
-use crate::attachment::{Attachment, AttachmentInfo};
-use crate::buf::Shared;
+use crate::attached::{AttachmentInfo, ImporterClass};
+use crate::attachment::Attachment;
 use crate::exporter::{
     Direction, Exporter, ExporterError, ExporterErrorKind, MmapBacking, Pinning, SgBacking,
     SgEntry, SgTable,
 };
 use crate::gate::{ClaimError, GateSlot, GateState};
-use crate::importer::ImporterClass;
+use crate::shared::Shared;
+
+use crate::remote::{Remote, RwFlags};
 use crate::resv::ResvGuard;
-use crate::sync_file::RwFlags;
 use crate::sys;
 use crate::window::{BusWindow, Placement};
 
@@ -137,48 +138,6 @@ impl Proxy {
         }
     }
 
-    /// Whether the fences that an access waits for are signaled, there.
-    pub(crate) fn poll(&self, writes: bool) -> Result<bool, ExporterError> {
-        match self.ask(&Request::Poll { buf: self.buf, writes }, None) {
-            Ok(()) => Ok(true),
-            Err(error) if error.kind == ExporterErrorKind::Again => Ok(false),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// The fences that an access waits for, as a file of that process.
-    pub(crate) fn export_sync(&self, flags: RwFlags) -> Result<OwnedFd, ExporterError> {
-        self.check()?;
-        let request = Request::ExportSync { buf: self.buf, flags: flags.bits().into() };
-        let (reply, fds) = self.link.call(&request, None)?;
-        match (reply, <[OwnedFd; 1]>::try_from(fds)) {
-            (Reply::Done, Ok([file])) => Ok(file),
-            _ => Err(self.link.lied("it gives no fence")),
-        }
-    }
-
-    /// Adds a fence there.
-    pub(crate) fn import_sync(
-        &self,
-        flags: RwFlags,
-        file: BorrowedFd<'_>,
-    ) -> Result<(), ExporterError> {
-        self.check()?;
-        let file = rustix::io::fcntl_dupfd_cloexec(file, 0).map_err(|errno| {
-            let kind = match errno {
-                Errno::BADF => ExporterErrorKind::Invalid,
-                errno => ExporterErrorKind::Kernel(errno),
-            };
-            ExporterError::new(kind, "no descriptor for a fence")
-        })?;
-        let request = Request::ImportSync { buf: self.buf, flags: flags.bits().into() };
-        match self.link.ask(&request, None, &[file])?.0 {
-            Reply::Done => Ok(()),
-            Reply::Refused(error) => Err(error),
-            _ => Err(self.link.lied("it answers another question")),
-        }
-    }
-
     /// Gives the stretches addresses here.
     fn place(
         &self,
@@ -229,6 +188,43 @@ impl Proxy {
 
     fn held(&self) -> MutexGuard<'_, Held> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Remote for Proxy {
+    fn is_idle(&self, writes: bool) -> Result<bool, ExporterError> {
+        match self.ask(&Request::Poll { buf: self.buf, writes }, None) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind == ExporterErrorKind::Again => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn export_sync(&self, flags: RwFlags) -> Result<OwnedFd, ExporterError> {
+        self.check()?;
+        let request = Request::ExportSync { buf: self.buf, flags: flags.bits().into() };
+        let (reply, fds) = self.link.call(&request, None)?;
+        match (reply, <[OwnedFd; 1]>::try_from(fds)) {
+            (Reply::Done, Ok([file])) => Ok(file),
+            _ => Err(self.link.lied("it gives no fence")),
+        }
+    }
+
+    fn import_sync(&self, flags: RwFlags, file: BorrowedFd<'_>) -> Result<(), ExporterError> {
+        self.check()?;
+        let file = rustix::io::fcntl_dupfd_cloexec(file, 0).map_err(|errno| {
+            let kind = match errno {
+                Errno::BADF => ExporterErrorKind::Invalid,
+                errno => ExporterErrorKind::Kernel(errno),
+            };
+            ExporterError::new(kind, "no descriptor for a fence")
+        })?;
+        let request = Request::ImportSync { buf: self.buf, flags: flags.bits().into() };
+        match self.link.ask(&request, None, &[file])?.0 {
+            Reply::Done => Ok(()),
+            Reply::Refused(error) => Err(error),
+            _ => Err(self.link.lied("it answers another question")),
+        }
     }
 }
 

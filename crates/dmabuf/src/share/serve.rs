@@ -17,11 +17,12 @@ use super::socket::{self, Received};
 use super::stand_in::{Notes, StandIn};
 use super::{ANSWER_LIMIT, server};
 use crate::attachment::{AttachError, Attachment};
-use crate::buf::Shared;
 use crate::exporter::{Direction, ExporterError, ExporterErrorKind, MmapBacking, Reach, Sharing};
 use crate::importer::Importer;
+use crate::remote::RwFlags;
 use crate::resv::Usage;
-use crate::sync_file::{RwFlags, SyncFile, SyncFileError};
+use crate::shared::Shared;
+use crate::sync_file::{SyncFile, SyncFileError};
 
 /// Attachments of one process, and buffers it takes part in.
 const OBJECTS_MAX: usize = 4096;

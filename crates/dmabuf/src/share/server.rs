@@ -14,8 +14,9 @@ use rustix::net::SocketFlags;
 
 use super::message::{AT_THE_DOOR, Reply};
 use super::{Address, Token, serve, socket};
-use crate::buf::Shared;
 use crate::exporter::{ExporterError, ExporterErrorKind};
+use crate::fork::{self, Locked, Room};
+use crate::shared::Shared;
 use crate::sys;
 
 /// Processes that import from this one at a time.
@@ -146,17 +147,13 @@ fn refuse(peer: impl AsFd, kind: ExporterErrorKind, what: String) {
 
 fn server() -> MutexGuard<'static, Option<Server>> {
     static SERVER: Mutex<Option<Server>> = Mutex::new(None);
+    fork::hold(Room::Server, || Box::new(server()));
     SERVER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The server's state, locked across a fork.
-pub(crate) struct HeldServer(MutexGuard<'static, Option<Server>>);
-
-pub(crate) fn hold_server() -> HeldServer {
-    HeldServer(server())
-}
-
-/// In the child: it is the parent's. A buffer that the child exports has another token.
-pub(crate) fn forget_server(HeldServer(mut server): HeldServer) {
-    *server = None;
+impl Locked for MutexGuard<'static, Option<Server>> {
+    /// It is the parent's. A buffer that the child exports has another token.
+    fn forget(&mut self) {
+        **self = None;
+    }
 }

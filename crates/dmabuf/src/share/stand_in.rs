@@ -9,9 +9,10 @@ use rustix::io::Errno;
 
 use super::message::{Attach, Note};
 use super::socket::{self, Bell};
+use crate::attached::{DeviceAddr, ImporterClass};
 use crate::attachment::{Attachment, MapGuard, PinGuard};
 use crate::gate::Gate;
-use crate::importer::{DeviceAddr, Importer, ImporterClass};
+use crate::importer::Importer;
 use crate::resv::ResvGuard;
 
 /// An importer of another process.

@@ -5,24 +5,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 
 use super::{Repr, SyncFile, SyncFileError};
-use crate::DmaBuf;
+use crate::buf::DmaBuf;
 use crate::exporter::{ExporterError, ExporterErrorKind};
 use crate::fence::Fence;
+use crate::remote::RwFlags;
 use crate::resv::{Resv, Usage};
 use crate::sys::sync_file as kernel;
-
-bitflags::bitflags! {
-    /// What an access will do, or what work behind a fence does.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub struct RwFlags: u32 {
-        /// It reads.
-        #[doc(alias = "DMA_BUF_SYNC_READ")]
-        const READ = 1;
-        /// It writes.
-        #[doc(alias = "DMA_BUF_SYNC_WRITE")]
-        const WRITE = 2;
-    }
-}
 
 impl DmaBuf {
     /// What an access must wait for, as it is now: for one that writes all implicit users, and
@@ -73,8 +61,8 @@ impl DmaBuf {
     /// [`SyncFileError`].
     pub fn export_sync_fd(&self, flags: RwFlags) -> Result<OwnedFd, SyncFileError> {
         check(flags)?;
-        match self.shared().proxy() {
-            Some(proxy) => proxy.export_sync(flags).map_err(remote("EXPORT_SYNC_FILE")),
+        match self.shared().remote() {
+            Some(remote_end) => remote_end.export_sync(flags).map_err(remote("EXPORT_SYNC_FILE")),
             None => self.export_sync_file(flags)?.dup_fd(),
         }
     }
@@ -87,8 +75,10 @@ impl DmaBuf {
     /// [`SyncFileError`].
     pub fn import_sync_fd(&self, flags: RwFlags, fd: BorrowedFd<'_>) -> Result<(), SyncFileError> {
         check(flags)?;
-        match self.shared().proxy() {
-            Some(proxy) => proxy.import_sync(flags, fd).map_err(remote("IMPORT_SYNC_FILE")),
+        match self.shared().remote() {
+            Some(remote_end) => {
+                remote_end.import_sync(flags, fd).map_err(remote("IMPORT_SYNC_FILE"))
+            }
             None => self.import_sync_file(flags, &SyncFile::from_fd(fd)?),
         }
     }

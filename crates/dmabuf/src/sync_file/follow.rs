@@ -7,7 +7,7 @@ use rustix::io::Errno;
 
 use super::{SyncFileError, SyncFileInfo, status_of};
 use crate::fence::{Fence, FenceStatus, Timeline};
-use crate::poll::poll_one;
+use crate::poll::file::poll_one;
 use crate::sys;
 
 /// A fence that is signaled when the kernel's file is. A thread waits for it, and ends with it; the

@@ -23,13 +23,11 @@ use rustix::io::Errno;
 use rustix::time::ClockId;
 
 use crate::fence::{Fence, FenceStatus, TimedOut};
-use crate::poll::poll_one;
+use crate::poll::file::poll_one;
 use crate::sys::sync_file as kernel;
 
-pub use buf::RwFlags;
 pub(crate) use buf::add_to;
 use own::Own;
-pub(crate) use own::{HeldFiles, forget_files, hold_files};
 
 /// A fence as a file: it can be polled for reading (POLLIN) and is ready when the fence is
 /// signaled.

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use super::{SyncFenceInfo, SyncFileError, SyncFileInfo};
 use crate::fence::Fence;
-use crate::fork;
+use crate::fork::{self, Locked, Room};
 
 /// What an eventfd counts when its fence is signaled. As a semaphore it takes this many reads to
 /// become unready, and it cannot be written to any more, so that a program which reads or writes it
@@ -50,7 +50,6 @@ impl Own {
             end -= 1;
         }
         let name = name[..end].to_owned();
-        fork::watch();
         let generation = descriptors::generation();
         let inner = Arc::new(Inner { fence: fence.clone(), name, event, id, generation });
         registry().insert(id, Arc::downgrade(&inner));
@@ -146,17 +145,13 @@ type Registry = BTreeMap<u64, Weak<Inner>>;
 /// The files of this process by the number of their eventfd.
 fn registry() -> MutexGuard<'static, Registry> {
     static REGISTRY: Mutex<Registry> = Mutex::new(BTreeMap::new());
+    fork::hold(Room::SyncFiles, || Box::new(registry()));
     REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The registry, locked across a fork.
-pub(crate) struct HeldFiles(MutexGuard<'static, Registry>);
-
-pub(crate) fn hold_files() -> HeldFiles {
-    HeldFiles(registry())
-}
-
-/// In the child: the parent's fences are signaled there, and are not known here.
-pub(crate) fn forget_files(HeldFiles(mut registry): HeldFiles) {
-    registry.clear();
+impl Locked for MutexGuard<'static, Registry> {
+    /// The parent's fences are signaled there, and are not known here.
+    fn forget(&mut self) {
+        self.clear();
+    }
 }

@@ -1,7 +1,7 @@
 use super::*;
 use crate::fence::{FenceArray, FenceChain, Timeline};
 use crate::resv::Usage;
-use crate::{DmaBuf, Memory};
+use crate::{DmaBuf, Memory, RwFlags};
 
 fn buffer() -> DmaBuf {
     DmaBuf::export_from(&Memory::Memfd, 4096, "sync").expect("memory exists")

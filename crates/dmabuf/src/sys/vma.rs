@@ -7,12 +7,14 @@
 use std::ffi::c_void;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl, opcode};
 
 use descriptors::PrivateFd;
+
+use crate::fork::{self, Locked, Room};
 
 /// A stretch of addresses behind which is a file, mapped shared.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,6 +43,7 @@ pub(crate) fn shared_file(from: u64, to: u64) -> Option<SharedFile> {
 }
 
 fn query(from: u64) -> Result<Option<SharedFile>, Errno> {
+    fork::hold(Room::Maps, || Box::new(MAPS.lock().unwrap_or_else(PoisonError::into_inner)));
     // A fork in another thread at this moment leaves the child a lock that is never released.
     let Ok(mut maps) = MAPS.try_lock() else { return ask(open()?.as_fd(), from) };
     if !maps.as_ref().is_some_and(PrivateFd::is_ours) {
@@ -157,9 +160,9 @@ unsafe impl Ioctl for ProcmapQuery<'_> {
     }
 }
 
-/// For a fork: the lock is held across it.
-pub(crate) fn hold_maps() -> std::sync::MutexGuard<'static, Option<PrivateFd>> {
-    MAPS.lock().unwrap_or_else(PoisonError::into_inner)
+impl Locked for MutexGuard<'static, Option<PrivateFd>> {
+    /// The descriptor was closed.
+    fn forget(&mut self) {}
 }
 
 #[cfg(test)]

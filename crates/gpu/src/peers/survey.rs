@@ -3,10 +3,9 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use super::MEMBERS;
-use super::wire::{Ask, Name, Told};
-use crate::act::Came;
-use crate::look::GpuView;
+use super::wire::{Ask, MEMBERS, Name, Told};
+use crate::act::{ByHand, Came};
+use crate::view::GpuView;
 
 /// How long one process may take to report all its buffers.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -23,22 +22,6 @@ pub struct Member {
     pub pid: Option<u32>,
     /// Its report, or why nothing is known.
     pub view: Result<GpuView, String>,
-}
-
-/// What can be done by hand to the GPU of a running program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum ByHand {
-    /// Buffers move out of VRAM.
-    Evict,
-    /// Buffers move to VRAM.
-    MoveToVram,
-    /// Buffers move to GTT.
-    MoveToGtt,
-    /// The GPU is reset.
-    Reset,
-    /// The GPU is taken out of the machine.
-    Unplug,
 }
 
 /// Asks all processes of this user in this network namespace that share a GPU. One that is stopped
@@ -123,7 +106,7 @@ impl Member {
 /// To how many it was done, as a process reports, and why not to others.
 pub(crate) fn heard(said: &[u8]) -> Option<(u64, Vec<String>)> {
     let came: Came = toml::from_str(std::str::from_utf8(said).ok()?).ok()?;
-    let mut why: Vec<_> = came.why.iter().map(|why| crate::look::short(why)).collect();
+    let mut why: Vec<_> = came.why.iter().map(|why| crate::view::short(why)).collect();
     match came.refused.saturating_sub(why.len() as u64) {
         0 => {}
         more => why.push(format!("and {more} more")),

@@ -14,10 +14,13 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt,
 };
 
-use super::survey::ByHand;
-use crate::look::LONGEST;
+use crate::act::ByHand;
 use crate::place::Domain;
 use crate::pools::Pools;
+use crate::view::LONGEST;
+
+/// Processes that share a GPU at a time.
+pub(crate) const MEMBERS: u8 = 64;
 
 /// How long an answer may take. An eviction copies a buffer first.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -33,7 +36,7 @@ const WORDS: usize = 5;
 
 /// A question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ask {
+pub(crate) enum Ask {
     /// May I have the memory?
     Join { geometry: u64 },
     /// Move this buffer of yours out of the way.
@@ -46,7 +49,7 @@ pub(super) enum Ask {
 
 /// An answer in words, or what stands for one.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Told {
+pub(crate) enum Told {
     Text {
         pid: Option<u32>,
         said: Vec<u8>,
@@ -61,7 +64,7 @@ pub(super) enum Told {
 
 /// An answer, or what stands for one.
 #[derive(Debug)]
-pub(super) enum Answer {
+pub(crate) enum Answer {
     /// The ledger, VRAM and GTT.
     Memory([OwnedFd; 3]),
     /// The memory is otherwise than you think.
@@ -77,34 +80,34 @@ pub(super) enum Answer {
 
 /// The names of one GPU's sockets.
 #[derive(Clone, Debug)]
-pub(super) struct Name {
+pub(crate) struct Name {
     prefix: String,
 }
 
 /// The process that asked, waiting for an answer.
-pub(super) struct Caller {
+pub(crate) struct Caller {
     socket: PeerSocket,
 }
 
 impl Name {
-    pub(super) fn new(gpu: &str) -> Self {
+    pub(crate) fn new(gpu: &str) -> Self {
         Self { prefix: format!("{}{gpu}/", Self::prefix_of_user()) }
     }
 
     /// How the names of all sockets of this user begin.
-    pub(super) fn prefix_of_user() -> String {
+    pub(crate) fn prefix_of_user() -> String {
         let uid = rustix::process::geteuid().as_raw();
         format!("peerdma/gpu/{uid}/")
     }
 
     /// Holds the door against others who join, until it is dropped.
-    pub(super) fn door(&self) -> Result<OwnedFd, Errno> {
+    pub(crate) fn door(&self) -> Result<OwnedFd, Errno> {
         let socket = socket()?;
         rustix::net::bind(&socket, &self.address("door")?)?;
         Ok(socket)
     }
 
-    pub(super) fn listen(&self, member: u8) -> Result<OwnedFd, Errno> {
+    pub(crate) fn listen(&self, member: u8) -> Result<OwnedFd, Errno> {
         let socket = socket()?;
         // Questions bring none.
         strangers::refuse_descriptors(&socket);
@@ -114,11 +117,11 @@ impl Name {
     }
 
     /// Whether a process has this number.
-    pub(super) fn is_taken(&self, member: u8) -> bool {
+    pub(crate) fn is_taken(&self, member: u8) -> bool {
         !matches!(self.connect(member), Err(Errno::CONNREFUSED))
     }
 
-    pub(super) fn ask(&self, member: u8, ask: &Ask) -> Answer {
+    pub(crate) fn ask(&self, member: u8, ask: &Ask) -> Answer {
         let socket = match self.connect(member) {
             Ok(socket) => socket,
             Err(Errno::CONNREFUSED) => return Answer::Nobody,
@@ -137,12 +140,12 @@ impl Name {
     }
 
     /// Asks what a process has.
-    pub(super) fn look(&self, member: u8, after: u64) -> Told {
+    pub(crate) fn look(&self, member: u8, after: u64) -> Told {
         self.told(member, &Ask::Look { after }, PATIENCE)
     }
 
     /// Has a process do something.
-    pub(super) fn tell(&self, member: u8, ask: &Ask) -> Told {
+    pub(crate) fn tell(&self, member: u8, ask: &Ask) -> Told {
         self.told(member, ask, PATIENCE_BY_HAND)
     }
 
@@ -188,7 +191,7 @@ impl Name {
 }
 
 /// Waits for the next question of a process of this user. `None` when the socket was shut down.
-pub(super) fn next(listener: &PrivateFd) -> Option<(Ask, Caller)> {
+pub(crate) fn next(listener: &PrivateFd) -> Option<(Ask, Caller)> {
     loop {
         if !strangers::has_room() {
             std::thread::sleep(Duration::from_millis(50));
@@ -230,7 +233,7 @@ pub(super) fn next(listener: &PrivateFd) -> Option<(Ask, Caller)> {
 }
 
 impl Caller {
-    pub(super) fn answer(&self, answer: &Answer) {
+    pub(crate) fn answer(&self, answer: &Answer) {
         let code = match answer {
             Answer::Memory(_) | Answer::Nobody | Answer::Silence => return,
             Answer::Otherwise => OTHERWISE,
@@ -243,19 +246,19 @@ impl Caller {
     }
 
     /// Answers in words.
-    pub(super) fn tell(&self, text: &[u8]) {
+    pub(crate) fn tell(&self, text: &[u8]) {
         let mut said = words([TEXT, text.len() as u64, 0, 0, 0]).to_vec();
         said.extend(text);
         let _ = rustix::net::send(&self.socket, &said, SendFlags::NOSIGNAL);
     }
 
     /// Whether the process that asked no longer waits.
-    pub(super) fn gave_up(&self) -> bool {
+    pub(crate) fn gave_up(&self) -> bool {
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
         !matches!(rustix::net::recv(&self.socket, &mut [0; 1][..], flags), Err(Errno::AGAIN))
     }
 
-    pub(super) fn send_memory(&self, pools: &Pools) {
+    pub(crate) fn send_memory(&self, pools: &Pools) {
         let (ledger, vram) = (pools.ledger.file(), pools.file(Domain::Vram));
         let files = [ledger, vram, pools.file(Domain::Gtt)];
         if !files.iter().all(|file| file.is_ours()) {

@@ -5,8 +5,8 @@ use std::time::Duration;
 use gpu::Domain;
 use rustix::time::{ClockId, clock_gettime};
 
-use super::memory::{BASE, PAGE, PAGES};
-use super::{Context, refuse};
+use super::context::Context;
+use super::space::{BASE, PAGE, PAGES, refuse};
 use crate::args::{Uapi, uapi};
 use crate::file::File;
 use crate::{Result, pointer};

@@ -12,69 +12,16 @@
 //! It is a device with an MMU for its memory (Gaudi2 and later): addresses are virtual. No engine
 //! runs: command buffers, submissions and waits are refused.
 
+pub(crate) mod context;
 mod info;
 mod memory;
+mod space;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-use descriptors::Known;
-use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, socket_with};
-
-use self::memory::Memory;
+use self::context::Context;
 use crate::Result;
 use crate::args::Arg;
 use crate::file::File;
-use crate::node::Node;
 use crate::refusal::unknown;
-
-/// What a program has of the device.
-#[doc(alias = "hl_ctx")]
-pub(crate) struct Context {
-    memory: Mutex<Memory>,
-    /// As long as it has this name, nobody else has the device.
-    _only: Known,
-}
-
-impl Context {
-    /// Takes the device, which one program at a time may have: EBUSY for the next.
-    #[doc(alias = "hl_device_open")]
-    pub(super) fn open(node: &Node) -> Result<Self> {
-        let config = node.config();
-        let whose = match config.shared {
-            true => format!("user {}", rustix::process::getuid().as_raw()),
-            false => format!("process {}", std::process::id()),
-        };
-        let name = format!("peerdma/accel/{whose}/{}", config.name);
-        let taken = || {
-            let at = SocketAddrUnix::new_abstract_name(name.as_bytes())?;
-            let (kind, flags) = (SocketType::DGRAM, SocketFlags::CLOEXEC);
-            let only = socket_with(AddressFamily::UNIX, kind, flags, None)?;
-            bind(&only, &at)?;
-            Ok(only)
-        };
-        let only = taken().map_err(|error: Errno| match error {
-            Errno::ADDRINUSE => {
-                tracing::debug!(
-                    target: "peerdma::drm",
-                    "{}: somebody has it open, or has a dma-buf of its memory", config.name
-                );
-                libc::EBUSY
-            }
-            error => error.raw_os_error(),
-        })?;
-        Ok(Self { memory: Mutex::default(), _only: Known::new(only) })
-    }
-
-    /// Whether a dma-buf of it is still there, which keeps it open.
-    pub(super) fn has_exports(&self) -> bool {
-        self.memory().has_exports()
-    }
-
-    fn memory(&self) -> MutexGuard<'_, Memory> {
-        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 /// A request of the driver's, counted from its first.
 ///
@@ -108,8 +55,4 @@ pub(super) unsafe fn control(file: &File, nr: u8, arg: &Arg) -> Result<()> {
         0x40 => unsafe { arg.with(|asked| info::answer(file, None, asked)) },
         _ => Err(libc::ENOTTY),
     }
-}
-
-fn refuse(errno: i32, why: std::fmt::Arguments<'_>) -> i32 {
-    crate::no("habanalabs", errno, why)
 }

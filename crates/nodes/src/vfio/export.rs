@@ -6,10 +6,11 @@ use std::os::fd::IntoRawFd;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
+use super::device::Bound;
 use super::region::{BAR, ROM};
-use super::{Bound, Result, check, refuse, take};
+use super::structure::{check, refuse, take};
 use crate::args::uapi;
-use crate::refused;
+use crate::{Result, refused};
 
 uapi! {
     #[doc(alias = "vfio_device_feature")]

@@ -3,8 +3,10 @@
 use std::ffi::{c_int, c_void};
 
 use super::config::SIZE as CONFIG_SIZE;
+use super::device::Bound;
 use super::region::{BAR, CONFIG, REGIONS, offset_of};
-use super::{Bound, Result, check, put, refuse, take};
+use super::structure::{check, put, refuse, take};
+use crate::Result;
 use crate::args::uapi;
 
 uapi! {

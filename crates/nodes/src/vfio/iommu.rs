@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::{LETTER, Result, put, take};
+use super::structure::{LETTER, put, take};
 use crate::args::{Request, Uapi, uapi};
-use crate::no;
+use crate::{Result, no};
 
 uapi! {
     #[doc(alias = "iommu_destroy")]

@@ -12,30 +12,26 @@
 //! The device computes nothing, has no interrupts, and does no DMA.
 
 mod config;
+pub(crate) mod device;
 mod export;
 mod info;
-mod iommu;
+pub(crate) mod iommu;
 mod region;
+mod structure;
 
 use std::ffi::{c_int, c_void};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
-use gpu::{Bo, Place, Resetting};
+use gpu::Place;
 
 use self::config::Config;
-pub(super) use self::iommu::Iommu;
+use self::device::{Bound, Device};
 pub(super) use self::region::{Span, read, write};
-use crate::args::{Request, Uapi, uapi};
+use self::structure::{BASE, LETTER, check, put, refuse, take};
+use crate::args::{Request, uapi};
 use crate::file::{Behind, File};
 use crate::state::State;
-use crate::{Result, inode, no, refused};
-
-/// The letter of VFIO's requests and of iommufd's.
-#[doc(alias = "VFIO_TYPE")]
-const LETTER: u8 = b';';
-/// The number of VFIO's first request.
-#[doc(alias = "VFIO_BASE")]
-const BASE: u8 = 100;
+use crate::{Result, inode};
 
 uapi! {
     #[doc(alias = "vfio_device_bind_iommufd")]
@@ -55,122 +51,6 @@ uapi! {
     struct Detach: 8 {
         argsz: u32,
         flags: u32,
-    }
-}
-
-/// An open device, which answers nothing before it is bound.
-#[derive(Default)]
-pub(crate) struct Device {
-    bound: Mutex<Option<Bound>>,
-}
-
-/// What a program has of the device.
-#[doc(alias = "vfio_device_file")]
-struct Bound {
-    /// What BAR 0 shows.
-    bar: Bo,
-    config: Config,
-    /// While memory is not enabled.
-    suspended: Option<Resetting>,
-    iommu: Arc<File>,
-    /// The address space that it is attached to.
-    attached: Option<u32>,
-}
-
-impl Device {
-    fn lock(&self) -> MutexGuard<'_, Option<Bound>> {
-        self.bound.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Works on the device, if it is bound. The lock is that of the device's memory, as in the
-    /// kernel: what is exported meanwhile is revoked or not.
-    fn with<T>(&self, body: impl FnOnce(&mut Bound) -> Result<T>) -> Result<T> {
-        match &mut *self.lock() {
-            Some(bound) => body(bound),
-            None => {
-                Err(refuse(libc::EINVAL, format_args!("the device is not bound to an iommufd")))
-            }
-        }
-    }
-
-    /// The last descriptor is closed: what was exported is revoked.
-    pub(super) fn close(&self) {
-        let bound = self.lock().take();
-        if let Some(bound) = bound {
-            bound.close();
-        }
-    }
-}
-
-impl Drop for Device {
-    fn drop(&mut self) {
-        let Some(bound) = self.lock().take() else { return };
-        // The caller may be in the middle of anything, and importers have locks that they take.
-        if let Err(error) = threads::spawn("peerdma-vfio", || bound.close()) {
-            tracing::error!(target: "peerdma::drm", "a device stays open: {error}");
-        }
-    }
-}
-
-impl Bound {
-    /// Whether memory answers.
-    #[doc(alias = "__vfio_pci_memory_enabled")]
-    fn is_enabled(&self) -> bool {
-        self.suspended.is_none()
-    }
-
-    /// Follows the bit for memory in the command register.
-    #[doc(alias = "vfio_pci_dma_buf_move")]
-    fn follow(&mut self) -> Result<()> {
-        if self.config.has_memory() {
-            self.suspended = None;
-        } else if self.suspended.is_none() {
-            self.suspended = Some(self.suspend("memory of the device was disabled")?);
-        }
-        Ok(())
-    }
-
-    /// What memory held is lost; registers are what they were.
-    #[doc(alias = "VFIO_DEVICE_RESET")]
-    fn reset(&mut self) -> Result<()> {
-        match &self.suspended {
-            Some(suspended) => suspended.lose_contents(),
-            None => self.suspend("the device was reset")?.lose_contents(),
-        }
-        Ok(())
-    }
-
-    fn suspend(&self, why: &str) -> Result<Resetting> {
-        let suspended = self.bar.suspend(why).map_err(|error| refused(&error))?;
-        tell_kept(&suspended);
-        Ok(suspended)
-    }
-
-    #[doc(alias = "vfio_pci_dma_buf_cleanup")]
-    fn close(mut self) {
-        if let Some(id) = self.attached.take() {
-            iommu_of(&self.iommu, |iommu| iommu.detach(id));
-        }
-        let suspended = match self.suspended.take() {
-            Some(suspended) => Ok(suspended),
-            None => self.suspend("the device was closed"),
-        };
-        if let Ok(suspended) = suspended {
-            suspended.end_for_good();
-        }
-    }
-}
-
-fn tell_kept(suspended: &Resetting) {
-    for name in suspended.kept() {
-        tracing::warn!(target: "peerdma::drm", "{name}: an importer kept its access");
-    }
-}
-
-fn iommu_of<T>(file: &File, body: impl FnOnce(&Iommu) -> T) -> Option<T> {
-    match &file.behind {
-        Behind::Iommu(iommu) => Some(body(iommu)),
-        _ => None,
     }
 }
 
@@ -236,8 +116,11 @@ unsafe fn bind(state: &State, file: &File, device: &Device, place: *mut c_void) 
         return Err(refuse(libc::EINVAL, format_args!("the device is bound already")));
     }
     inode(bind.iommufd).ok_or(libc::EBADF)?;
-    let iommu = state.known(bind.iommufd).and_then(|(ino, _)| state.file(ino));
-    let iommu = iommu.filter(|file| matches!(file.behind, Behind::Iommu(_)));
+    let opened = state.known(bind.iommufd).and_then(|(ino, _)| state.file(ino));
+    let iommu = opened.and_then(|file| match &file.behind {
+        Behind::Iommu(iommu) => Some(Arc::clone(iommu)),
+        _ => None,
+    });
     let iommu =
         iommu.ok_or_else(|| refuse(libc::EBADFD, format_args!("that descriptor is no iommufd")))?;
     let size = file.node.config().visible();
@@ -245,7 +128,7 @@ unsafe fn bind(state: &State, file: &File, device: &Device, place: *mut c_void) 
         let why = format_args!("somebody else has the device: {}", error.what);
         refuse(libc::EINVAL, why)
     })?;
-    bind.devid = iommu_of(&iommu, Iommu::next_id).unwrap_or_default();
+    bind.devid = iommu.next_id();
     *bound = Some(Bound {
         config: Config::new(bar.size()),
         bar,
@@ -268,9 +151,9 @@ unsafe fn attach(bound: &mut Bound, place: *mut c_void) -> Result<c_int> {
     let attach = unsafe { take::<Attach>(place) }?;
     check(attach.argsz, size_of::<Attach>())?;
     check_pasid(attach.flags)?;
-    iommu_of(&bound.iommu, |iommu| iommu.attach(attach.pt_id)).ok_or(libc::EINVAL)??;
+    bound.iommu.attach(attach.pt_id)?;
     if let Some(before) = bound.attached.replace(attach.pt_id) {
-        iommu_of(&bound.iommu, |iommu| iommu.detach(before));
+        bound.iommu.detach(before);
     }
     Ok(0)
 }
@@ -285,7 +168,7 @@ unsafe fn detach(bound: &mut Bound, place: *mut c_void) -> Result<c_int> {
     check(detach.argsz, size_of::<Detach>())?;
     check_pasid(detach.flags)?;
     if let Some(id) = bound.attached.take() {
-        iommu_of(&bound.iommu, |iommu| iommu.detach(id));
+        bound.iommu.detach(id);
     }
     Ok(0)
 }
@@ -297,39 +180,4 @@ fn check_pasid(flags: u32) -> Result<()> {
         1 => Err(refuse(libc::EOPNOTSUPP, format_args!("the device knows no PASID"))),
         _ => Err(refuse(libc::EINVAL, format_args!("flags {flags:#x}"))),
     }
-}
-
-/// A structure that says how long it is must be as long as needed.
-fn check(argsz: u32, least: usize) -> Result<()> {
-    if (argsz as usize) < least {
-        return Err(refuse(libc::EINVAL, format_args!("argsz is {argsz} and must be {least}")));
-    }
-    Ok(())
-}
-
-fn refuse(errno: c_int, why: std::fmt::Arguments<'_>) -> c_int {
-    no("vfio-pci", errno, why)
-}
-
-/// What the program passes.
-///
-/// # Safety
-///
-/// `place` is null or such a structure.
-unsafe fn take<T: Uapi>(place: *mut c_void) -> Result<T> {
-    if place.is_null() {
-        return Err(libc::EFAULT);
-    }
-    // SAFETY: the caller's promise; every pattern of bits is one.
-    Ok(unsafe { place.cast::<T>().read_unaligned() })
-}
-
-/// What it gets back.
-///
-/// # Safety
-///
-/// `place` is such a structure.
-unsafe fn put<T: Uapi>(place: *mut c_void, value: &T) {
-    // SAFETY: the caller's promise.
-    unsafe { place.cast::<T>().write_unaligned(*value) };
 }

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use super::config::SIZE as CONFIG_SIZE;
-use super::{Bound, Result, refuse};
+use super::device::Bound;
+use super::structure::refuse;
 use crate::file::{Behind, File};
-use crate::refused;
+use crate::{Result, refused};
 
 /// BAR 0.
 #[doc(alias = "VFIO_PCI_BAR0_REGION_INDEX")]

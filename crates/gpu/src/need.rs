@@ -1,0 +1,44 @@
+//! What a buffer needs of a place, and what comes of looking for one.
+
+use crate::place::{Domain, Domains};
+use crate::pools::Resource;
+use crate::windows::Windows;
+
+/// The number of the memory that a fault plan holds, which is not a buffer. It counts neither as
+/// the process's own nor as pinned.
+pub(crate) const BALLAST: u64 = u64::MAX;
+
+/// The part of VRAM that a fault plan holds.
+#[derive(Debug, Default)]
+pub(crate) struct Ballast {
+    /// Millionths of VRAM that must be in use.
+    pub(crate) share: Windows<u32>,
+    pub(crate) held: Vec<Resource>,
+}
+
+/// What a buffer needs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Need {
+    pub(crate) bo: u64,
+    pub(crate) len: u64,
+    pub(crate) align: u64,
+    pub(crate) fixed: bool,
+    /// Whether it must be in the part of VRAM that peers reach.
+    pub(crate) visible: bool,
+}
+
+/// The result of trying to evict.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Evicted {
+    /// There is more room.
+    Yes,
+    /// There may be, once a buffer is released.
+    Busy,
+    /// Everything that is there is pinned or must not move.
+    Nothing,
+}
+
+/// Whether a domain is among those.
+pub(crate) fn allows(domains: Domains, domain: Domain) -> bool {
+    domains.contains(domain.only())
+}
