@@ -1,7 +1,7 @@
 //! Gives `libpeerdma-hsa.so` the symbol table of `libhsa-runtime64.so.1`.
 //!
 //! From the list of names in `crates/hsa/names` this writes `entries.rs`: for each name a function
-//! that says which name it is and goes on through a table (`door::versioned`), all of one version
+//! that says which name it is and goes on through a table (`stubs::versioned`), all of one version
 //! node (why by `.symver` and a version script, `crates/peerdma/build.rs` tells).
 
 use std::env;

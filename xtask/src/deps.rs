@@ -52,10 +52,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("cuda", &["environment", "umem", "dmabuf", "pci", "gpu", "umd"]),
     ("levelzero", &["descriptors", "environment", "umem", "gpu", "umd"]),
     ("hsa", &["environment", "umem", "gpu", "umd"]),
-    ("door", &[]),
-    ("cudalib", &["door"]),
-    ("hsalib", &["door"]),
-    ("zelib", &["door"]),
+    ("stubs", &[]),
+    ("cudalib", &["stubs"]),
+    ("hsalib", &["stubs"]),
+    ("zelib", &["stubs"]),
     // A NIC imports its fds, but it knows no NIC.
     ("nodes", &["descriptors", "dmabuf", "environment", "gpu", "pci", "threads"]),
     // It describes what a program will find of both, and makes neither.

@@ -29,7 +29,7 @@ const MAY: &[(&str, &str)] = &[
     ("cuda", ""),
     ("levelzero", ""),
     ("hsa", ""),
-    ("door", ""),
+    ("stubs", ""),
     ("cudalib", ""),
     ("hsalib", ""),
     ("zelib", ""),

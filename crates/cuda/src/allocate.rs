@@ -1,4 +1,4 @@
-//! Allocating and freeing, whoever asks.
+//! Allocating and freeing, for the driver and the runtime.
 
 use std::sync::atomic::AtomicI32;
 use std::sync::{Arc, PoisonError, Weak};
@@ -13,7 +13,7 @@ use crate::space::{GPU_PAGE, Held, Kind, LARGE_PAGE, Region, Source};
 use crate::status::{Refusal, Result, Status, invalid};
 use umd::Memory;
 
-/// What a pitch is a multiple of.
+/// Pitches are multiples of this.
 pub(crate) const PITCH: u64 = 512;
 
 impl Process {
@@ -44,7 +44,7 @@ impl Process {
         Ok(region.start)
     }
 
-    /// Allocates some of a block in which others of the context are.
+    /// Allocates part of a block that the context's small allocations share.
     fn allocate_beside(&self, context: &Arc<Context>, len: u64) -> Result<u64> {
         let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
         blocks.retain(|block| block.strong_count() > 0);
@@ -59,7 +59,7 @@ impl Process {
                 let block = Arc::new(Block::new(at, memory, context));
                 blocks.push(Arc::downgrade(&block));
                 let start = block.take(len);
-                (start.ok_or_else(|| invalid("a block has room for one allocation"))?, block)
+                (start.ok_or_else(|| invalid("a new block has no room"))?, block)
             }
         };
         drop(blocks);
@@ -78,7 +78,7 @@ impl Process {
         Ok(Arc::new(Memory::new(self.devices(), device, size.ok_or_else(full)?)?))
     }
 
-    /// Gives memory an address.
+    /// Assigns an address to memory.
     pub(crate) fn place(
         &self,
         len: u64,
@@ -88,18 +88,18 @@ impl Process {
         Ok(self.space.place(len, 1, Held::new(context, kind))?)
     }
 
-    /// Frees what begins at `start`, and is what `is` says.
+    /// Frees the region that begins at `start`, if `is` accepts its kind.
     ///
     /// # Errors
     ///
-    /// It is not.
+    /// There is no such region.
     pub(crate) fn free(&self, start: u64, is: impl Fn(&Kind) -> bool) -> Result<()> {
         let region = self.space.remove(start, |region| is(&region.kind));
         let region = region.ok_or_else(|| match self.space.find(start) {
             Some(found) => {
-                invalid(format!("{start:#x} cannot be freed so: it is {}", found.name()))
+                invalid(format!("{start:#x} cannot be freed by this call: it is {}", found.name()))
             }
-            None => invalid(format!("{start:#x} is no allocation")),
+            None => invalid(format!("{start:#x} is not an allocation")),
         })?;
         if let Kind::Device { source: Source::Pool(pool), .. } = &region.kind {
             pool.take(region.len);

@@ -1,17 +1,18 @@
-//! Attributes of a GPU. What is about computing is plausible and stands for nothing.
+//! Attributes of a GPU. Those about computing have plausible values that nothing depends on.
 
 use std::ffi::c_int;
 
 use crate::machine::{Device, PCI_ID, PCI_SUBSYSTEM};
 use crate::status::{Result, invalid};
 
-/// The compute capability: 9.0. From 10 on programs do without gdrcopy.
+/// The compute capability: 9.0. From 10.0 on, programs do not use gdrcopy.
 pub(crate) const COMPUTE_MAJOR: c_int = 75;
 pub(crate) const COMPUTE_MINOR: c_int = 76;
 
 pub(crate) const MEMORY_BUS_WIDTH: c_int = 37;
 
-/// Number and answer, where it is the same for every GPU. `cuda.h`, `CUdevice_attribute`.
+/// Number and value of the attributes that are the same for every GPU. `cuda.h`,
+/// `CUdevice_attribute`.
 const FIXED: &[(c_int, c_int)] = &[
     (1, 1024), // MAX_THREADS_PER_BLOCK
     (2, 1024), // MAX_BLOCK_DIM_X, Y, Z
@@ -105,8 +106,8 @@ const FIXED: &[(c_int, c_int)] = &[
     (152, 1),      // DMA_BUF_MMAP_SUPPORTED
 ];
 
-/// Numbers from here to [`LAST`] that are not in the table are sizes of textures and the like, and
-/// abilities that there are not: 0.
+/// Numbers from here to [`LAST`] that are not in the table are 0: sizes of textures and the like,
+/// and features that this GPU lacks.
 const FIRST: c_int = 1;
 const LAST: c_int = 161;
 
@@ -114,7 +115,7 @@ const LAST: c_int = 161;
 ///
 /// # Errors
 ///
-/// There is none of that number.
+/// There is no attribute with that number.
 pub(crate) fn of(device: &Device, attribute: c_int) -> Result<c_int> {
     Ok(match attribute {
         33 => c_int::from(device.bdf.bus()),
@@ -126,7 +127,7 @@ pub(crate) fn of(device: &Device, attribute: c_int) -> Result<c_int> {
         _ => match FIXED.iter().find(|(number, _)| *number == attribute) {
             Some((_, answer)) => *answer,
             None if (FIRST..=LAST).contains(&attribute) => 0,
-            None => return Err(invalid(format!("attribute {attribute} of a device"))),
+            None => return Err(invalid(format!("a device has no attribute {attribute}"))),
         },
     })
 }

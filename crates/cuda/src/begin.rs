@@ -1,15 +1,15 @@
-//! How a process begins to have CUDA.
+//! Initialisation of CUDA in a process.
 
 use crate::machine;
 use crate::peer;
 use crate::process::{Process, get, is_absent, make};
 use crate::status::{Refusal, Result, Status};
 
-/// `cuInit`: makes what a process has, if that was not done yet.
+/// `cuInit`: creates the state of the process, unless it exists.
 ///
 /// # Errors
 ///
-/// No GPU; or a child of a process that had one.
+/// No GPU is visible; or the process is a child of one that called `cuInit`.
 pub(crate) fn init() -> Result<&'static Process> {
     if !is_absent() {
         return get();

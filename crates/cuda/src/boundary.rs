@@ -1,10 +1,10 @@
-//! Where calls come in: what each returns.
+//! The boundary of calls from C: what each returns.
 
 pub(crate) use umd::boundary::{Calls, Function, caught};
 
 use crate::status::{Result, Status};
 
-/// Where refusals are logged.
+/// The log target of refusals.
 pub(crate) const LOG: &str = "peerdma::cuda";
 
 /// Runs the body of a call of the driver.
@@ -20,7 +20,7 @@ pub(crate) fn call(name: &'static str, body: impl FnOnce() -> Result<()>) -> i32
     }
 }
 
-/// [`umd::calls`] with the driver's boundary, if no other is named.
+/// [`umd::calls`] with the driver's boundary, unless another is named.
 macro_rules! calls {
     ($(#[$about:meta])* $table:ident by $call:path: $($functions:tt)*) => {
         umd::calls! { $(#[$about])* $table by $call: $($functions)* }

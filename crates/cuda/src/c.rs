@@ -1,12 +1,12 @@
-//! What C passes, with CUDA's errors: [`umd::c`].
+//! Arguments from C, with CUDA's errors: [`umd::c`].
 
 use crate::status::Refusal;
 
-/// Where a result goes.
+/// A pointer to store a result through.
 pub(crate) type Out<T> = umd::c::Out<T, Refusal>;
 
-/// Where an argument is.
+/// A pointer to read an argument through.
 pub(crate) type In<T> = umd::c::In<T, Refusal>;
 
-/// A terminated string.
+/// A NUL-terminated string.
 pub(crate) type Text = umd::c::Text<Refusal>;

@@ -1,4 +1,4 @@
-//! Contexts: which GPU a thread works on.
+//! Contexts: the GPU that a thread works on.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -22,17 +22,18 @@ pub(crate) struct Context {
     /// The number of its GPU.
     pub(crate) device: usize,
     pub(crate) flags: AtomicU32,
-    /// The version of the interface by which it was made.
+    /// The version of the API that created it.
     pub(crate) version: u32,
     is_primary: bool,
     is_destroyed: AtomicBool,
-    /// GPUs whose memory it was given access to.
+    /// GPUs whose memory it may access.
     pub(crate) peers: Mutex<Vec<usize>>,
-    /// The stream that has no handle: work in it and in the others waits for each other.
+    /// The legacy default stream, which has no handle: it and the blocking streams wait for each
+    /// other.
     pub(crate) legacy: Arc<Stream>,
 }
 
-/// The context that all users of a GPU share.
+/// The primary context of a GPU, which all its users share.
 #[derive(Default)]
 struct Primary {
     users: u32,
@@ -48,11 +49,11 @@ thread_local! {
 #[doc(alias = "CU_CTX_SYNC_MEMOPS")]
 pub(crate) const SYNC_MEMOPS: u32 = 0x80;
 
-/// Flags that a context may have: how to wait, host memory mapped, stacks kept, core dumps, and
+/// Flags of a context: scheduling, mapped host memory, stacks kept, core dumps, and
 /// [`SYNC_MEMOPS`].
 const FLAGS: u32 = 0xff;
 
-/// How to wait: one of automatic, spin, yield, block.
+/// How a thread waits: one of automatic, spin, yield, block.
 const SCHEDULING: u32 = 0x07;
 
 impl Contexts {
@@ -63,11 +64,11 @@ impl Contexts {
         }
     }
 
-    /// Makes a context.
+    /// Creates a context.
     ///
     /// # Errors
     ///
-    /// Flags that are none.
+    /// Unknown flags.
     pub(crate) fn create(&self, device: usize, flags: u32, version: u32) -> Result<Arc<Context>> {
         check_flags(flags)?;
         Ok(self.make(device, flags, version, false))
@@ -91,43 +92,43 @@ impl Contexts {
     ///
     /// # Errors
     ///
-    /// It is none, or was destroyed.
+    /// The handle is not that of a context, or the context was destroyed.
     pub(crate) fn find(&self, handle: u64) -> Result<Arc<Context>> {
         match self.handles.find(handle) {
             Found::Live(context) => Ok(context),
             Found::Gone => Err(destroyed(handle)),
             Found::Unknown => {
-                Err(Refusal::new(Status::InvalidContext, format!("{handle:#x} is no context")))
+                Err(Refusal::new(Status::InvalidContext, format!("{handle:#x} is not a context")))
             }
         }
     }
 
-    /// The context of a handle, or the thread's own for none.
+    /// The context of a handle, or the thread's context for handle 0.
     ///
     /// # Errors
     ///
-    /// It is none, or was destroyed, or the thread has none.
+    /// As [`find`](Self::find); or the thread has no context.
     pub(crate) fn find_or_current(&self, handle: u64) -> Result<Arc<Context>> {
         if handle == 0 { current() } else { self.find(handle) }
     }
 
-    /// The context of a handle, which is to end.
+    /// The context of a handle, if the program may destroy it.
     ///
     /// # Errors
     ///
-    /// It is none, or is the one that all share.
+    /// The handle is not that of a context, or it is a primary context.
     pub(crate) fn find_own(&self, handle: u64) -> Result<Arc<Context>> {
         let context = self.find(handle)?;
         if context.is_primary {
             return Err(Refusal::new(
                 Status::InvalidContext,
-                "a primary context is released, and not destroyed",
+                "a primary context cannot be destroyed: release it instead",
             ));
         }
         Ok(context)
     }
 
-    /// Its handle names nothing from now on.
+    /// Makes the handle of a context invalid.
     pub(crate) fn remove(&self, context: &Context) {
         self.handles.remove(context.handle);
     }
@@ -141,7 +142,7 @@ impl Contexts {
         Arc::clone(primary.context.get_or_insert_with(make))
     }
 
-    /// One user less. The last one is given it, to end it.
+    /// Drops one user. The caller that was the last user gets the context, to end it.
     ///
     /// # Errors
     ///
@@ -149,12 +150,12 @@ impl Contexts {
     pub(crate) fn release_primary(&self, device: usize) -> Result<Option<Arc<Context>>> {
         let mut primary = self.primary(device);
         primary.users = primary.users.checked_sub(1).ok_or_else(|| {
-            Refusal::new(Status::InvalidContext, "the primary context is not retained by anybody")
+            Refusal::new(Status::InvalidContext, "the primary context is not retained")
         })?;
         Ok(if primary.users == 0 { primary.context.take() } else { None })
     }
 
-    /// Takes the primary context, if it is there, whoever uses it: to end it.
+    /// Takes the primary context, if it exists, even while it is in use: the caller ends it.
     pub(crate) fn reset_primary(&self, device: usize) -> Option<Arc<Context>> {
         let mut primary = self.primary(device);
         primary.flags = 0;
@@ -165,12 +166,12 @@ impl Contexts {
         context
     }
 
-    /// The primary context, if it is there.
+    /// The primary context, if it exists.
     pub(crate) fn primary_if_active(&self, device: usize) -> Option<Arc<Context>> {
         self.primary(device).context.clone()
     }
 
-    /// Its flags, and whether it is there.
+    /// Its flags, and whether it exists.
     pub(crate) fn primary_state(&self, device: usize) -> (u32, bool) {
         let primary = self.primary(device);
         match &primary.context {
@@ -179,12 +180,12 @@ impl Contexts {
         }
     }
 
-    /// Sets the flags of the primary context. One that is there is refused if `fails_if_active`,
-    /// else changed.
+    /// Sets the flags of the primary context. With `fails_if_active`, an existing context is
+    /// refused; otherwise its flags change.
     ///
     /// # Errors
     ///
-    /// Flags that are none; or it is there.
+    /// Unknown flags; or the context exists.
     pub(crate) fn set_primary_flags(
         &self,
         device: usize,
@@ -197,7 +198,7 @@ impl Contexts {
             if fails_if_active {
                 return Err(Refusal::new(
                     Status::PrimaryContextActive,
-                    "the primary context is in use: its flags stay",
+                    "the primary context is in use: its flags cannot be changed",
                 ));
             }
             context.flags.store(flags, Ordering::Relaxed);
@@ -212,7 +213,7 @@ impl Contexts {
 }
 
 impl Context {
-    /// Whether all its copies are synchronous.
+    /// Whether all copies in it are synchronous.
     pub(crate) fn syncs_memops(&self) -> bool {
         self.flags.load(Ordering::Relaxed) & SYNC_MEMOPS != 0
     }
@@ -221,19 +222,19 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// Flags that are none.
+    /// Unknown flags.
     pub(crate) fn set_flags(&self, flags: u32) -> Result<()> {
         check_flags(flags)?;
         self.flags.store(flags, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Whether it is one that all users of its GPU share.
+    /// Whether it is a primary context.
     pub(crate) fn is_primary(&self) -> bool {
         self.is_primary
     }
 
-    /// Ends it. Whether it had not ended before.
+    /// Ends it. Returns false if it had ended before.
     pub(crate) fn end(&self) -> bool {
         !self.is_destroyed.swap(true, Ordering::AcqRel)
     }
@@ -254,26 +255,26 @@ pub(crate) fn current() -> Result<Arc<Context>> {
     Ok(context)
 }
 
-/// The thread's context, be it destroyed or not.
+/// The thread's context, destroyed or not.
 pub(crate) fn top() -> Option<Arc<Context>> {
     STACK.try_with(|stack| stack.borrow().last().cloned()).ok().flatten()
 }
 
-/// Makes a context the thread's, on top of the others.
+/// Pushes a context onto the thread's stack of contexts.
 pub(crate) fn push(context: Arc<Context>) {
     let _ = STACK.try_with(|stack| stack.borrow_mut().push(context));
 }
 
-/// Takes the top one away.
+/// Pops the top one.
 ///
 /// # Errors
 ///
-/// There is none.
+/// The stack is empty.
 pub(crate) fn pop() -> Result<Arc<Context>> {
     STACK.try_with(|stack| stack.borrow_mut().pop()).ok().flatten().ok_or_else(none)
 }
 
-/// Replaces the top one, or takes it away.
+/// Replaces the top one, or pops it.
 pub(crate) fn set(context: Option<Arc<Context>>) {
     let _ = STACK.try_with(|stack| {
         let mut stack = stack.borrow_mut();
@@ -299,7 +300,7 @@ fn destroyed(handle: u64) -> Refusal {
 fn check_flags(flags: u32) -> Result<()> {
     let ways = [0, 1, 2, 4];
     if flags & !FLAGS != 0 || !ways.contains(&(flags & SCHEDULING)) {
-        return Err(invalid(format!("flags of a context: {flags:#x}")));
+        return Err(invalid(format!("flags {flags:#x} of a context")));
     }
     Ok(())
 }

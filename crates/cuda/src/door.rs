@@ -1,4 +1,4 @@
-//! What the library of names calls: the function behind each name.
+//! The function behind each name, for the library of names.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::slice;
@@ -7,7 +7,7 @@ use crate::boundary::LOG;
 use crate::runtime::{self, Library};
 use crate::{driver, exported, nvml};
 
-/// What `libpeerdma-cuda.so` calls. It comes from the same build, so this has no version.
+/// The table that `libpeerdma-cuda.so` calls. Both come from the same build, so it has no version.
 #[repr(C)]
 pub struct Door {
     driver: unsafe extern "C" fn(*const *const c_char, *const *const c_void, usize),
@@ -23,7 +23,7 @@ const NVML: c_int = 1;
 const RUNTIME_12: c_int = 12;
 const RUNTIME_13: c_int = 13;
 
-/// The table behind the names of CUDA's libraries.
+/// The table of functions behind the names of CUDA's libraries.
 pub fn door() -> *const Door {
     &raw const DOOR
 }
@@ -38,7 +38,7 @@ unsafe extern "C" fn take_driver(
     // SAFETY: as above.
     let functions = unsafe { slice::from_raw_parts(functions, count) };
     let pairs = names.iter().zip(functions).filter_map(|(name, function)| {
-        // SAFETY: contract: terminated, and static.
+        // SAFETY: contract: NUL-terminated, and static.
         let name: &'static CStr = unsafe { CStr::from_ptr(*name) };
         Some((name.to_str().ok()?, function.expose_provenance()))
     });
@@ -46,7 +46,7 @@ unsafe extern "C" fn take_driver(
 }
 
 unsafe extern "C" fn find(library: c_int, name: *const c_char) -> *const c_void {
-    // SAFETY: contract: a terminated name.
+    // SAFETY: contract: a NUL-terminated name.
     let Ok(name) = unsafe { CStr::from_ptr(name) }.to_str() else { return std::ptr::null() };
     let found = match library {
         DRIVER => driver::find(name),
@@ -59,7 +59,7 @@ unsafe extern "C" fn find(library: c_int, name: *const c_char) -> *const c_void 
 }
 
 unsafe extern "C" fn refused(library: c_int, name: *const c_char) -> c_int {
-    // SAFETY: contract: a terminated name that is static.
+    // SAFETY: contract: a NUL-terminated, static name.
     let name: &'static CStr = unsafe { CStr::from_ptr(name) };
     if umd::boundary::is_first(name) {
         tracing::warn!(target: LOG, "{}: not served (docs/CUDA.md)", name.to_string_lossy());

@@ -1,4 +1,4 @@
-//! The end of a context, and of all that it has.
+//! The end of a context, and of all that belongs to it.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ impl Process {
     ///
     /// # Errors
     ///
-    /// It is none, or is the one that all share.
+    /// The handle is not that of a context, or it is a primary context.
     pub(crate) fn destroy_context(&self, handle: u64) -> Result<()> {
         let context = self.contexts.find_own(handle)?;
         self.end(&context);
@@ -19,11 +19,11 @@ impl Process {
         Ok(())
     }
 
-    /// One user less of the primary context; the last one ends it.
+    /// Releases the primary context; the last release ends it.
     ///
     /// # Errors
     ///
-    /// It has no user.
+    /// It is not retained.
     pub(crate) fn release_primary(&self, device: usize) -> Result<()> {
         if let Some(context) = self.contexts.release_primary(device)? {
             self.end(&context);
@@ -31,7 +31,7 @@ impl Process {
         Ok(())
     }
 
-    /// Ends the primary context, whoever uses it.
+    /// Ends the primary context, even while it is in use.
     pub(crate) fn reset_primary(&self, device: usize) {
         if let Some(context) = self.contexts.reset_primary(device) {
             self.end(&context);

@@ -16,16 +16,16 @@ pub(crate) struct Event {
     /// The handle of its context.
     pub(crate) context: u64,
     pub(crate) flags: u32,
-    /// How often it was recorded, and which of those is reached.
+    /// The number of records, and of the last record that is reached.
     counts: Counts,
-    /// When that was.
+    /// The time at which the last record was reached.
     at: Mutex<Option<Instant>>,
 }
 
-/// The counts, in memory that processes may share.
+/// Two counters, in memory that processes may share.
 struct Counts(HostBuf);
 
-/// Where each is.
+/// The index of each counter.
 const RECORDED: usize = 0;
 const REACHED: usize = 64;
 
@@ -38,7 +38,7 @@ impl Counts {
         self.0.fetch_add_u64(RECORDED, 1, Ordering::AcqRel).map_or(0, |before| before + 1)
     }
 
-    /// Returns whether it was not reached before.
+    /// Returns whether this record was not reached before.
     fn reach(&self, number: u64) -> bool {
         loop {
             let now = self.get(REACHED);
@@ -52,7 +52,7 @@ impl Counts {
     }
 }
 
-/// It keeps no time.
+/// The event takes no timestamps.
 #[doc(alias = "CU_EVENT_DISABLE_TIMING")]
 pub(crate) const DISABLE_TIMING: u32 = 2;
 
@@ -60,7 +60,7 @@ pub(crate) const DISABLE_TIMING: u32 = 2;
 #[doc(alias = "CU_EVENT_INTERPROCESS")]
 pub(crate) const INTERPROCESS: u32 = 4;
 
-/// How long a wait sleeps before it looks again.
+/// The first sleep of a wait; later ones are longer.
 const SHORTEST: Duration = Duration::from_micros(20);
 const LONGEST: Duration = Duration::from_millis(1);
 
@@ -78,11 +78,11 @@ impl Event {
         Self::of(flags, counts)
     }
 
-    /// That of another process, which has this file.
+    /// The event of another process that this file belongs to.
     ///
     /// # Errors
     ///
-    /// The file is none.
+    /// The file is not that of an event.
     pub(crate) fn opened(file: OwnedFd) -> Result<Self> {
         let counts = HostBuf::received(file, rustix::param::page_size());
         Self::of(INTERPROCESS | DISABLE_TIMING, counts)
@@ -95,17 +95,17 @@ impl Event {
         Ok(Self { handle: 0, context: 0, flags, counts, at: Mutex::default() })
     }
 
-    /// The same, with a handle.
+    /// The same event, with a handle.
     pub(crate) fn at(self, handle: u64, context: u64) -> Self {
         Self { handle, context, ..self }
     }
 
-    /// The file by which other processes know it.
+    /// The file by which other processes open it.
     pub(crate) fn file(&self) -> Option<BorrowedFd<'_>> {
         (self.flags & INTERPROCESS != 0).then(|| self.counts.0.fd()).flatten()
     }
 
-    /// Records it: the result is the work that has it reached, in the order of a stream.
+    /// Records it. The result is the work for the stream: the event is reached when that work runs.
     pub(crate) fn record(self: &Arc<Self>) -> impl FnMut() -> Result<Progress> + Send + 'static {
         let (number, event) = (self.counts.record(), Arc::clone(self));
         move || {
@@ -116,7 +116,7 @@ impl Event {
         }
     }
 
-    /// Whether all before the last record is done. One that was never recorded is.
+    /// Whether all work before the last record is done; true for an event that was never recorded.
     pub(crate) fn is_reached(&self) -> bool {
         self.has_reached(self.counts.get(RECORDED))
     }
@@ -125,7 +125,7 @@ impl Event {
         self.counts.get(REACHED) >= number
     }
 
-    /// Waits until all before the last record is done.
+    /// Waits until all work before the last record is done.
     pub(crate) fn synchronize(&self) {
         let number = self.counts.get(RECORDED);
         let mut pause = SHORTEST;
@@ -135,7 +135,8 @@ impl Event {
         }
     }
 
-    /// The work of a stream that is done when the last record is reached; none if it is by now.
+    /// Work for a stream that finishes when the last record is reached; `None` if it is reached
+    /// already.
     pub(crate) fn delay(
         self: &Arc<Self>,
     ) -> Option<impl FnMut() -> Result<Progress> + Send + 'static> {
@@ -151,11 +152,11 @@ impl Event {
     ///
     /// # Errors
     ///
-    /// One of them keeps no time, was not recorded, or is not reached.
+    /// One of them takes no timestamps, was not recorded, or is not reached.
     pub(crate) fn since(&self, earlier: &Self) -> Result<f32> {
         let at = |event: &Self| {
             if event.flags & DISABLE_TIMING != 0 {
-                return Err(Refusal::new(Status::InvalidHandle, "the event keeps no time"));
+                return Err(Refusal::new(Status::InvalidHandle, "the event takes no timestamps"));
             }
             if event.counts.get(RECORDED) == 0 {
                 return Err(Refusal::new(Status::InvalidHandle, "the event was never recorded"));

@@ -1,9 +1,9 @@
 //! Handles by which one process names its memory or its events to another.
 //!
-//! A handle is 64 bytes: which process, which of its descriptors, and what file that was. Who opens
-//! it takes the descriptor (`pidfd_getfd`), and looks whether it is still of that file: numbers are
-//! used again, files are not. So the handle of memory that was freed leads nowhere, whatever is at
-//! its address now.
+//! A handle is 64 bytes: a process, one of its descriptors, and the file that it referred to. The
+//! process that opens the handle duplicates the descriptor (`pidfd_getfd`) and checks that it still
+//! refers to that file: descriptor numbers are reused, files are not. So the handle of freed memory
+//! is invalid, even if its address is in use again.
 
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
@@ -16,14 +16,14 @@ use crate::status::{Refusal, Result, invalid};
 #[repr(C)]
 pub(crate) struct Raw(pub(crate) [u8; 64]);
 
-/// What a handle is of.
+/// The kind of object that a handle names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum What {
     Memory,
     Event,
 }
 
-/// What a handle says.
+/// The content of a handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Handle {
     pub(crate) what: What,
@@ -32,22 +32,23 @@ pub(crate) struct Handle {
     file: Identity,
     /// Bytes of memory.
     pub(crate) len: u64,
-    /// Which memory of the process it is: never used twice in it.
+    /// The number of the memory in its process; never reused there.
     id: u64,
-    /// The beginning of the UUID of the GPU.
+    /// The first bytes of the GPU's UUID.
     pub(crate) gpu: [u8; 8],
-    /// Where in the memory that the file is of it begins.
+    /// The offset in the memory of the file.
     pub(crate) offset: u64,
 }
 
 const MAGIC: [u8; 4] = *b"PDM1";
 
 impl Handle {
-    /// Of a file of this process, which must stay open for as long as the handle is to lead there.
+    /// A handle of a file of this process. The file must stay open for as long as the handle is
+    /// valid.
     ///
     /// # Errors
     ///
-    /// The file cannot be asked who it is.
+    /// The file cannot be identified (`fstat` fails).
     pub(crate) fn new(
         what: What,
         file: BorrowedFd<'_>,
@@ -69,7 +70,7 @@ impl Handle {
         })
     }
 
-    /// The same, of what begins so far into the memory.
+    /// The same, with an offset into the memory.
     pub(crate) fn at(self, offset: u64) -> Self {
         Self { offset, ..self }
     }
@@ -100,7 +101,7 @@ impl Handle {
 
     /// # Errors
     ///
-    /// The bytes are none.
+    /// The bytes are not a handle of this kind.
     pub(crate) fn decode(raw: &Raw, what: What) -> Result<Self> {
         let word =
             |at: usize| u32::from_le_bytes(raw.0[at..at + 4].try_into().expect("four bytes"));
@@ -112,7 +113,7 @@ impl Handle {
             _ => None,
         };
         if raw.0[..4] != MAGIC || kind != Some(what) {
-            return Err(invalid(format!("these 64 bytes are no handle of {what:?}")));
+            return Err(invalid(format!("these 64 bytes are not a handle of {what:?}")));
         }
         Ok(Self {
             what,
@@ -126,11 +127,11 @@ impl Handle {
         })
     }
 
-    /// The file, from the process that has it.
+    /// The file, duplicated from the process that has it.
     ///
     /// # Errors
     ///
-    /// The process is gone or another user's, or has the file no more.
+    /// The process is gone, belongs to another user, or has closed the file.
     pub(crate) fn fetch(&self) -> Result<OwnedFd> {
         file::take(self.pid, self.fd.cast_signed(), self.file).map_err(|mut refusal| {
             refusal.what = format!("{:?} of {}", self.what, refusal.what).into();
@@ -146,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_handle_is_what_it_was() {
+    fn a_decoded_handle_is_the_encoded_one() {
         let file = std::fs::File::open("/dev/null").expect("there is one");
         let handle = Handle::new(What::Memory, file.as_fd(), 4096, 7, [3; 16]).expect("a handle");
         let raw = handle.encode();
@@ -155,6 +156,6 @@ mod tests {
         assert!(Handle::decode(&Raw([0; 64]), What::Memory).is_err());
         assert!(handle.fetch().is_ok());
         drop(file);
-        assert!(handle.fetch().is_err(), "the descriptor is closed, or another file's");
+        assert!(handle.fetch().is_err(), "the descriptor is closed, or refers to another file");
     }
 }

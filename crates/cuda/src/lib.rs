@@ -8,8 +8,8 @@
 //!                driver | runtime | nvml      C in, C out: numbers and pointers (c), status (status), panics (boundary)
 //!                    |
 //!                process      what one process has from cuInit on
-//!                 |- space        which addresses are whose: one arena without permissions, regions in it
-//!                 |- context      which GPU a thread works on
+//!                 |- space        the address space: one arena without permissions, regions in it
+//!                 |- context      the GPU that a thread works on
 //!                 |- stream, event, worker     work in order
 //!                 |- vmm, pool    memory and addresses apart; memory in the order of streams
 //!                 |               what acts on a process stands above it: begin, endings, streams,
@@ -18,17 +18,17 @@
 //!                 `- machine ---> gpu::Machine names, addresses, UUIDs of the GPUs
 //! ```
 //!
-//! The GPU is `gpu`'s: there is no state of a GPU here, and nothing computes. A device pointer is
-//! an address of an arena that nobody may read or write; what is behind it is found in a map, and
-//! copied by `umem`. A NIC never asks this crate: it gets a dma-buf, or, with `peermem`, asks the
-//! peer memory client that this crate registers.
+//! The GPU itself is in crate `gpu`: this crate keeps no state of a GPU, and nothing computes. A
+//! device pointer is an address of an arena that is mapped without access; a map gives the memory
+//! behind it, and `umem` copies. A NIC never calls this crate: it gets a dma-buf, or, with
+//! `peermem`, asks the peer memory client that this crate registers.
 //!
-//! Nothing happens when a library is loaded. `cuInit` reads the configuration and reserves
-//! addresses; a GPU is opened when it is first needed, a thread started when a stream has to wait.
-//! A child of a fork is told `CUDA_ERROR_NOT_INITIALIZED`.
+//! Loading a library does nothing. `cuInit` reads the configuration and reserves addresses; a GPU
+//! is opened when it is first needed, and a thread starts when a stream has to wait. A forked child
+//! gets `CUDA_ERROR_NOT_INITIALIZED`.
 //!
-//! What each function answers follows CUDA's public documentation and its headers; `docs/CUDA.md`
-//! lists what is not served.
+//! Each function behaves as CUDA's public documentation and headers say; `docs/CUDA.md` lists what
+//! is not supported.
 #![allow(unsafe_code, reason = "this is the boundary to C")]
 
 mod allocate;

@@ -1,6 +1,6 @@
-//! The GPUs of the machine, as CUDA has them.
+//! The GPUs of the machine, as CUDA presents them.
 //!
-//! CUDA, its runtime and NVML all number them by one list, so names, addresses and UUIDs agree.
+//! The driver, the runtime and NVML number them by one list, so names, addresses and UUIDs agree.
 
 use gpu::Machine;
 use pci::Bdf;
@@ -8,27 +8,26 @@ pub(crate) use umd::machine::{Device, Nearness};
 
 use crate::status::{Result, invalid};
 
-/// What every GPU says it is on PCI: vendor below, device above.
+/// The PCI ID of every GPU: the vendor in the low half, the device in the high half.
 pub const PCI_ID: u32 = 0x2335_10de;
 
-/// The board that it says it is on.
+/// The PCI subsystem ID.
 pub const PCI_SUBSYSTEM: u32 = 0x18be_10de;
 
 /// The preset of GPUs for which the configuration names none.
 const PRESET: &str = "nvidia";
 
-/// All GPUs, in the order of their PCI addresses. None if the configuration cannot be read, which
-/// the log says.
+/// All GPUs, in the order of their PCI addresses. Empty if the configuration cannot be read, which
+/// is logged.
 pub(crate) fn devices() -> &'static [Device] {
     umd::machine::devices(PRESET)
 }
 
-/// The machine that CUDA finds: that of the configuration, where a GPU whose preset is not named is
-/// `nvidia`.
+/// The configured machine, in which a GPU without a preset is `nvidia`.
 ///
 /// # Errors
 ///
-/// What is wrong with the configuration, in words.
+/// The error of the configuration, in words.
 pub fn load() -> std::result::Result<Machine, String> {
     umd::machine::load(PRESET)
 }
@@ -39,8 +38,8 @@ pub(crate) fn uuid_text(device: &Device) -> String {
     format!("GPU-{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
 }
 
-/// The GPUs that `CUDA_VISIBLE_DEVICES` leaves, by their place in [`devices`]: numbers or
-/// beginnings of UUIDs, up to the first that names none.
+/// The GPUs that `CUDA_VISIBLE_DEVICES` selects, by their index in [`devices`]: numbers or prefixes
+/// of UUIDs, up to the first that names no GPU.
 pub(crate) fn visible(given: Option<&str>) -> Vec<usize> {
     let all = devices();
     let Some(given) = given else { return (0..all.len()).collect() };
@@ -67,7 +66,7 @@ pub(crate) fn visible(given: Option<&str>) -> Vec<usize> {
 ///
 /// # Errors
 ///
-/// It is none.
+/// The text is not such an address.
 pub(crate) fn bdf(text: &str) -> Result<Bdf> {
     let mut whole = text.to_owned();
     if whole.matches(':').count() == 1 {
@@ -76,14 +75,14 @@ pub(crate) fn bdf(text: &str) -> Result<Bdf> {
     if !whole.contains('.') {
         whole.push_str(".0");
     }
-    // Eight digits of domain, as NVML writes it.
+    // NVML writes the domain with eight digits.
     let short = whole.split_once(':').map(|(domain, rest)| {
         let digits = domain.trim_start_matches('0');
         format!("{digits:0>4}:{rest}")
     });
     short
         .and_then(|text| text.parse().ok())
-        .ok_or_else(|| invalid(format!("{text:?} is no PCI address")))
+        .ok_or_else(|| invalid(format!("{text:?} is not a PCI address")))
 }
 
 #[cfg(test)]

@@ -12,13 +12,13 @@ impl Process {
     ///
     /// # Errors
     ///
-    /// Sizes that are no whole large pages, or no addresses left.
+    /// A size that is not a multiple of a large page, or no addresses left.
     pub(crate) fn reserve(&self, size: u64, align: u64, hint: u64) -> Result<u64> {
         if size == 0 || !size.is_multiple_of(LARGE_PAGE) {
             return Err(invalid(format!("{size:#x} bytes are not whole pages of {LARGE_PAGE:#x}")));
         }
         if align & align.wrapping_sub(1) != 0 {
-            return Err(invalid(format!("alignment {align:#x} is no power of two")));
+            return Err(invalid(format!("alignment {align:#x} is not a power of two")));
         }
         let start = self.space.take(size, align.max(LARGE_PAGE), hint)?;
         let held = Held::new(None, Kind::Reserved(Reserved::default()));
@@ -26,11 +26,11 @@ impl Process {
         Ok(start)
     }
 
-    /// Gives reserved addresses back.
+    /// Frees a reservation.
     ///
     /// # Errors
     ///
-    /// They are not just what was reserved, or something is mapped.
+    /// The range is not exactly a reservation, or something is mapped in it.
     pub(crate) fn unreserve(&self, start: u64, size: u64) -> Result<()> {
         let is_that = |region: &Region| {
             matches!(&region.kind, Kind::Reserved(reserved) if reserved.is_empty())
@@ -38,9 +38,7 @@ impl Process {
         };
         let region = self.space.remove(start, is_that);
         let region = region.ok_or_else(|| {
-            invalid(format!(
-                "{size:#x} bytes at {start:#x} are no reservation in which nothing is mapped"
-            ))
+            invalid(format!("{size:#x} bytes at {start:#x} are not a reservation without mappings"))
         })?;
         self.space.end(&region);
         Ok(())
@@ -50,7 +48,7 @@ impl Process {
     ///
     /// # Errors
     ///
-    /// Room that is not reserved, or where something is mapped; or more than the allocation.
+    /// A range that is not reserved or not free; or one that is longer than the allocation.
     pub(crate) fn map(&self, at: u64, size: u64, offset: u64, handle: u64) -> Result<()> {
         let allocation = self.allocation(handle)?;
         let whole = |value: u64| value.is_multiple_of(LARGE_PAGE);
@@ -60,7 +58,9 @@ impl Process {
                 allocation.size
             )));
         }
-        let end = at.checked_add(size).ok_or_else(|| invalid("the range has no end"))?;
+        let end = at
+            .checked_add(size)
+            .ok_or_else(|| invalid("the range wraps around the end of the address space"))?;
         self.in_reserved(at, end, |reserved| {
             reserved.map(at, size, offset, &allocation, self.space.next_id(), 0)
         })
@@ -72,21 +72,25 @@ impl Process {
     ///
     /// The range does not begin and end with one.
     pub(crate) fn unmap(&self, at: u64, size: u64) -> Result<()> {
-        let end = at.checked_add(size).ok_or_else(|| invalid("the range has no end"))?;
+        let end = at
+            .checked_add(size)
+            .ok_or_else(|| invalid("the range wraps around the end of the address space"))?;
         self.in_reserved(at, end, |reserved| reserved.unmap(at, size))
     }
 
-    /// Says what the GPUs may do with mapped memory.
+    /// Sets the access of the GPUs to mapped memory.
     ///
     /// # Errors
     ///
     /// Not all of the range is mapped.
     pub(crate) fn set_access(&self, at: u64, size: u64, access: u8) -> Result<()> {
-        let end = at.checked_add(size).ok_or_else(|| invalid("the range has no end"))?;
+        let end = at
+            .checked_add(size)
+            .ok_or_else(|| invalid("the range wraps around the end of the address space"))?;
         self.in_reserved(at, end, |reserved| reserved.set_access(at, size, access))
     }
 
-    /// The mapping that has an address.
+    /// The mapping that contains an address.
     ///
     /// # Errors
     ///

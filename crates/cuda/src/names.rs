@@ -1,34 +1,34 @@
-//! The names of the driver, and which form of a function a program means.
+//! The names of the driver, and the form of a function that a program means.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
-/// A form of a function: the symbol, and the version of CUDA that brought it.
+/// A form of a function: the symbol, and the version of CUDA that introduced it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Form {
     pub(crate) version: u32,
     pub(crate) symbol: &'static str,
 }
 
-/// The forms of one name: those of the stream that has no handle, and those of the thread's.
+/// The forms of one name: those for the legacy default stream, and those for the per-thread one.
 #[derive(Default)]
 struct Forms {
     legacy: Vec<Form>,
     per_thread: Vec<Form>,
 }
 
-/// What `cuGetProcAddress` finds.
+/// The result of a look-up by `cuGetProcAddress`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     /// The newest form that is old enough.
     Form(&'static str),
-    /// All forms are newer than what was asked for.
+    /// All forms are newer than the requested version.
     TooNew,
     /// There is no such name.
     None,
 }
 
-/// The newest form of `name` that came no later than `version`.
+/// The newest form of `name` that `version` has.
 pub(crate) fn find(name: &str, version: u32, per_thread: bool) -> Found {
     let Some(forms) = table().get(name) else { return Found::None };
     let newest = |forms: &[Form]| {
@@ -42,14 +42,13 @@ pub(crate) fn find(name: &str, version: u32, per_thread: bool) -> Found {
     }
 }
 
-/// The symbol without what says that it is the form for the thread's stream.
+/// The symbol without the suffix of the form for the per-thread stream.
 pub(crate) fn plain(symbol: &str) -> &str {
     let per_thread = symbol.strip_suffix("_ptsz").or_else(|| symbol.strip_suffix("_ptds"));
     per_thread.unwrap_or(symbol)
 }
 
-/// Requires of the names that a library serves that none comes twice, and that its headers know
-/// each.
+/// Asserts that each name that a library serves is in its headers, and is served once.
 #[cfg(test)]
 #[track_caller]
 pub(crate) fn are_served_once(served: impl Iterator<Item = &'static str>, known: &[&str]) {
@@ -98,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_function_without_a_form_for_the_thread_has_the_other() {
+    fn a_function_without_a_per_thread_form_has_the_plain_one() {
         assert_eq!(find("cuMemcpyAsync", 12000, true), Found::Form("cuMemcpyAsync_ptsz"));
         assert_eq!(find("cuMemAlloc", 12000, true), Found::Form("cuMemAlloc_v2"));
     }

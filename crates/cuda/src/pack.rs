@@ -1,6 +1,5 @@
-//! Small allocations side by side in blocks, as real drivers put them (`pack = true`): their
-//! addresses are no whole pages, which a program finds out about that exports memory without
-//! rounding.
+//! Small allocations packed into blocks, as real drivers pack them (`pack = true`). Their addresses
+//! are not page-aligned, which breaks a program that exports memory without rounding.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -10,10 +9,10 @@ use umd::space::LARGE_PAGE;
 
 use crate::context::Context;
 
-/// What an address of an allocation is a multiple of.
+/// The alignment of an allocation.
 pub(crate) const ALIGN: u64 = 512;
 
-/// The longest allocation that is put beside others.
+/// The largest allocation that is packed.
 pub(crate) const LONGEST: u64 = 1 << 20;
 
 /// Memory that several allocations of one context share.
@@ -21,13 +20,13 @@ pub(crate) struct Block {
     pub(crate) start: u64,
     pub(crate) memory: Arc<Memory>,
     context: Arc<Context>,
-    /// None when all was given back: it is over.
+    /// `None` once all was given back: the block has ended.
     free: Mutex<Option<Free>>,
 }
 
 struct Free {
     addresses: Addresses,
-    /// Allocations that are there.
+    /// The number of allocations in the block.
     used: usize,
 }
 
@@ -38,17 +37,17 @@ impl Block {
         Self { start, memory, context: Arc::clone(context), free }
     }
 
-    /// Where it ends.
+    /// The address of its end.
     pub(crate) fn stop(&self) -> u64 {
         self.start + LARGE_PAGE
     }
 
-    /// Whether allocations of this context may be there.
+    /// Whether it serves allocations of this context.
     pub(crate) fn is_of(&self, context: &Arc<Context>) -> bool {
         Arc::ptr_eq(&self.context, context)
     }
 
-    /// Takes room for `len` bytes, if there is some.
+    /// Takes `len` bytes, if there is room.
     pub(crate) fn take(&self, len: u64) -> Option<u64> {
         let mut free = self.free();
         let free = free.as_mut()?;
@@ -57,7 +56,7 @@ impl Block {
         Some(at)
     }
 
-    /// Gives it back. Whether that was the last.
+    /// Gives them back. Returns whether that was the last allocation.
     pub(crate) fn give(&self, start: u64, len: u64) -> bool {
         let mut free = self.free();
         let Some(there) = free.as_mut() else { return false };

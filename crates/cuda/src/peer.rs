@@ -1,12 +1,11 @@
-//! Device pointers for a NIC that asks by address (PeerDirect, as `nvidia-peermem` has it).
+//! Device pointers for a NIC that asks by address (PeerDirect, as in `nvidia-peermem`).
 //!
-//! The client claims the arena. A range that is all inside one allocation is given in GPU pages of
-//! 64 KiB; pools, memory of other processes, and allocations that were not made for peers are not
-//! (docs/semantics.md 2.11). When the program frees it, the key is dead.
+//! The client claims the arena. It grants a range inside one allocation, in GPU pages of 64 KiB. It
+//! refuses pools, memory of other processes, and allocations that were not made for peers
+//! (docs/semantics.md 2.11). When the program frees the memory, the key is dead.
 //!
-//! A NIC that cannot stop (importer class pinned) is given its pages by a second client,
-//! `nv_mem_nc`: it keeps them until the region is deregistered, and the memory is nobody else's
-//! before that.
+//! A NIC that cannot stop (importer class pinned) gets its pages from a second client, `nv_mem_nc`.
+//! It keeps them until the region is deregistered, and nothing else gets the memory before that.
 
 use std::sync::Arc;
 
@@ -19,16 +18,16 @@ use umd::Memory;
 
 struct Client {
     process: &'static Process,
-    /// Whether it is for NICs that cannot stop when memory is taken back: nothing is taken back
-    /// from them.
+    /// Whether it is for NICs that cannot stop when memory is taken back: nothing is revoked from
+    /// them.
     is_lasting: bool,
 }
 
-/// Registers the clients. They stay as long as the process.
+/// Registers the clients, for the life of the process.
 pub(crate) fn register(process: &'static Process) {
     let new = |is_lasting| -> Arc<dyn PeerClient> { Arc::new(Client { process, is_lasting }) };
     let clients = [new(false), new(true)];
-    // Asked in this order: a NIC that can stop has the first.
+    // They are asked in this order: a NIC that can stop gets the first.
     clients.iter().for_each(register_client);
     let arena = process.space.arena();
     std::mem::forget(claim_arena(&clients[0], arena.start, arena.end - arena.start));
@@ -36,20 +35,21 @@ pub(crate) fn register(process: &'static Process) {
 }
 
 impl Client {
-    /// The memory of a range that peers may have, and where in it the range is.
+    /// The memory of a range, and the offset of the range in it, if peers may have it.
     fn memory(&self, addr: u64, len: u64) -> Result<(Arc<Memory>, u64), String> {
         let region = self.process.space.find(addr).ok_or("no memory is allocated there")?;
-        let end = addr.checked_add(len).ok_or("the range has no end")?;
-        // Pages of the GPU, of which the last may hold more than the program asked for.
+        let end =
+            addr.checked_add(len).ok_or("the range wraps around the end of the address space")?;
+        // Peers get whole GPU pages, of which the last may exceed what the program asked for.
         if end > end_for_peers(&region) {
             return Err(format!("it is not all inside {}", region.name()));
         }
         match &region.kind {
             Kind::Device { source: Source::Pool(_), .. } => {
-                Err(format!("{} is of a pool", region.name()))
+                Err(format!("{} belongs to a pool", region.name()))
             }
             Kind::Device { source: Source::Ipc { .. }, .. } => {
-                Err(format!("{} is another process's", region.name()))
+                Err(format!("{} belongs to another process", region.name()))
             }
             Kind::Device { memory, .. } => Ok((Arc::clone(memory), offset_of(&region, addr))),
             Kind::Reserved(reserved) => {
@@ -87,7 +87,7 @@ impl PeerClient for Client {
             Ok((memory, offset)) => {
                 format!("{len:#x} bytes at {offset:#x} of GPU memory {}", memory.name())
             }
-            Err(why) => format!("a device pointer of CUDA's: {why}"),
+            Err(why) => format!("a device pointer of CUDA: {why}"),
         }
     }
 

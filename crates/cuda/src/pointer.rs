@@ -8,14 +8,14 @@ use crate::process::Process;
 use crate::space::{Kind, Region, Source};
 use crate::status::{Result, invalid};
 
-/// A value, as wide as the program's variable is.
+/// A value, as wide as the program's variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Value {
     /// Four bytes.
     Int(c_int),
     /// Eight.
     Long(u64),
-    /// The tokens of the older way of GPUDirect: eight bytes, and four.
+    /// The P2P tokens of the older GPUDirect API: eight bytes, and four.
     Tokens(u64, u32),
 }
 
@@ -24,7 +24,7 @@ pub(crate) const MEMORY_TYPE: c_int = 2;
 pub(crate) const DEVICE_POINTER: c_int = 3;
 pub(crate) const HOST_POINTER: c_int = 4;
 const P2P_TOKENS: c_int = 5;
-/// The only one that can be set.
+/// The only attribute that can be set.
 pub(crate) const SYNC_MEMOPS: c_int = 6;
 const BUFFER_ID: c_int = 7;
 pub(crate) const IS_MANAGED: c_int = 8;
@@ -43,17 +43,17 @@ const BLOCK_ID: c_int = 20;
 const IS_DECOMPRESS_CAPABLE: c_int = 21;
 const LOCALITY: c_int = 22;
 
-/// What memory is: the program's, or a GPU's.
+/// Types of memory: host, or a GPU's.
 const TYPE_HOST: c_int = 1;
 const TYPE_DEVICE: c_int = 2;
 
-/// The number of a device that is none.
+/// The ordinal that stands for no device.
 const NOWHERE: c_int = -2;
 
 const READ_WRITE: c_int = 3;
 
 impl Value {
-    /// Stores it where the program wants it.
+    /// Stores it in the program's variable.
     pub(crate) fn put(self, data: Out<u8>) {
         match self {
             Self::Int(value) => data.of().put_if(value),
@@ -65,7 +65,7 @@ impl Value {
         }
     }
 
-    /// The number, or the first of them.
+    /// The number, or the first of several.
     pub(crate) fn number(self) -> u64 {
         match self {
             Self::Int(value) => i64::from(value).cast_unsigned(),
@@ -74,7 +74,7 @@ impl Value {
     }
 }
 
-/// What is said of an address that CUDA knows nothing of: nothing.
+/// The attributes of an address that CUDA does not know: all empty.
 ///
 /// # Errors
 ///
@@ -96,11 +96,11 @@ pub(crate) fn unknown(attribute: c_int) -> Result<Value> {
         | ACCESS_FLAGS
         | IS_DECOMPRESS_CAPABLE
         | LOCALITY => Value::Int(0),
-        _ => return Err(invalid(format!("attribute {attribute} of a pointer"))),
+        _ => return Err(invalid(format!("a pointer has no attribute {attribute}"))),
     })
 }
 
-/// What memory of a device is, beside where.
+/// Facts of device memory beside its address.
 struct Device {
     ordinal: usize,
     pool: u64,
@@ -114,7 +114,7 @@ struct Device {
 ///
 /// # Errors
 ///
-/// There is no such attribute, or none for memory of this kind.
+/// There is no such attribute, or memory of this kind does not have it.
 pub(crate) fn attribute(
     process: &Process,
     region: &Region,
@@ -139,7 +139,7 @@ pub(crate) fn attribute(
         P2P_TOKENS => match &device {
             Some(device) if device.is_legacy && device.is_rdma => {
                 region.sync_memops.store(true, Ordering::Relaxed);
-                // CAST: the low bits are as good as any.
+                // CAST: any bits will do, so the low ones are taken.
                 Value::Tokens(region.id, device.ordinal as u32)
             }
             _ => return Err(none()),
@@ -172,7 +172,7 @@ pub(crate) fn attribute(
         MAPPING_BASE => mapping(&device, region, |(start, _, _)| start),
         BLOCK_ID => mapping(&device, region, |(_, _, id)| id),
         IS_DECOMPRESS_CAPABLE | LOCALITY => Value::Int(0),
-        _ => return Err(invalid(format!("attribute {attribute} of a pointer"))),
+        _ => return Err(invalid(format!("a pointer has no attribute {attribute}"))),
     })
 }
 

@@ -1,7 +1,7 @@
 //! Pools: memory that is allocated and freed in the order of streams.
 //!
-//! A pool keeps nothing: what is freed goes back to the GPU at once. What programs set is
-//! remembered and told.
+//! A pool caches nothing: freed memory goes back to the GPU at once. What programs set is stored
+//! and reported back, without effect.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,7 +12,7 @@ use umd::handles::Handles;
 /// All pools of a process.
 pub(crate) struct Pools {
     pub(crate) handles: Handles<Pool>,
-    /// That of each GPU from which its streams allocate.
+    /// For each GPU, the pool from which its streams allocate.
     current: Mutex<Vec<Arc<Pool>>>,
     default: Vec<Arc<Pool>>,
 }
@@ -23,10 +23,11 @@ pub(crate) struct Pool {
     /// The number of its GPU.
     pub(crate) device: usize,
     pub(crate) handle_types: u32,
-    /// Whether peers may be given its memory as dma-bufs. By address they never are.
+    /// Whether its memory may be exported as dma-bufs. By address, peers never get it.
     pub(crate) is_rdma_capable: bool,
     is_default: bool,
-    /// What was set: reuse by events, by chance, by dependencies; how much to keep.
+    /// Settings: reuse by event dependencies, opportunistic, by internal dependencies; the release
+    /// threshold.
     settings: [AtomicU64; 4],
     used: AtomicU64,
     most_used: AtomicU64,
@@ -40,7 +41,7 @@ impl Pools {
         Self { handles, current: Mutex::new(default.clone()), default }
     }
 
-    /// The pool that a GPU has from the start.
+    /// The default pool of a GPU.
     pub(crate) fn default(&self, device: usize) -> &Arc<Pool> {
         &self.default[device]
     }
@@ -50,7 +51,7 @@ impl Pools {
         Arc::clone(&self.current.lock().unwrap_or_else(PoisonError::into_inner)[device])
     }
 
-    /// Makes another the one.
+    /// Replaces the pool from which a GPU's streams allocate.
     pub(crate) fn set_current(&self, device: usize, pool: Arc<Pool>) {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)[device] = pool;
     }
@@ -59,17 +60,17 @@ impl Pools {
     ///
     /// # Errors
     ///
-    /// There is none.
+    /// There is no such pool.
     pub(crate) fn find(&self, handle: u64) -> Result<Arc<Pool>> {
-        let none = || Refusal::new(Status::InvalidValue, format!("{handle:#x} is no pool"));
+        let none = || Refusal::new(Status::InvalidValue, format!("{handle:#x} is not a pool"));
         self.handles.get(handle).ok_or_else(none)
     }
 
-    /// Ends a pool. Memory of it stays until it is freed.
+    /// Destroys a pool. Its memory stays until it is freed.
     ///
     /// # Errors
     ///
-    /// There is none, or it is the one that a GPU has from the start.
+    /// There is no such pool, or it is the default pool of a GPU.
     pub(crate) fn destroy(&self, handle: u64) -> Result<()> {
         let pool = self.find(handle)?;
         if pool.is_default {
@@ -84,7 +85,7 @@ impl Pools {
     }
 }
 
-/// Attributes by number: what can be set comes first.
+/// Attributes by number: the settable ones come first.
 const REUSE_FOLLOW_EVENT: u32 = 1;
 const RELEASE_THRESHOLD: u32 = 4;
 const RESERVED_CURRENT: u32 = 5;
@@ -109,7 +110,7 @@ impl Pool {
         }
     }
 
-    /// For peers, too.
+    /// Sets whether peers may have its memory.
     pub(crate) fn for_peers(mut self, is_rdma_capable: bool) -> Self {
         self.is_rdma_capable = is_rdma_capable;
         self
@@ -135,7 +136,7 @@ impl Pool {
     ///
     /// # Errors
     ///
-    /// There is none of that number.
+    /// There is no attribute with that number.
     pub(crate) fn attribute(&self, attribute: u32) -> Result<u64> {
         Ok(match attribute {
             REUSE_FOLLOW_EVENT..=RELEASE_THRESHOLD => {
@@ -143,7 +144,7 @@ impl Pool {
             }
             RESERVED_CURRENT | USED_CURRENT => self.used.load(Ordering::Relaxed),
             RESERVED_HIGH | USED_HIGH => self.most_used.load(Ordering::Relaxed),
-            _ => return Err(invalid(format!("attribute {attribute} of a pool"))),
+            _ => return Err(invalid(format!("a pool has no attribute {attribute}"))),
         })
     }
 
@@ -151,7 +152,7 @@ impl Pool {
     ///
     /// # Errors
     ///
-    /// There is none of that number, or it can only be read, or only be set to 0.
+    /// There is no attribute with that number, or it is read-only, or can only be set to 0.
     pub(crate) fn set_attribute(&self, attribute: u32, value: u64) -> Result<()> {
         match attribute {
             REUSE_FOLLOW_EVENT..=RELEASE_THRESHOLD => {
@@ -160,7 +161,11 @@ impl Pool {
             RESERVED_HIGH | USED_HIGH if value == 0 => {
                 self.most_used.store(self.used.load(Ordering::Relaxed), Ordering::Relaxed);
             }
-            _ => return Err(invalid(format!("attribute {attribute} of a pool, set to {value}"))),
+            _ => {
+                return Err(invalid(format!(
+                    "attribute {attribute} of a pool cannot be set to {value}"
+                )));
+            }
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! What a process has of CUDA, from `cuInit` on.
+//! The state of CUDA in a process, from `cuInit` on.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -15,9 +15,10 @@ use crate::status::{Refusal, Result, Status, invalid};
 use crate::stream::Stream;
 use crate::vmm::Allocation;
 
-/// All of it. Made once, and never freed: other threads may be in a call when the process ends.
+/// The state of a process. Created once, and never freed: other threads may be in a call when the
+/// process ends.
 pub(crate) struct Process {
-    /// The GPUs that the program is to see, in its order.
+    /// The GPUs visible to the program, in its order.
     devices: Vec<&'static Device>,
     pub(crate) space: Space,
     /// Memory that several allocations share.
@@ -31,11 +32,12 @@ pub(crate) struct Process {
 
 static PROCESS: PerProcess<Process> = PerProcess::new();
 
-/// Makes what the process has, with these GPUs, unless that was done before.
+/// Creates the state of the process with these GPUs, unless it exists. Returns the state, and
+/// whether it is new.
 ///
 /// # Errors
 ///
-/// No addresses. What is there by now is given, and whether it is new.
+/// No addresses could be reserved.
 pub(crate) fn make(devices: Vec<&'static Device>) -> Result<(&'static Process, bool)> {
     Ok(PROCESS.set(Process {
         space: Space::new(&devices)?,
@@ -54,11 +56,11 @@ pub(crate) fn is_absent() -> bool {
     matches!(PROCESS.get(), Err(Absent::NotYet))
 }
 
-/// What the process has.
+/// The state of the process.
 ///
 /// # Errors
 ///
-/// `cuInit` was not called in it.
+/// `cuInit` was not called in this process.
 pub(crate) fn get() -> Result<&'static Process> {
     PROCESS.get().map_err(|absent| {
         let why = match absent {
@@ -77,18 +79,18 @@ impl Process {
         &self.devices
     }
 
-    /// The block that has an address, with allocations side by side.
+    /// The block of packed allocations that contains an address.
     pub(crate) fn block_of(&self, addr: u64) -> Option<Arc<Block>> {
         let blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
         let mut blocks = blocks.iter().filter_map(Weak::upgrade);
         blocks.find(|block| (block.start..block.stop()).contains(&addr))
     }
 
-    /// The number of a GPU that a program passes.
+    /// Checks the number of a GPU from the program.
     ///
     /// # Errors
     ///
-    /// There is none of that number.
+    /// There is no GPU with that number.
     pub(crate) fn ordinal(&self, number: i32) -> Result<usize> {
         let ordinal = usize::try_from(number).ok().filter(|ordinal| *ordinal < self.devices.len());
         ordinal.ok_or_else(|| {
@@ -97,11 +99,11 @@ impl Process {
         })
     }
 
-    /// The GPU of a number that a program passes.
+    /// The GPU with a number from the program.
     ///
     /// # Errors
     ///
-    /// There is none.
+    /// There is no such object.
     pub(crate) fn device(&self, number: i32) -> Result<&'static Device> {
         Ok(self.devices[self.ordinal(number)?])
     }
@@ -110,9 +112,9 @@ impl Process {
     ///
     /// # Errors
     ///
-    /// There is none.
+    /// There is no such object.
     pub(crate) fn event(&self, handle: u64) -> Result<Arc<Event>> {
-        let gone = || Refusal::new(Status::InvalidHandle, format!("{handle:#x} is no event"));
+        let gone = || Refusal::new(Status::InvalidHandle, format!("{handle:#x} is not an event"));
         self.events.get(handle).ok_or_else(gone)
     }
 
@@ -120,9 +122,9 @@ impl Process {
     ///
     /// # Errors
     ///
-    /// There is none.
+    /// There is no such object.
     pub(crate) fn allocation(&self, handle: u64) -> Result<Arc<Allocation>> {
-        let gone = || invalid(format!("{handle:#x} is no handle of memory"));
+        let gone = || invalid(format!("{handle:#x} is not a handle of memory"));
         self.allocations.get(handle).ok_or_else(gone)
     }
 }

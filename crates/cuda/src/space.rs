@@ -1,4 +1,4 @@
-//! What CUDA has at which addresses.
+//! The address space of CUDA.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,30 +15,30 @@ use crate::pack::Block;
 use crate::pool::Pool;
 use crate::vmm::Reserved;
 
-/// All addresses that CUDA knows of in this process.
+/// All addresses that CUDA knows in this process.
 pub(crate) type Space = umd::space::Space<Held>;
 
-/// Memory, or room for it, at some addresses.
+/// A range of addresses: memory, or a reservation.
 pub(crate) type Region = umd::space::Region<Held>;
 
-/// What a region has.
+/// What CUDA keeps for a region.
 pub(crate) struct Held {
-    /// The context it belongs to, and goes with.
+    /// The context that it belongs to, and with which it ends.
     pub(crate) context: Option<Arc<Context>>,
     pub(crate) sync_memops: AtomicBool,
     pub(crate) kind: Kind,
 }
 
-/// What is there.
+/// The kind of memory in a region.
 pub(crate) enum Kind {
     /// Memory of a GPU, from `offset` on.
     Device { memory: Arc<Memory>, offset: u64, source: Source },
-    /// Addresses into which allocations are mapped.
+    /// Reserved addresses into which allocations are mapped.
     Reserved(Reserved),
     /// Host memory that the GPU shares.
     Managed {
         _pages: HostBuf,
-        /// The GPU that prefers it, -1 for the CPU, -2 for nobody.
+        /// The preferred location: a GPU, -1 for the CPU, -2 for none.
         preferred: AtomicI32,
     },
     /// Host memory that CUDA allocated.
@@ -47,15 +47,15 @@ pub(crate) enum Kind {
     Registered { flags: u32 },
 }
 
-/// How memory of a GPU came to be.
+/// The origin of GPU memory.
 pub(crate) enum Source {
-    /// By an allocation of its own.
+    /// A plain allocation.
     Alloc,
-    /// The same, beside others.
+    /// A small allocation in a block that others share.
     Packed { block: Arc<Block>, len: u64 },
-    /// From a pool, in the order of a stream.
+    /// An allocation from a pool, in the order of a stream.
     Pool(Arc<Pool>),
-    /// From another process; opened so many times.
+    /// Opened from another process; `opened` counts how often.
     Ipc { handle: [u8; 64], opened: AtomicUsize },
 }
 
@@ -120,7 +120,7 @@ impl Content for Held {
     }
 }
 
-/// Where in a GPU's memory an address of a region is.
+/// The offset of an address of a region in the GPU's memory.
 pub(crate) fn offset_of(region: &Region, addr: u64) -> u64 {
     let start = match &region.kind {
         Kind::Device { offset, .. } => *offset,
@@ -129,8 +129,8 @@ pub(crate) fn offset_of(region: &Region, addr: u64) -> u64 {
     start + (addr - region.start)
 }
 
-/// Where what peers may have of a region ends: GPU pages are whole, and may hold more than the
-/// program asked for.
+/// The end of what peers may have of a region. It is rounded up to GPU pages, so it may exceed what
+/// the program asked for.
 pub(crate) fn end_for_peers(region: &Region) -> u64 {
     match &region.kind {
         Kind::Device { source: Source::Packed { block, .. }, .. } => block.stop(),

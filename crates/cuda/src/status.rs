@@ -1,4 +1,4 @@
-//! What went wrong, as CUDA's numbers.
+//! Result codes of CUDA.
 
 use std::borrow::Cow;
 use std::ffi::CStr;
@@ -12,12 +12,12 @@ macro_rules! statuses {
         #[doc(alias = "CUresult")]
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(i32)]
-        #[allow(dead_code, reason = "the table has the names of all")]
+        #[allow(dead_code, reason = "the table has the names of all codes")]
         pub(crate) enum Status {
             $($(#[$doc])* $name = $number,)*
         }
 
-        /// Number, name and description of each.
+        /// Number, name and description of each code.
         const KNOWN: &[(i32, &CStr, &CStr)] = &[
             $(($number, $symbol, $text),)*
         ];
@@ -25,29 +25,29 @@ macro_rules! statuses {
 }
 
 statuses! {
-    /// It was done.
+    /// The call succeeded.
     Success = 0, c"CUDA_SUCCESS", c"no error";
-    /// An argument makes no sense.
+    /// An argument is invalid.
     InvalidValue = 1, c"CUDA_ERROR_INVALID_VALUE", c"invalid argument";
-    /// No memory, on the GPU or here.
+    /// No memory, on the GPU or on the host.
     OutOfMemory = 2, c"CUDA_ERROR_OUT_OF_MEMORY", c"out of memory";
-    /// `cuInit` was not called, or was called in a process of which this one is a child.
+    /// `cuInit` was not called, or only in a parent of this process, before a fork.
     NotInitialized = 3, c"CUDA_ERROR_NOT_INITIALIZED", c"initialization error";
     /// The process is ending.
     Deinitialized = 4, c"CUDA_ERROR_DEINITIALIZED", c"driver shutting down";
     /// There is no profiler.
     ProfilerDisabled = 5, c"CUDA_ERROR_PROFILER_DISABLED", c"profiler disabled while using external profiling tool";
-    /// A library without a driver behind it.
+    /// The library is a stub, without a driver.
     StubLibrary = 34, c"CUDA_ERROR_STUB_LIBRARY", c"CUDA driver is a stub library";
-    /// Another process has it for itself, or it was reset or removed.
+    /// Another process uses the GPU exclusively, or it was reset or removed.
     DeviceUnavailable = 46, c"CUDA_ERROR_DEVICE_UNAVAILABLE", c"CUDA-capable device(s) is/are busy or unavailable";
     /// The machine has no GPU.
     NoDevice = 100, c"CUDA_ERROR_NO_DEVICE", c"no CUDA-capable device is detected";
-    /// There is no GPU of that number.
+    /// There is no GPU with that number.
     InvalidDevice = 101, c"CUDA_ERROR_INVALID_DEVICE", c"invalid device ordinal";
-    /// Not code for this GPU.
+    /// The image has no code for this GPU.
     InvalidImage = 200, c"CUDA_ERROR_INVALID_IMAGE", c"device kernel image is invalid";
-    /// The thread has no context, or what it named is none.
+    /// The thread has no context, or the handle is not that of a context.
     InvalidContext = 201, c"CUDA_ERROR_INVALID_CONTEXT", c"invalid device context";
     /// It cannot be mapped.
     MapFailed = 205, c"CUDA_ERROR_MAP_FAILED", c"mapping of buffer object failed";
@@ -57,29 +57,29 @@ statuses! {
     AlreadyMapped = 208, c"CUDA_ERROR_ALREADY_MAPPED", c"resource already mapped";
     /// It is not mapped.
     NotMapped = 211, c"CUDA_ERROR_NOT_MAPPED", c"resource not mapped";
-    /// There is no such limit here.
+    /// This GPU has no such limit.
     UnsupportedLimit = 215, c"CUDA_ERROR_UNSUPPORTED_LIMIT", c"limit is not supported on this architecture";
-    /// One GPU does not reach the other.
+    /// One GPU has no path to the other.
     PeerAccessUnsupported = 217, c"CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", c"peer access is not supported between these two devices";
     /// There is no such file.
     FileNotFound = 301, c"CUDA_ERROR_FILE_NOT_FOUND", c"file not found";
-    /// A call of the system failed.
+    /// A system call failed.
     OperatingSystem = 304, c"CUDA_ERROR_OPERATING_SYSTEM", c"OS call failed or operation not supported on this OS";
-    /// What it named is no stream, event or pool.
+    /// The handle is not that of a stream, event or pool.
     InvalidHandle = 400, c"CUDA_ERROR_INVALID_HANDLE", c"invalid resource handle";
-    /// Not in this state.
+    /// The operation is not possible in this state.
     IllegalState = 401, c"CUDA_ERROR_ILLEGAL_STATE", c"the operation cannot be performed in the present state";
-    /// There is nothing of that name or at that address.
+    /// There is nothing with that name or at that address.
     NotFound = 500, c"CUDA_ERROR_NOT_FOUND", c"named symbol not found";
-    /// Not yet done.
+    /// The work is not done yet.
     NotReady = 600, c"CUDA_ERROR_NOT_READY", c"device not ready";
-    /// A copy met memory that is not there.
+    /// A copy reached memory that is not mapped.
     IllegalAddress = 700, c"CUDA_ERROR_ILLEGAL_ADDRESS", c"an illegal memory access was encountered";
-    /// The two GPUs can reach each other already.
+    /// Access to the peer is enabled already.
     PeerAccessAlreadyEnabled = 704, c"CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED", c"peer access is already enabled";
-    /// They cannot.
+    /// Access to the peer is not enabled.
     PeerAccessNotEnabled = 705, c"CUDA_ERROR_PEER_ACCESS_NOT_ENABLED", c"peer access has not been enabled";
-    /// The primary context is there, and its flags cannot be changed.
+    /// The primary context exists, so its flags cannot be changed.
     PrimaryContextActive = 708, c"CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE", c"cannot set while device is active in this process";
     /// The context was destroyed.
     ContextIsDestroyed = 709, c"CUDA_ERROR_CONTEXT_IS_DESTROYED", c"context is destroyed";
@@ -89,17 +89,17 @@ statuses! {
     HostMemoryNotRegistered = 713, c"CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED", c"pointer does not correspond to a registered memory region";
     /// A kernel could not be started.
     LaunchFailed = 719, c"CUDA_ERROR_LAUNCH_FAILED", c"unspecified launch failure";
-    /// The user may not.
+    /// The user lacks permission.
     NotPermitted = 800, c"CUDA_ERROR_NOT_PERMITTED", c"operation not permitted";
-    /// Not served.
+    /// Not supported.
     NotSupported = 801, c"CUDA_ERROR_NOT_SUPPORTED", c"operation not supported";
-    /// Not yet, or not any more.
+    /// The system is not initialised yet.
     SystemNotReady = 802, c"CUDA_ERROR_SYSTEM_NOT_READY", c"system not yet initialized";
     /// A bug.
     Unknown = 999, c"CUDA_ERROR_UNKNOWN", c"unknown error";
 }
 
-/// Names of those that this library never returns.
+/// Names of the codes that this library never returns.
 const OTHERS: &[(i32, &CStr)] = &[
     (6, c"CUDA_ERROR_PROFILER_NOT_INITIALIZED"),
     (7, c"CUDA_ERROR_PROFILER_ALREADY_STARTED"),
@@ -174,7 +174,7 @@ const OTHERS: &[(i32, &CStr)] = &[
 ];
 
 impl Status {
-    /// The number.
+    /// The number of the code.
     pub(crate) fn number(self) -> i32 {
         self as i32
     }
@@ -186,12 +186,12 @@ pub(crate) fn name(number: i32) -> Option<&'static CStr> {
     known.or_else(|| OTHERS.iter().find(|other| other.0 == number).map(|other| other.1))
 }
 
-/// What the number means: in words, or its name where this library never returns it.
+/// The meaning of a number in words, or its name if this library never returns it.
 pub(crate) fn text(number: i32) -> Option<&'static CStr> {
     words(number).or_else(|| name(number))
 }
 
-/// What the number means, in words.
+/// The meaning of a number in words.
 pub(crate) fn words(number: i32) -> Option<&'static CStr> {
     KNOWN.iter().find(|known| known.0 == number).map(|known| known.2)
 }
@@ -199,7 +199,7 @@ pub(crate) fn words(number: i32) -> Option<&'static CStr> {
 /// Why a call is refused.
 pub(crate) type Refusal = umd::Refused<Status>;
 
-/// An answer, or why there is none.
+/// A result, or why the call is refused.
 pub(crate) type Result<T> = std::result::Result<T, Refusal>;
 
 impl fmt::Display for Status {
@@ -208,17 +208,17 @@ impl fmt::Display for Status {
     }
 }
 
-/// An argument that makes no sense.
+/// An invalid argument.
 pub(crate) fn invalid(what: impl Into<Cow<'static, str>>) -> Refusal {
     Refusal::new(Status::InvalidValue, what)
 }
 
-/// What is not served.
+/// An operation that is not supported.
 pub(crate) fn unsupported(what: impl Into<Cow<'static, str>>) -> Refusal {
     Refusal::new(Status::NotSupported, what)
 }
 
-/// What the kinds that all drivers have are here.
+/// CUDA's codes for the kinds of refusal that all drivers share.
 impl From<Kind> for Status {
     fn from(kind: Kind) -> Self {
         match kind {

@@ -1,4 +1,4 @@
-//! A stream: a queue of work, which belongs to a context.
+//! Streams: queues of work, each of which belongs to a context.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -27,15 +27,15 @@ impl Deref for Stream {
     }
 }
 
-/// Work in it does not wait for the stream that has no handle.
+/// Work in it does not wait for the legacy default stream.
 #[doc(alias = "CU_STREAM_NON_BLOCKING")]
 pub(crate) const NON_BLOCKING: u32 = 1;
 
-/// The handle of the stream that has none.
+/// The handle of the legacy default stream (`CU_STREAM_LEGACY`).
 #[doc(alias = "CU_STREAM_LEGACY")]
 pub(crate) const LEGACY: u64 = 1;
 
-/// The stream of the calling thread.
+/// The handle of the calling thread's stream (`CU_STREAM_PER_THREAD`).
 #[doc(alias = "CU_STREAM_PER_THREAD")]
 pub(crate) const PER_THREAD: u64 = 2;
 
@@ -44,7 +44,7 @@ impl Stream {
         Self { handle, context, flags, priority, queue: Arc::default() }
     }
 
-    /// The stream of a context that has no handle.
+    /// The legacy default stream of a context.
     pub(crate) fn legacy(context: u64) -> Self {
         Self::new(LEGACY, context, 0, 0)
     }

@@ -1,4 +1,4 @@
-//! The streams of a process: which one a handle names, and how they wait for each other.
+//! The streams of a process: look-up by handle, and how they wait for each other.
 
 use std::sync::Arc;
 
@@ -9,22 +9,22 @@ use crate::status::{Refusal, Result, Status};
 use crate::stream::{LEGACY, PER_THREAD, Progress, Stream, When};
 
 impl Process {
-    /// The stream of a handle, in the thread's context for one of those that have fixed ones.
+    /// The stream of a handle. The fixed handles name streams of the thread's context.
     ///
     /// # Errors
     ///
-    /// There is none, or the thread has no context.
+    /// There is no such stream, or the thread has no context.
     pub(crate) fn stream(&self, handle: u64) -> Result<Arc<Stream>> {
         match handle {
             0 | LEGACY | PER_THREAD => Ok(Arc::clone(&current()?.legacy)),
             _ => self.streams.get(handle).ok_or_else(|| {
-                Refusal::new(Status::InvalidHandle, format!("{handle:#x} is no stream"))
+                Refusal::new(Status::InvalidHandle, format!("{handle:#x} is not a stream"))
             }),
         }
     }
 
-    /// Has a stream do a piece of work, in its turn: that of the stream without a handle waits for
-    /// all others of its context that do not say otherwise, and they for it.
+    /// Queues work in a stream. Work in the legacy default stream waits for all blocking streams of
+    /// its context, and they wait for it.
     ///
     /// # Errors
     ///
@@ -58,7 +58,7 @@ impl Process {
         self.submit(stream, When::Now, event.record())
     }
 
-    /// Lets a stream wait for the last record of an event.
+    /// Makes a stream wait for the last record of an event.
     ///
     /// # Errors
     ///
@@ -79,7 +79,7 @@ impl Process {
     }
 }
 
-/// Lets a stream wait for what another has to do so far.
+/// Makes a stream wait for the work that another has queued so far.
 fn wait_for(stream: &Arc<Stream>, other: &Arc<Stream>) -> Result<()> {
     if other.is_idle() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Memory that has no address of its own, and is mapped at reserved ones.
+//! Memory without an address of its own, which is mapped at reserved addresses.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -19,11 +19,11 @@ pub(crate) struct Allocation {
     pub(crate) handle: u64,
     pub(crate) size: u64,
     pub(crate) memory: Arc<Memory>,
-    /// Kinds of handles by which other processes may be given it.
+    /// Types of handles by which it may be shared with other processes.
     pub(crate) handle_types: u32,
     /// Whether peers may reach it.
     pub(crate) is_rdma_capable: bool,
-    /// How often the program holds the handle.
+    /// How many references to the handle the program holds.
     users: AtomicU32,
 }
 
@@ -39,20 +39,20 @@ impl Allocation {
         Self { handle, size, memory, handle_types, is_rdma_capable, users }
     }
 
-    /// Whether both were made with the same properties.
+    /// Whether both were created with the same properties.
     pub(crate) fn is_like(&self, other: &Self) -> bool {
         (self.memory.device, self.handle_types, self.is_rdma_capable)
             == (other.memory.device, other.handle_types, other.is_rdma_capable)
     }
 
-    /// One more user of the handle, which a mapping may have outlived.
+    /// Adds a reference to the handle, which may have been released while a mapping remained.
     pub(crate) fn retain(self: &Arc<Self>, all: &Handles<Self>) {
         if self.users.fetch_add(1, Ordering::AcqRel) == 0 {
             all.restore(self.handle, self);
         }
     }
 
-    /// One user less. What is mapped stays.
+    /// Drops a reference. Mappings stay.
     pub(crate) fn release(&self, all: &Handles<Self>) {
         if self.users.fetch_sub(1, Ordering::AcqRel) == 1 {
             all.remove(self.handle);

@@ -2,7 +2,7 @@
 
 use core::ffi::{CStr, c_int};
 
-use door::{plain, versioned};
+use stubs::{plain, versioned};
 
 use crate::load::{load, refused};
 
@@ -39,6 +39,6 @@ pub(crate) struct Function(*const ());
 // SAFETY: an address of code, which never changes.
 unsafe impl Sync for Function {}
 
-door::table!(load, refused);
+stubs::table!(load, refused);
 
 include!(concat!(env!("OUT_DIR"), "/entries.rs"));

@@ -67,7 +67,7 @@ pub(crate) extern "C" fn refused(index: c_int) -> c_int {
 }
 
 fn door() -> *const Door {
-    let found = door::find(TABLE.as_ptr().cast(), DOOR_NAME);
+    let found = stubs::find(TABLE.as_ptr().cast(), DOOR_NAME);
     if found.is_null() {
         return core::ptr::null();
     }

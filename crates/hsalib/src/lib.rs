@@ -13,7 +13,7 @@
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-use ::door::versioned;
+use stubs::versioned;
 
 /// `libpeerdma.so`'s side, with the layout of its `Door`. Both come from the same build, so it has
 /// no version.
@@ -62,7 +62,7 @@ extern "C" fn refused(index: c_int) -> i64 {
 }
 
 fn door() -> *const Door {
-    let found = ::door::find(TABLE.as_ptr().cast(), DOOR_NAME);
+    let found = stubs::find(TABLE.as_ptr().cast(), DOOR_NAME);
     if found.is_null() {
         return core::ptr::null();
     }
@@ -71,6 +71,6 @@ fn door() -> *const Door {
     find()
 }
 
-::door::table!(load, refused);
+stubs::table!(load, refused);
 
 include!(concat!(env!("OUT_DIR"), "/entries.rs"));

@@ -1,5 +1,4 @@
-//! Where calls come in: what each returns, and what it leaves for who asks for the last error in
-//! words.
+//! The boundary of calls from C: what each returns, and the text of the last error.
 
 use std::cell::RefCell;
 use std::ffi::CString;
@@ -8,7 +7,7 @@ pub(crate) use umd::boundary::{Calls, Function, caught};
 
 use crate::status::{Refusal, Result, Status};
 
-/// Where refusals are logged.
+/// The log target of refusals.
 pub(crate) const LOG: &str = "peerdma::level-zero";
 
 thread_local! {

@@ -1,34 +1,34 @@
-//! What C passes: pointers ([`umd::c`]), structures that name their kind and lead to others, and
-//! lists whose length is asked for first.
+//! Arguments from C: pointers ([`umd::c`]), structures that name their type and are chained, and
+//! lists whose length is queried first.
 
 pub(crate) use umd::c::text;
 
 use crate::status::{Refusal, Result};
 
-/// Where a result goes.
+/// A pointer to store a result through.
 pub(crate) type Out<T> = umd::c::Out<T, Refusal>;
 
-/// Where an argument is.
+/// A pointer to read an argument through.
 pub(crate) type In<T> = umd::c::In<T, Refusal>;
 
-/// A terminated string.
+/// A NUL-terminated string.
 pub(crate) type Text = umd::c::Text<Refusal>;
 
-/// How every structure begins.
+/// The head of every structure.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Head {
-    /// What it is: `ze_structure_type_t`.
+    /// Its type: `ze_structure_type_t`.
     pub(crate) kind: u32,
-    /// Another one.
+    /// The next structure of the chain (`pNext`).
     pub(crate) next: In<Self>,
 }
 
-/// More structures than any call has.
+/// The longest chain that is followed, which is more than any call has.
 const CHAIN: usize = 64;
 
 impl Head {
-    /// Where the structure of this kind is that a structure leads to.
+    /// The structure of this type in the chain.
     pub(crate) fn find<T: Copy>(self, kind: u32) -> Option<Out<T>> {
         let mut at = self.next;
         for _ in 0..CHAIN {
@@ -42,14 +42,14 @@ impl Head {
     }
 }
 
-/// Answers a call that tells how many there are, or as many of them as the program has room for.
+/// Answers a call that returns the number of items, or as many items as the program has room for.
 pub(crate) fn list<T>(
     count: Out<u32>,
     places: Out<T>,
     all: impl ExactSizeIterator<Item = T>,
 ) -> Result<()> {
     let room = count.input().get()? as usize;
-    // CAST: few.
+    // CAST: there are few items.
     let total = all.len() as u32;
     if room == 0 || places.is_null() {
         return count.put(total);
@@ -60,14 +60,14 @@ pub(crate) fn list<T>(
     count.put(total.min(room as u32))
 }
 
-/// Fills a structure of the program, whose kind and chain stay what they are.
+/// Fills a structure of the program, but keeps its type and chain.
 pub(crate) fn fill<T: Copy>(place: Out<T>, fill: impl FnOnce(&mut T)) -> Result<()> {
     let mut value = place.input().get()?;
     fill(&mut value);
     place.put(value)
 }
 
-/// [`list`] for structures of the program, whose kinds and chains stay what they are.
+/// [`list`] for structures of the program, whose types and chains are kept.
 pub(crate) fn list_filled<T: Copy>(
     count: Out<u32>,
     places: Out<T>,

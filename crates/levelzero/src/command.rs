@@ -1,4 +1,4 @@
-//! Commands: what a list has, and a queue does.
+//! Commands, which a list holds and a queue executes.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::region::Region;
 use crate::space::Space;
 use crate::status::Result;
 
-/// Something to do, after some events, and before one.
+/// An operation, the events that it waits for, and the event that it signals.
 #[derive(Clone)]
 pub(crate) struct Command {
     pub(crate) waits: Vec<Arc<Event>>,
@@ -17,10 +17,10 @@ pub(crate) struct Command {
     pub(crate) signal: Option<Arc<Event>>,
 }
 
-/// What is done.
+/// An operation.
 #[derive(Clone)]
 pub(crate) enum Act {
-    /// Nothing: what is before it is done in any case.
+    /// Does nothing: the commands before it are done in any case.
     Barrier,
     Copy {
         dst: u64,
@@ -34,9 +34,9 @@ pub(crate) enum Act {
         len: u64,
     },
     Reset(Arc<Event>),
-    /// The device's clock, to this address.
+    /// Writes the device's clock to this address.
     Timestamp(u64),
-    /// Times of events, from this address on, each at the offset given for it.
+    /// Writes the timestamps of events from this address on, each at its given offset.
     Times {
         events: Vec<Arc<Event>>,
         dst: u64,
@@ -44,18 +44,18 @@ pub(crate) enum Act {
     },
 }
 
-/// How far the commands of a list are done.
+/// The progress of the commands of a list.
 #[derive(Default)]
 pub(crate) struct Run {
     next: usize,
 }
 
 impl Run {
-    /// Does commands, up to one that must wait.
+    /// Executes commands, up to one that must wait.
     ///
     /// # Errors
     ///
-    /// What a command met. Those behind it are not done.
+    /// The failure of a command. Those behind it are not executed.
     pub(crate) fn go_on(&mut self, commands: &[Command], space: &Space) -> Result<Progress> {
         while let Some(command) = commands.get(self.next) {
             if !command.waits.iter().all(|event| event.is_signalled()) {

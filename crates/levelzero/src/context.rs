@@ -1,4 +1,4 @@
-//! Contexts: what memory, queues, lists and events belong to.
+//! Contexts, to which memory, queues, lists and events belong.
 
 use crate::status::{Refusal, Result, Status};
 
@@ -10,11 +10,11 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    /// Checks that a device is one of its own.
+    /// Checks that a device belongs to the context.
     ///
     /// # Errors
     ///
-    /// It is not.
+    /// The device does not belong to it.
     pub(crate) fn check(&self, device: usize) -> Result<()> {
         if self.devices.contains(&device) {
             return Ok(());

@@ -1,4 +1,4 @@
-//! What the library of names calls.
+//! The functions behind the names, for the library of names.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
@@ -6,16 +6,16 @@ use crate::boundary::LOG;
 use crate::status::Status;
 use crate::tables;
 
-/// What `libpeerdma-ze.so` calls. It comes from the same build, so this has no version.
+/// The table that `libpeerdma-ze.so` calls. Both come from the same build, so it has no version.
 #[repr(C)]
 pub struct Door {
-    /// Fills the table of this name, as this version has it.
+    /// Fills the table of this name in this version.
     fill: unsafe extern "C" fn(*const c_char, u32, *mut *const c_void) -> c_int,
 }
 
 static DOOR: Door = Door { fill };
 
-/// The tables behind the names.
+/// The table of functions behind the names.
 pub fn door() -> *const Door {
     &raw const DOOR
 }
@@ -24,7 +24,7 @@ unsafe extern "C" fn fill(name: *const c_char, version: u32, table: *mut *const 
     if table.is_null() {
         return Status::InvalidNullPointer as c_int;
     }
-    // SAFETY: contract: a terminated name.
+    // SAFETY: contract: a NUL-terminated name.
     let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
     match tables::table(&name, version) {
         Ok(functions) => {

@@ -17,7 +17,7 @@ pub(crate) struct Pool {
     pub(crate) context: u64,
     pub(crate) flags: u32,
     pub(crate) count: u32,
-    /// Whether it is another process's.
+    /// Whether it belongs to another process.
     pub(crate) is_opened: bool,
     memory: HostBuf,
 }
@@ -28,25 +28,25 @@ pub(crate) struct Event {
     pub(crate) pool: Arc<Pool>,
     pub(crate) signal_scope: u32,
     pub(crate) wait_scope: u32,
-    /// Where in the pool it is.
+    /// Its offset in the pool.
     at: usize,
 }
 
-/// The pool is for other processes, too.
+/// The pool can be shared with other processes.
 #[doc(alias = "ZE_EVENT_POOL_FLAG_IPC")]
 pub(crate) const IPC: u32 = 2;
 
-/// Its events keep the time at which they are signalled.
+/// Its events take timestamps.
 #[doc(alias = "ZE_EVENT_POOL_FLAG_KERNEL_TIMESTAMP")]
 pub(crate) const TIMESTAMP: u32 = 4;
 
 /// All flags of pools.
 pub(crate) const POOL_FLAGS: u32 = 0xf;
 
-/// What each event has of its pool: a line of the cache.
+/// The bytes of each event in its pool: a cache line.
 const SLOT: usize = 64;
 
-/// Where in it is what: the state, and when what signalled it began and ended.
+/// Offsets in a slot: the state, and the start and end of the command that signalled it.
 const STATE: usize = 0;
 const BEGAN: usize = 8;
 const ENDED: usize = 16;
@@ -66,27 +66,27 @@ impl Pool {
         Ok(Self { handle, context, flags, count, is_opened: false, memory })
     }
 
-    /// That of another process, which has this file.
+    /// The pool of another process that this file belongs to.
     ///
     /// # Errors
     ///
-    /// The file is none.
+    /// The file is not that of a pool.
     pub(crate) fn opened(handle: u64, context: u64, file: OwnedFd) -> Result<Self> {
         let stat = rustix::fs::fstat(&file).map_err(|error| none(&error.to_string()))?;
         let size = usize::try_from(stat.st_size).ok().filter(|size| *size > 0);
         let size = size.ok_or_else(|| none("the file is empty"))?;
-        // CAST: a pool has no more events than a 32-bit number says.
+        // CAST: the number of events of a pool has 32 bits.
         let count = (size / SLOT) as u32;
         let memory = HostBuf::received(file, size).map_err(|error| none(&error.to_string()))?;
-        // Whether times are wanted is not said; they are kept in any case.
+        // The file does not tell whether timestamps are wanted; they are taken in any case.
         Ok(Self { handle, context, flags: IPC | TIMESTAMP, count, is_opened: true, memory })
     }
 
-    /// The file by which other processes know it.
+    /// The file by which other processes open it.
     ///
     /// # Errors
     ///
-    /// It was not made for them.
+    /// The pool cannot be shared.
     pub(crate) fn file(&self) -> Result<BorrowedFd<'_>> {
         self.memory.fd().ok_or_else(|| {
             Refusal::new(
@@ -96,7 +96,7 @@ impl Pool {
         })
     }
 
-    /// The number of that file.
+    /// The descriptor of that file.
     pub(crate) fn number(&self) -> Result<i32> {
         Ok(self.file()?.as_fd().as_raw_fd())
     }
@@ -107,7 +107,7 @@ impl Event {
     ///
     /// # Errors
     ///
-    /// The pool has not so many.
+    /// The pool has fewer events.
     pub(crate) fn new(
         handle: u64,
         pool: &Arc<Pool>,
@@ -132,7 +132,7 @@ impl Event {
     }
 
     fn put(&self, which: usize, value: u64) {
-        // It is inside: the index was looked at.
+        // It is in bounds: the index was checked.
         let _ = self.pool.memory.store_u64(self.at + which, value, Ordering::Release);
     }
 
@@ -140,7 +140,7 @@ impl Event {
         self.get(STATE) != 0
     }
 
-    /// Signals it; what signals it began at `began`.
+    /// Signals it; the command that signals it began at `began`.
     pub(crate) fn signal(&self, began: u64) {
         self.put(BEGAN, began);
         self.put(ENDED, now().max(began + 1));
@@ -151,11 +151,11 @@ impl Event {
         self.put(STATE, 0);
     }
 
-    /// When what signalled it began and ended.
+    /// The start and the end of the command that signalled it.
     ///
     /// # Errors
     ///
-    /// Its pool keeps no times, or it is not signalled.
+    /// Its pool takes no timestamps, or it is not signalled.
     pub(crate) fn times(&self) -> Result<(u64, u64)> {
         if !self.is_signalled() {
             return Err(Refusal::new(Status::NotReady, "the event is not signalled"));
@@ -167,7 +167,7 @@ impl Event {
     ///
     /// # Errors
     ///
-    /// It was not in time.
+    /// A timeout.
     pub(crate) fn wait(&self, end: Option<Instant>) -> Result<()> {
         if wait_until(|| self.is_signalled(), end) {
             return Ok(());

@@ -7,12 +7,13 @@ use descriptors::Known;
 
 use crate::status::Result;
 
-/// A dma-buf that programs are told of: the same one each time, until the memory is freed.
+/// The descriptor of a dma-buf that programs get: the same one each time, until the memory is
+/// freed.
 #[derive(Default)]
 pub(crate) struct Exported(Mutex<Option<Known>>);
 
 impl Exported {
-    /// Its number; `make` makes it for the first who asks.
+    /// Its number. `make` creates the dma-buf on the first call.
     pub(crate) fn number(&self, make: impl FnOnce() -> Result<OwnedFd>) -> Result<i32> {
         let mut file = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(file) = file.as_ref().filter(|file| file.is_ours()) {
@@ -24,7 +25,7 @@ impl Exported {
         Ok(number)
     }
 
-    /// The memory is freed.
+    /// Closes the descriptor, since the memory is freed.
     pub(crate) fn close(&self) {
         drop(self.0.lock().unwrap_or_else(PoisonError::into_inner).take());
     }

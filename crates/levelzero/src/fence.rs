@@ -1,4 +1,4 @@
-//! Fences: the end of what was given to a queue at once.
+//! Fences, each of which is signalled at the end of one submission to a queue.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,7 +28,7 @@ impl Fence {
     ///
     /// # Errors
     ///
-    /// It was not in time.
+    /// A timeout.
     pub(crate) fn wait(&self, end: Option<Instant>) -> Result<()> {
         if wait_until(|| self.is_signalled.load(Ordering::Acquire), end) {
             return Ok(());

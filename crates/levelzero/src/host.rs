@@ -1,9 +1,9 @@
-//! Memory that the CPU reaches: the host's, and what it shares with a device.
+//! Memory that the CPU can access: host memory, and memory shared with a device.
 //!
-//! What is to be exported is a buffer in the system memory that a GPU may use, mapped by the CPU:
-//! there is a dma-buf of it, and a NIC cannot pin its pages by their address (EFAULT,
-//! `docs/PEER_MEMORY_RULES.md`). All else is plain pages, as Intel's driver has them, of which a
-//! kernel makes no dma-buf (`i915_gem_userptr_dmabuf_export`).
+//! Memory to be exported is a buffer in system memory that a GPU may use, mapped by the CPU: it has
+//! a dma-buf, and a NIC cannot pin its pages by their address (EFAULT,
+//! `docs/PEER_MEMORY_RULES.md`). All other memory is plain pages, as with Intel's driver. A kernel
+//! exports no dma-buf of those (`i915_gem_userptr_dmabuf_export`).
 
 use std::sync::Arc;
 
@@ -14,24 +14,24 @@ use umem::HostBuf;
 use crate::exported::Exported;
 use crate::status::{Refusal, Result, Status, unsupported};
 
-/// Pages that the CPU reaches.
+/// Pages that the CPU can access.
 pub(crate) struct Pages {
     /// The first byte of the allocation.
     pub(crate) start: u64,
     backing: Backing,
-    /// Whether it came as a handle of another process.
+    /// Whether it was opened by a handle of another process.
     pub(crate) is_ipc: bool,
 }
 
 enum Backing {
-    /// So many bytes into the buffer, so many of its pages are the allocation.
+    /// The allocation is `len` bytes of the buffer, from `offset` on.
     Buffer { memory: Arc<Memory>, _mapping: Mapping, offset: u64, len: u64, file: Exported },
-    /// No GPU has it.
+    /// Pages that belong to no GPU.
     Plain { _pages: HostBuf },
 }
 
 impl Pages {
-    /// Plain pages.
+    /// Allocates plain pages.
     ///
     /// # Errors
     ///
@@ -44,7 +44,7 @@ impl Pages {
         Ok(Self { start, backing: Backing::Plain { _pages: pages }, is_ipc: false })
     }
 
-    /// A buffer of a device, to be exported.
+    /// Allocates a buffer of a device, to be exported.
     ///
     /// # Errors
     ///
@@ -61,11 +61,11 @@ impl Pages {
         Self::map(Arc::new(memory), whole, align, false)
     }
 
-    /// Takes memory that came as a file.
+    /// Maps memory that was imported as a file.
     ///
     /// # Errors
     ///
-    /// The CPU may not map it.
+    /// The CPU cannot map it.
     pub(crate) fn imported(memory: Memory, is_ipc: bool) -> Result<Self> {
         let len = memory.size();
         Self::map(Arc::new(memory), len, 1, is_ipc)
@@ -80,7 +80,7 @@ impl Pages {
         Ok(Self { start, backing, is_ipc })
     }
 
-    /// The GPU whose buffer it is.
+    /// The GPU that the buffer belongs to.
     pub(crate) fn device(&self) -> Option<usize> {
         match &self.backing {
             Backing::Buffer { memory, .. } => Some(memory.device),
@@ -88,7 +88,7 @@ impl Pages {
         }
     }
 
-    /// The number of its dma-buf, the same each time.
+    /// The descriptor of its dma-buf, the same each time.
     ///
     /// # Errors
     ///
@@ -96,7 +96,7 @@ impl Pages {
     pub(crate) fn file(&self) -> Result<i32> {
         let Backing::Buffer { memory, offset, len, file, .. } = &self.backing else {
             return Err(unsupported(
-                "memory that the CPU reaches is a dma-buf if it was allocated with \
+                "memory that the CPU can access has a dma-buf if it was allocated with \
                  ze_external_memory_export_desc_t, and this was not",
             ));
         };
@@ -104,7 +104,7 @@ impl Pages {
         file.number(|| Ok(if is_whole { memory.share()? } else { memory.export(*offset, *len)? }))
     }
 
-    /// It is freed: the descriptor that programs were told of is closed.
+    /// The memory is freed: closes the descriptor that programs got.
     pub(crate) fn end(&self) {
         if let Backing::Buffer { file, .. } = &self.backing {
             file.close();
@@ -112,12 +112,12 @@ impl Pages {
     }
 }
 
-/// As many bytes more as it takes to align an allocation. Pages are aligned to their own size.
+/// The extra bytes that are needed to align an allocation. Pages are aligned to their own size.
 fn lead(align: u64) -> u64 {
     if align > page() { align } else { 0 }
 }
 
-/// Why there is no buffer in system memory.
+/// The refusal of a buffer in system memory.
 pub(crate) fn full(why: umd::Refusal) -> Refusal {
     match why.kind {
         umd::Kind::NoMemory => Refusal::new(Status::OutOfHostMemory, why.what),

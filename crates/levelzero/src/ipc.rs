@@ -1,10 +1,10 @@
-//! Handles by which one process names its memory or its pools of events to another.
+//! Handles by which one process names its memory or its event pools to another.
 //!
 //! A handle is 64 bytes, of which the first four are the number of a descriptor. Programs pass the
-//! descriptor on by themselves (`SCM_RIGHTS`, `pidfd_getfd`), write the number that it has in the
-//! other process into those four bytes, and keep the rest or not. So who opens a handle looks
-//! whether the number is one of its own descriptors, of the file that the rest names, or of any
-//! dma-buf if the rest is zero; and only else takes the descriptor from the process that the rest
+//! descriptor themselves (`SCM_RIGHTS`, `pidfd_getfd`) and write its number in the other process
+//! into those four bytes; they may keep or drop the rest. So opening a handle first checks whether
+//! the number is one of the process's own descriptors: of the file that the rest names, or of any
+//! dma-buf if the rest is zero. Otherwise it duplicates the descriptor of the process that the rest
 //! names.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,24 +18,24 @@ use crate::status::{Result, invalid};
 #[repr(C)]
 pub(crate) struct Raw(pub(crate) [u8; 64]);
 
-/// What a handle is of.
+/// The kind of object that a handle names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum What {
     Memory = 1,
     Events = 2,
-    /// Memory that the CPU reaches.
+    /// Memory that the CPU can access.
     HostMemory = 3,
 }
 
 const MAGIC: [u8; 4] = *b"PDZ1";
 
-/// Writes a handle of a file of this process, which must stay open for as long as the handle is to
-/// lead there.
+/// Creates a handle of a file of this process. The file must stay open for as long as the handle is
+/// valid.
 ///
 /// # Errors
 ///
-/// The file cannot be asked who it is.
+/// The file cannot be identified (`fstat` fails).
 pub(crate) fn handle(what: What, number: i32, file: BorrowedFd<'_>) -> Result<Raw> {
     let identity = Identity::of(file)?;
     file::allow();
@@ -54,12 +54,12 @@ pub(crate) fn number(raw: &Raw) -> i32 {
     i32::from_le_bytes(raw.0[..4].try_into().expect("four bytes"))
 }
 
-/// The file behind a handle of one of these kinds, and which it is: the first if the handle does
-/// not say it.
+/// The file of a handle, and the kind of the handle: the first of `kinds` if the handle does not
+/// tell.
 ///
 /// # Errors
 ///
-/// The bytes are no handle of these kinds, or lead nowhere.
+/// The bytes are not a handle of these kinds, or its file is gone.
 pub(crate) fn open(kinds: &[What], raw: &Raw) -> Result<(What, OwnedFd)> {
     let word = |at: usize| u32::from_le_bytes(raw.0[at..at + 4].try_into().expect("four bytes"));
     let long = |at: usize| u64::from_le_bytes(raw.0[at..at + 8].try_into().expect("eight bytes"));
@@ -71,7 +71,7 @@ pub(crate) fn open(kinds: &[What], raw: &Raw) -> Result<(What, OwnedFd)> {
     }
     let says = kinds.iter().find(|kind| word(8) == **kind as u32);
     let Some(what) = says.copied().filter(|_| raw.0[4..8] == MAGIC) else {
-        return Err(invalid(format!("these 64 bytes are no handle of {:?}", kinds[0])));
+        return Err(invalid(format!("these 64 bytes are not a handle of {:?}", kinds[0])));
     };
     let identity = Identity { device: long(16), inode: long(24) };
     if let Some(own) = own(number)
@@ -82,12 +82,12 @@ pub(crate) fn open(kinds: &[What], raw: &Raw) -> Result<(What, OwnedFd)> {
     Ok((what, file::take(word(12), number, identity)?))
 }
 
-/// A descriptor of the program's, if it is open.
+/// Duplicates a descriptor of the program, if it is open.
 fn own(number: i32) -> Option<OwnedFd> {
     if number < 0 {
         return None;
     }
-    // SAFETY: if it is closed, the call fails, and nothing else is done with it.
+    // SAFETY: if it is closed, the call fails, and it is not used otherwise.
     let given = unsafe { BorrowedFd::borrow_raw(number) };
     rustix::io::fcntl_dupfd_cloexec(given, 0).ok()
 }
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_handle_leads_to_its_file_by_the_number_alone_and_by_the_rest() {
+    fn a_handle_opens_its_file_by_the_number_alone_or_by_the_rest() {
         let file = std::fs::File::open("/dev/null").expect("there is one");
         let whole = handle(What::Memory, file.as_raw_fd(), file.as_fd()).expect("a handle");
         let is_it = |found: OwnedFd| {
@@ -109,7 +109,7 @@ mod tests {
         let mut bare = Raw([0; 64]);
         bare.0[..4].copy_from_slice(&whole.0[..4]);
         assert!(is_it(open(&[What::Memory], &bare).expect("the number is enough").1));
-        // The number that the descriptor got elsewhere, with the rest as it was.
+        // The number of the descriptor in another process, with the rest unchanged.
         let mut moved = whole;
         let copy = file.try_clone().expect("another descriptor");
         moved.0[..4].copy_from_slice(&copy.as_raw_fd().to_le_bytes());
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_handle_is_refused() {
+    fn bytes_that_are_not_a_handle_are_refused() {
         let file = std::fs::File::open("/dev/null").expect("there is one");
         let events = handle(What::Events, file.as_raw_fd(), file.as_fd()).expect("a handle");
         assert!(open(&[What::Memory, What::HostMemory], &events).is_err());
@@ -125,7 +125,7 @@ mod tests {
         let mut closed = Raw([0; 64]);
         closed.0[..4].copy_from_slice(&i32::MAX.to_le_bytes());
         assert!(open(&[What::Memory], &closed).is_err());
-        // Another file has the number now, here and in the process that made the handle.
+        // Another file has the number, here and in the process that created the handle.
         let mut stale = events;
         stale.0[24] ^= 1;
         assert!(open(&[What::Events], &stale).is_err());

@@ -1,8 +1,8 @@
-//! A call that waits until all are done with it.
+//! A function that is called when the last owner drops it.
 
 use std::sync::{Mutex, PoisonError};
 
-/// What is called when the last that has it lets go.
+/// The function, called on drop.
 pub(crate) struct Last(Mutex<Option<Box<dyn FnOnce() + Send>>>);
 
 impl Last {

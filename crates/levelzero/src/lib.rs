@@ -6,20 +6,21 @@
 //!                libpeerdma-ze.so       those names, and nothing behind them (crate zelib)
 //!                    |  Door
 //!                    v
-//!                tables      which functions a table has, by the version that the loader asks for
+//!                tables      the functions of a table, by the version that the loader asks for
 //!                api         the functions: C in, C out
-//!                process     what one process has from zeInit on
-//!                 |- context, queue, list, fence, event     work in order; command: what it is
-//!                 |- space   which addresses are whose, over umd
-//!                 `- host    memory that the CPU reaches
+//!                process     the state of a process from zeInit on
+//!                 |- context, queue, list, fence, event     work in order; command: its items
+//!                 |- space   the address space, over umd
+//!                 `- host    memory that the CPU can access
 //! ```
 //!
-//! The GPU is `gpu`'s, and what is not Level Zero's own is `umd`'s: addresses, copies, work in
-//! order. Nothing computes: there are no modules and no kernels, which is said once in words.
+//! The GPU itself is in crate `gpu`, and the code that all user-mode drivers share in `umd`:
+//! addresses, copies, work in order. Nothing computes: there are no modules and no kernels, and the
+//! first such call logs that.
 //!
-//! Nothing happens when a library is loaded. `zeInit` reads the configuration and reserves
-//! addresses; a GPU is opened when it is first needed, a thread started when a queue has to wait. A
-//! child of a fork is told `ZE_RESULT_ERROR_UNINITIALIZED`.
+//! Loading a library does nothing. `zeInit` reads the configuration and reserves addresses; a GPU
+//! is opened when it is first needed, and a thread starts when a queue has to wait. A forked child
+//! gets `ZE_RESULT_ERROR_UNINITIALIZED`.
 #![allow(unsafe_code, reason = "this is the boundary to C")]
 
 mod api;
@@ -44,18 +45,17 @@ mod tables;
 
 pub use door::{Door, door};
 
-/// What every GPU says it is on PCI: vendor below, device above.
+/// The PCI ID of every GPU: the vendor in the low half, the device in the high half.
 pub const PCI_ID: u32 = 0x0bd5_8086;
 
-/// The board that it says it is on.
+/// The PCI subsystem ID.
 pub const PCI_SUBSYSTEM: u32 = 0x0000_8086;
 
-/// The machine that Level Zero finds: that of the configuration, where a GPU whose preset is not
-/// named is `xe`.
+/// The configured machine, in which a GPU without a preset is `xe`.
 ///
 /// # Errors
 ///
-/// What is wrong with the configuration, in words.
+/// The error of the configuration, in words.
 pub fn machine() -> Result<gpu::Machine, String> {
     umd::machine::load(process::PRESET)
 }

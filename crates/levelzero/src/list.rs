@@ -1,5 +1,5 @@
-//! Command lists: what a queue is to do, written down; or done at once, if the list is an immediate
-//! one.
+//! Command lists: recorded commands for a queue, or commands that run at once if the list is an
+//! immediate one.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -14,9 +14,9 @@ pub(crate) struct List {
     pub(crate) context: u64,
     /// The number of its device.
     pub(crate) device: usize,
-    /// The number of the kind of queues that it is for.
+    /// The number of the queue group that it is for.
     pub(crate) ordinal: u32,
-    /// Where an immediate list's commands go at once.
+    /// The queue that runs the commands of an immediate list.
     pub(crate) immediate: Option<CommandQueue>,
     written: Mutex<Written>,
 }
@@ -24,7 +24,7 @@ pub(crate) struct List {
 #[derive(Default)]
 struct Written {
     commands: Vec<Command>,
-    /// What a closed list hands to queues.
+    /// The commands of a closed list.
     closed: Option<Arc<[Command]>>,
 }
 
@@ -39,11 +39,11 @@ impl List {
         Self { handle, context, device, ordinal, immediate, written: Mutex::default() }
     }
 
-    /// Writes a command down, or has it done.
+    /// Records a command, or executes it.
     ///
     /// # Errors
     ///
-    /// The list is closed; or what the command met, if it was done at once.
+    /// The list is closed; or the failure of the command, if it was executed at once.
     pub(crate) fn append(&self, command: Command) -> Result<()> {
         if let Some(queue) = &self.immediate {
             return queue.execute(Arc::from([command]), None);
@@ -52,14 +52,14 @@ impl List {
         if written.closed.is_some() {
             return Err(Refusal::new(
                 Status::InvalidArgument,
-                "the list is closed: nothing is appended before it is reset",
+                "the list is closed: reset it before appending",
             ));
         }
         written.commands.push(command);
         Ok(())
     }
 
-    /// Nothing more comes. An immediate list has nothing to close.
+    /// Closes the list. For an immediate list it does nothing.
     pub(crate) fn close(&self) {
         let mut written = self.lock();
         if written.closed.is_none() {
@@ -67,7 +67,7 @@ impl List {
         }
     }
 
-    /// It is empty and open again; what an immediate list has begun goes on.
+    /// Empties and reopens the list; commands that an immediate list has begun continue.
     pub(crate) fn reset(&self) {
         *self.lock() = Written::default();
     }
@@ -76,7 +76,7 @@ impl List {
     ///
     /// # Errors
     ///
-    /// It is not.
+    /// The list is not closed.
     pub(crate) fn closed(&self) -> Result<Arc<[Command]>> {
         self.check_regular()?;
         let closed = self.lock().closed.clone();
@@ -90,7 +90,7 @@ impl List {
             None => Ok(()),
             Some(_) => Err(Refusal::new(
                 Status::InvalidCommandListType,
-                "an immediate list is not executed: its commands are, one by one",
+                "an immediate list cannot be executed: its commands run when they are appended",
             )),
         }
     }

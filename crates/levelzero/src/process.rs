@@ -1,4 +1,4 @@
-//! What a process has of Level Zero, from `zeInit` on.
+//! The state of Level Zero in a process, from `zeInit` on.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::queue::CommandQueue;
 use crate::space::{Allocation, Space};
 use crate::status::{Refusal, Result, Status, invalid};
 
-/// All of it.
+/// The state of a process.
 pub(crate) struct Process {
     pub(crate) devices: Vec<&'static Device>,
     pub(crate) space: Space,
@@ -33,13 +33,13 @@ static PROCESS: PerProcess<Process> = PerProcess::new();
 /// The preset of GPUs for which the configuration names none.
 pub(crate) const PRESET: &str = "xe";
 
-/// The one driver.
+/// The handle of the only driver.
 pub(crate) const DRIVER: u64 = 0x5800_0000_0000;
 
-/// The first device; the others follow.
+/// The handle of the first device; the others follow.
 const DEVICES: u64 = 0x5810_0000_0000;
 
-/// Between the handles of two devices.
+/// The distance between the handles of two devices.
 const STEP: u64 = 64;
 
 /// The handle of a device.
@@ -47,11 +47,11 @@ pub(crate) fn device_handle(index: usize) -> u64 {
     DEVICES + STEP * index as u64
 }
 
-/// `zeInit`: makes what a process has, if that was not done yet.
+/// `zeInit`: creates the state of the process, unless it exists.
 ///
 /// # Errors
 ///
-/// No GPU; or a child of a process that had one.
+/// There is no GPU; or the process is a child of one that used a GPU.
 pub(crate) fn init() -> Result<&'static Process> {
     match PROCESS.get() {
         Err(Absent::NotYet) => {}
@@ -82,8 +82,8 @@ pub(crate) fn init() -> Result<&'static Process> {
     get()
 }
 
-/// The devices that a mask leaves: numbers, separated by commas. What it says of sub-devices,
-/// behind a point, is not looked at: there are none.
+/// The devices that a mask selects: numbers, separated by commas. A sub-device after a point is
+/// ignored: there are none.
 fn masked(mask: &str, count: usize) -> Vec<usize> {
     let number = |entry: &str| entry.trim().split('.').next()?.parse::<usize>().ok();
     let mut left: Vec<_> =
@@ -93,11 +93,11 @@ fn masked(mask: &str, count: usize) -> Vec<usize> {
     left
 }
 
-/// What the process has.
+/// The state of the process.
 ///
 /// # Errors
 ///
-/// `zeInit` was not called in it.
+/// `zeInit` was not called in this process.
 pub(crate) fn get() -> Result<&'static Process> {
     PROCESS.get().map_err(|absent| {
         let why = match absent {
@@ -110,11 +110,11 @@ pub(crate) fn get() -> Result<&'static Process> {
     })
 }
 
-/// What is behind a handle.
+/// The object of a handle.
 ///
 /// # Errors
 ///
-/// It is null, was destroyed, or is none of its kind.
+/// The handle is null, its object was destroyed, or it is not of this kind.
 pub(crate) fn find<T>(handles: &Handles<T>, handle: u64, kind: &str) -> Result<Arc<T>> {
     if handle == 0 {
         return Err(Refusal::new(Status::InvalidNullHandle, format!("no {kind}")));
@@ -122,7 +122,7 @@ pub(crate) fn find<T>(handles: &Handles<T>, handle: u64, kind: &str) -> Result<A
     match handles.find(handle) {
         Found::Live(found) => Ok(found),
         Found::Gone => Err(invalid(format!("{kind} {handle:#x} was destroyed"))),
-        Found::Unknown => Err(invalid(format!("{handle:#x} is no {kind}"))),
+        Found::Unknown => Err(invalid(format!("{handle:#x} is not a handle of a {kind}"))),
     }
 }
 
@@ -130,12 +130,12 @@ pub(crate) fn find<T>(handles: &Handles<T>, handle: u64, kind: &str) -> Result<A
 ///
 /// # Errors
 ///
-/// It is another.
+/// It is not that handle.
 pub(crate) fn driver(handle: u64) -> Result<&'static Process> {
     match handle {
         DRIVER => get(),
         0 => Err(Refusal::new(Status::InvalidNullHandle, "no driver")),
-        _ => Err(invalid(format!("{handle:#x} is no driver"))),
+        _ => Err(invalid(format!("{handle:#x} is not a handle of a driver"))),
     }
 }
 
@@ -144,7 +144,7 @@ impl Process {
     ///
     /// # Errors
     ///
-    /// There is none.
+    /// There is no such device.
     pub(crate) fn device(&self, handle: u64) -> Result<usize> {
         if handle == 0 {
             return Err(Refusal::new(Status::InvalidNullHandle, "no device"));
@@ -152,19 +152,19 @@ impl Process {
         let from = handle.wrapping_sub(DEVICES);
         let index = usize::try_from(from / STEP).ok().filter(|index| *index < self.devices.len());
         let index = index.filter(|_| from.is_multiple_of(STEP));
-        index.ok_or_else(|| invalid(format!("{handle:#x} is no device")))
+        index.ok_or_else(|| invalid(format!("{handle:#x} is not a handle of a device")))
     }
 
     pub(crate) fn context(&self, handle: u64) -> Result<Arc<Context>> {
         find(&self.contexts, handle, "context")
     }
 
-    /// Ends a context, and frees its memory. Queues, lists and events of it stay until they are
+    /// Ends a context, and frees its memory. Its queues, lists and events stay until they are
     /// destroyed, as with Intel's driver.
     ///
     /// # Errors
     ///
-    /// It is none.
+    /// The handle is not that of a context.
     pub(crate) fn end_context(&self, handle: u64) -> Result<()> {
         let context = self.context(handle)?;
         self.space.free_all(|region| Arc::ptr_eq(&region.context, &context));
@@ -196,7 +196,7 @@ impl Process {
     ///
     /// # Errors
     ///
-    /// One of them is none, or of another context.
+    /// One of them is not an event, or belongs to another context.
     pub(crate) fn events(
         &self,
         context: u64,
@@ -214,13 +214,13 @@ impl Process {
     ///
     /// # Errors
     ///
-    /// It is none, or of another.
+    /// It is not an event, or belongs to another context.
     pub(crate) fn event_of(&self, context: u64, handle: u64) -> Result<Arc<Event>> {
         let event = self.event(handle)?;
         if event.pool.context != context {
             return Err(Refusal::new(
                 Status::InvalidSynchronizationObject,
-                format!("event {handle:#x} is of another context"),
+                format!("event {handle:#x} belongs to another context"),
             ));
         }
         Ok(event)
@@ -228,7 +228,7 @@ impl Process {
 }
 
 impl Process {
-    /// All queues, those of immediate lists too; of one device, or of all.
+    /// All queues, including those of immediate lists, of one device or of all.
     fn each_queue(&self, device: Option<usize>, mut act: impl FnMut(&CommandQueue)) {
         let is_its = |queue: &CommandQueue| device.is_none_or(|device| queue.device == device);
         for queue in self.queues.all() {
@@ -243,11 +243,11 @@ impl Process {
         }
     }
 
-    /// Waits until all that is queued is done.
+    /// Waits until all queued work is done.
     ///
     /// # Errors
     ///
-    /// What a command met.
+    /// The failure of a command.
     pub(crate) fn synchronize(&self, device: Option<usize>) -> Result<()> {
         let mut answer = Ok(());
         self.each_queue(device, |queue| {
@@ -259,7 +259,7 @@ impl Process {
         answer
     }
 
-    /// Calls `act` when all that is queued now is done: at once, if nothing is.
+    /// Calls `act` when all work that is queued now is done: at once if there is none.
     pub(crate) fn when_idle(&self, act: impl FnOnce() + Send + 'static) {
         let last = Arc::new(Last::new(act));
         self.each_queue(None, |queue| queue.hold(Arc::clone(&last)));
@@ -271,7 +271,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mask_leaves_the_devices_that_it_names() {
+    fn a_mask_selects_the_devices_that_it_names() {
         assert_eq!(masked("1", 2), [1]);
         assert_eq!(masked("1,0.3,1, 7,x", 2), [0, 1]);
         assert!(masked("2", 2).is_empty());

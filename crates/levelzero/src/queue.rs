@@ -1,4 +1,4 @@
-//! Command queues: what is given to one is done in order.
+//! Command queues, which execute command lists in order.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -18,17 +18,17 @@ pub(crate) struct CommandQueue {
     pub(crate) context: u64,
     /// The number of its device.
     pub(crate) device: usize,
-    /// The number of its kind, and its own in that.
+    /// The number of its group, and its index in the group.
     pub(crate) ordinal: u32,
     pub(crate) index: u32,
-    /// Whether a call waits for what it brings.
+    /// Whether a call waits until its commands are done.
     pub(crate) is_synchronous: bool,
-    /// What its commands' addresses are of.
+    /// The address space of its commands.
     space: &'static Space,
     work: Arc<Queue<Refusal>>,
 }
 
-/// A call waits for what it brings.
+/// A call waits until its commands are done.
 #[doc(alias = "ZE_COMMAND_QUEUE_MODE_SYNCHRONOUS")]
 pub(crate) const SYNCHRONOUS: u32 = 1;
 
@@ -46,11 +46,11 @@ impl CommandQueue {
         Self { handle, context, device, ordinal, index, is_synchronous, space, work }
     }
 
-    /// Does commands, in their turn, and then signals a fence.
+    /// Executes commands in order, and then signals a fence.
     ///
     /// # Errors
     ///
-    /// What a command met that was done at once.
+    /// The failure of a command that was executed at once.
     pub(crate) fn execute(
         &self,
         commands: Arc<[Command]>,
@@ -73,7 +73,7 @@ impl CommandQueue {
     ///
     /// # Errors
     ///
-    /// It was not in time; or what a command met.
+    /// A timeout; or the failure of a command.
     pub(crate) fn synchronize(&self, end: Option<Instant>) -> Result<()> {
         if self.work.synchronize_until(end)? {
             return Ok(());
@@ -81,7 +81,7 @@ impl CommandQueue {
         Err(Refusal::new(Status::NotReady, "the queue has work to do"))
     }
 
-    /// Keeps something until all that is queued now is done.
+    /// Keeps a value alive until all work that is queued now is done.
     pub(crate) fn hold(&self, held: Arc<Last>) {
         let mut held = Some(held);
         // A queue that was destroyed has nothing to do.
@@ -91,7 +91,7 @@ impl CommandQueue {
         });
     }
 
-    /// What waits is not done any more.
+    /// Drops the commands that still wait.
     pub(crate) fn abandon(&self) {
         self.work.abandon();
     }

@@ -12,7 +12,7 @@ pub(crate) struct Bounds {
     size: [u32; 3],
 }
 
-/// One end of a copy: where it is, how far rows are apart, and how far layers.
+/// One end of a copy: the address, the pitch of rows, and that of slices.
 #[derive(Clone, Copy)]
 pub(crate) struct End {
     pub(crate) at: u64,
@@ -29,7 +29,7 @@ pub(crate) struct Region {
 }
 
 impl End {
-    /// Whether two boxes of one size, in memory that is cut alike, have bytes in common.
+    /// Whether two boxes of the same size, address and pitches overlap.
     fn overlaps(&self, other: &Self) -> bool {
         let is_alike = (self.at, self.pitch, self.slice) == (other.at, other.pitch, other.slice);
         let axes = self.bounds.origin.iter().zip(&other.bounds.origin).zip(&self.bounds.size);
@@ -59,19 +59,16 @@ impl Region {
         for end in [&dst, &src] {
             if height > 1 && end.pitch < width {
                 let pitch = end.pitch;
-                return Err(invalid(format!("rows of {width} bytes that are {pitch} apart")));
+                return Err(invalid(format!("rows of {width} bytes with a pitch of {pitch}")));
             }
         }
         if dst.overlaps(&src) {
-            return Err(Refusal::new(
-                Status::OverlappingRegions,
-                "the boxes are in the same memory and have bytes in common",
-            ));
+            return Err(Refusal::new(Status::OverlappingRegions, "the boxes overlap"));
         }
         Ok(Self { dst, src })
     }
 
-    /// Copies row by row; all at once where rows follow each other.
+    /// Copies row by row, or all at once where the rows are contiguous.
     pub(crate) fn copy(&self, space: &Space) -> Result<()> {
         let [width, height, depth] = self.dst.bounds.size;
         let depth = depth.max(1);
@@ -83,7 +80,7 @@ impl Region {
         };
         for z in 0..depth {
             for y in 0..rows {
-                let end = || invalid("the box goes round the end of all addresses");
+                let end = || invalid("the box wraps around the end of the address space");
                 let dst = self.dst.row(y, z).ok_or_else(end)?;
                 let src = self.src.row(y, z).ok_or_else(end)?;
                 space.copy(dst, src, len)?;

@@ -1,4 +1,4 @@
-//! What Level Zero has at which addresses.
+//! The address space of Level Zero.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
@@ -12,32 +12,31 @@ use umd::copy::{At, Piece};
 use umd::space::Content;
 use umd::vmm::Physical;
 
-/// All addresses that Level Zero knows of in this process.
+/// All addresses that Level Zero knows in this process.
 pub(crate) type Space = umd::space::Space<Held>;
 
-/// Memory, or room for it, at some addresses.
+/// A range of addresses: memory, or a reservation.
 pub(crate) type Region = umd::space::Region<Held>;
 
 /// Addresses into which physical memory is mapped.
 pub(crate) type Reserved = umd::vmm::Reserved<Allocation>;
 
-/// What a region has.
+/// What Level Zero keeps for a region.
 pub(crate) struct Held {
     pub(crate) context: Arc<Context>,
     pub(crate) kind: Kind,
-    /// What a device may do with reserved addresses at which nothing is mapped yet, as the program
-    /// said it.
+    /// The access of devices to reserved addresses without a mapping, as the program set it.
     pub(crate) access: AtomicU32,
 }
 
-/// What is there.
+/// The kind of memory in a region.
 pub(crate) enum Kind {
     /// Memory of a GPU.
     Device {
         memory: Arc<Memory>,
-        /// Whether it came as a handle of another process, or as a file.
+        /// Whether it was opened by a handle of another process, or imported as a file.
         is_ipc: bool,
-        /// The dma-buf of it that programs are told of; closed when it is freed.
+        /// The descriptor of its dma-buf that programs get; closed when the memory is freed.
         file: Exported,
     },
     /// Addresses into which physical memory is mapped.
@@ -48,17 +47,17 @@ pub(crate) enum Kind {
     Shared { pages: Pages, device: Option<usize> },
 }
 
-/// Physical memory: it has no address of its own.
+/// Physical memory, without an address of its own.
 #[doc(alias = "ze_physical_mem_handle_t")]
 pub(crate) struct Allocation {
     pub(crate) handle: u64,
     /// The handle of its context.
     pub(crate) context: u64,
-    /// Never used twice in a process.
+    /// Never reused in a process.
     pub(crate) id: u64,
     pub(crate) size: u64,
     pub(crate) memory: Arc<Memory>,
-    /// Whether it is the host's: the CPU sees it where it is mapped.
+    /// Whether it is host memory: then the CPU sees it where it is mapped.
     pub(crate) is_host: bool,
 }
 
@@ -82,20 +81,20 @@ impl Held {
         Self { context, kind, access: AtomicU32::new(0) }
     }
 
-    /// The number of the dma-buf of this memory: the same each time, until the memory is freed.
+    /// The descriptor of the dma-buf of this memory: the same each time, until the memory is freed.
     ///
     /// # Errors
     ///
-    /// No descriptor, memory that was lost, or nothing that is a dma-buf.
+    /// No descriptor left, lost memory, or memory without a dma-buf.
     pub(crate) fn file(&self) -> Result<i32> {
         match &self.kind {
             Kind::Device { memory, file, .. } => file.number(|| Ok(memory.share()?)),
             Kind::Host { pages } | Kind::Shared { pages, .. } => pages.file(),
-            Kind::Reserved(_) => Err(unsupported("reserved addresses are no dma-buf")),
+            Kind::Reserved(_) => Err(unsupported("reserved addresses have no dma-buf")),
         }
     }
 
-    /// The GPU whose buffer it is, wherever that is.
+    /// The GPU that the buffer belongs to, in device or in system memory.
     pub(crate) fn buffer_of(&self) -> Option<usize> {
         match &self.kind {
             Kind::Device { memory, .. } => Some(memory.device),
@@ -104,7 +103,7 @@ impl Held {
         }
     }
 
-    /// Whether it came as a handle of another process.
+    /// Whether it was opened by a handle of another process.
     pub(crate) fn is_ipc(&self) -> bool {
         match &self.kind {
             Kind::Device { is_ipc, .. } => *is_ipc,

@@ -1,4 +1,4 @@
-//! What went wrong, as Level Zero's numbers.
+//! Result codes of Level Zero.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,45 +10,45 @@ use umd::Kind;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub(crate) enum Status {
-    /// Not yet.
+    /// The work is not done yet.
     NotReady = 1,
     /// The GPU was reset or removed.
     DeviceLost = 0x7000_0001,
-    /// No memory here.
+    /// No memory on the host.
     OutOfHostMemory = 0x7000_0002,
     /// No memory on the GPU.
     OutOfDeviceMemory = 0x7000_0003,
-    /// The user may not.
+    /// The user lacks permission.
     InsufficientPermissions = 0x7001_0000,
-    /// Somebody else has it.
+    /// Another process has it.
     NotAvailable = 0x7001_0001,
-    /// `zeInit` was not called, or was called in a process of which this one is a child.
+    /// `zeInit` was not called, or only in a parent of this process, before a fork.
     Uninitialized = 0x7800_0001,
-    /// A loader of another major version.
+    /// The loader has another major version.
     UnsupportedVersion = 0x7800_0002,
-    /// Not served.
+    /// Not supported.
     UnsupportedFeature = 0x7800_0003,
-    /// An argument makes no sense.
+    /// An argument is invalid.
     InvalidArgument = 0x7800_0004,
     /// A handle is null.
     InvalidNullHandle = 0x7800_0005,
     /// A pointer is null.
     InvalidNullPointer = 0x7800_0007,
-    /// A size or a count is none.
+    /// A size or a count is 0 or invalid.
     InvalidSize = 0x7800_0008,
-    /// A size that the GPU has not.
+    /// The GPU does not support this size.
     UnsupportedSize = 0x7800_0009,
-    /// An alignment that is no power of two, or an address that is not aligned.
+    /// An alignment is not a power of two, or an address is not aligned.
     UnsupportedAlignment = 0x7800_000a,
-    /// An event or a fence that cannot be used so.
+    /// An event or a fence cannot be used in this way.
     InvalidSynchronizationObject = 0x7800_000b,
-    /// A number or flags that the header does not have.
+    /// A number or flags are not in the header.
     InvalidEnumeration = 0x7800_000c,
-    /// Flags that are not served.
+    /// Flags are not supported.
     UnsupportedEnumeration = 0x7800_000d,
-    /// The list is not of the kind, or not in the state, for what is asked.
+    /// The list is not of the right type, or not in the right state.
     InvalidCommandListType = 0x7800_0019,
-    /// Source and destination have bytes in common.
+    /// Source and destination overlap.
     OverlappingRegions = 0x7800_001a,
     /// Nothing is at the address.
     AddressNotFound = 0x7800_0021,
@@ -59,7 +59,7 @@ pub(crate) enum Status {
 /// Why a call is refused.
 pub(crate) type Refusal = umd::Refused<Status>;
 
-/// An answer, or why there is none.
+/// A result, or why the call is refused.
 pub(crate) type Result<T> = std::result::Result<T, Refusal>;
 
 impl fmt::Display for Status {
@@ -68,12 +68,12 @@ impl fmt::Display for Status {
     }
 }
 
-/// An argument that makes no sense.
+/// An invalid argument.
 pub(crate) fn invalid(what: impl Into<Cow<'static, str>>) -> Refusal {
     Refusal::new(Status::InvalidArgument, what)
 }
 
-/// What is not served.
+/// An operation that is not supported.
 pub(crate) fn unsupported(what: impl Into<Cow<'static, str>>) -> Refusal {
     Refusal::new(Status::UnsupportedFeature, what)
 }
@@ -83,7 +83,10 @@ pub(crate) fn flags(given: u32, known: u32) -> Result<()> {
     if given & !known == 0 {
         return Ok(());
     }
-    Err(Refusal::new(Status::InvalidEnumeration, format!("flags {given:#x}, of {known:#x}")))
+    Err(Refusal::new(
+        Status::InvalidEnumeration,
+        format!("flags {given:#x}: the known ones are {known:#x}"),
+    ))
 }
 
 /// Checks a number of an enumeration that ends at `last`.
@@ -94,7 +97,7 @@ pub(crate) fn enumeration(given: u32, last: u32) -> Result<()> {
     Err(Refusal::new(Status::InvalidEnumeration, format!("{given}, where the last is {last}")))
 }
 
-/// What the kinds that all drivers have are here.
+/// Level Zero's codes for the kinds of refusal that all drivers share.
 impl From<Kind> for Status {
     fn from(kind: Kind) -> Self {
         match kind {

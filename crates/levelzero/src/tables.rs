@@ -1,4 +1,5 @@
-//! The tables that a loader asks for: which functions are in each, in order, and since when.
+//! The tables that a loader asks for: the functions of each, in order, with the version that added
+//! each.
 
 use std::ffi::c_void;
 
@@ -8,10 +9,10 @@ use crate::status::Status;
 /// The version of the interface: 1.17.
 pub(crate) const VERSION: u32 = 1 << 16 | 17;
 
-/// Functions and the versions that brought them, as the headers have them.
+/// Functions and the versions that added them, as in the headers.
 const TABLES: &str = include_str!("../names/tables.txt");
 
-/// What is in a table: functions by name, and the minor version that brought each.
+/// The entries of a table: functions by name, and the minor version that added each.
 fn entries(table: &str) -> Option<impl Iterator<Item = (&'static str, u32)>> {
     let mut lines = TABLES.lines();
     lines.find(|line| *line == table)?;
@@ -21,12 +22,12 @@ fn entries(table: &str) -> Option<impl Iterator<Item = (&'static str, u32)>> {
     }))
 }
 
-/// The addresses of the functions of a table of that version, null for those that are not served;
-/// and no more than that version has.
+/// The addresses of the functions of a table of that version, null for those that are not served.
+/// Functions of later versions are left out.
 ///
 /// # Errors
 ///
-/// A version of another major number, or a table that there is not.
+/// Another major version, or an unknown table.
 pub(crate) fn table(name: &str, version: u32) -> Result<Vec<*const c_void>, Status> {
     if version >> 16 != VERSION >> 16 {
         return Err(Status::UnsupportedVersion);
@@ -42,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_has_what_its_version_has_and_no_more() {
+    fn a_table_has_exactly_the_functions_of_its_version() {
         let len = |name, minor: u32| table(name, 1 << 16 | minor).expect("a table").len();
         assert_eq!((len("zeGetMemProcAddrTable", 0), len("zeGetMemProcAddrTable", 4)), (9, 10));
         assert_eq!(

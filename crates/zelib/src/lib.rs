@@ -26,7 +26,7 @@ const UNINITIALIZED: c_int = 0x7800_0001;
 
 fn fill(name: &CStr, version: u32, table: *mut c_void) -> c_int {
     // An address of this library.
-    let found = door::find(fill as *const c_void, DOOR_NAME);
+    let found = stubs::find(fill as *const c_void, DOOR_NAME);
     if found.is_null() {
         return UNINITIALIZED;
     }

@@ -10,7 +10,7 @@ use crate::context::{self, Context};
 use crate::process::{self, Process};
 use crate::status::{Refusal, Result, Status, invalid, unsupported};
 
-/// Limits: number and value. They can be set, and limit nothing.
+/// Limits: number and value. They can be set, without effect.
 const LIMITS: [usize; 8] = [1024, 1 << 20, 8 << 20, 2, 2048, 64, 0, 0];
 
 fn create(out: Out<u64>, flags: u32, device: c_int, version: u32) -> Result<()> {
@@ -22,7 +22,7 @@ fn create(out: Out<u64>, flags: u32, device: c_int, version: u32) -> Result<()> 
     Ok(())
 }
 
-/// What `_v4` may be told beside the flags: which cores, which graphics. None of it is served.
+/// Parameters of `_v4` beside the flags: cores and graphics. Neither is supported.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct CreateParameters {
@@ -42,7 +42,7 @@ calls! { CALLS:
 
     fn cuCtxCreate_v3(context: Out<u64>, affinity: In<u8>, count: c_int, flags: u32, device: c_int) {
         if !affinity.is_null() && count != 0 {
-            return Err(unsupported("contexts on some of a GPU's cores"));
+            return Err(unsupported("contexts on a part of a GPU's cores"));
         }
         create(context, flags, device, 3020)
     }
@@ -55,7 +55,7 @@ calls! { CALLS:
     ) {
         let parameters = parameters.get_if();
         if parameters.is_some_and(|given| given.count != 0 && !given.affinity.is_null()) {
-            return Err(unsupported("contexts on some of a GPU's cores"));
+            return Err(unsupported("contexts on a part of a GPU's cores"));
         }
         if parameters.is_some_and(|given| !given.graphics.is_null()) {
             return Err(unsupported("contexts for graphics"));
@@ -96,12 +96,12 @@ calls! { CALLS:
 
     fn cuCtxGetDevice(device: Out<c_int>) {
         process::get()?;
-        // CAST: few.
+        // CAST: there are few GPUs.
         device.put(context::current()?.device as c_int)
     }
 
     fn cuCtxGetDevice_v2(device: Out<c_int>, context: u64) {
-        // CAST: few.
+        // CAST: there are few GPUs.
         device.put(process::get()?.contexts.find_or_current(context)?.device as c_int)
     }
 
@@ -186,7 +186,7 @@ calls! { CALLS:
     fn cuCtxEnablePeerAccess(peer: u64, flags: u32) {
         let process = process::get()?;
         if flags != 0 {
-            return Err(invalid(format!("flags {flags}: there are none")));
+            return Err(invalid(format!("flags {flags}: must be 0")));
         }
         let (context, peer) = (context::current()?, process.contexts.find(peer)?);
         let devices = process.devices();
@@ -199,7 +199,7 @@ calls! { CALLS:
         }
         let mut peers = context.peers.lock().unwrap_or_else(PoisonError::into_inner);
         if peers.contains(&peer.device) {
-            return Err(Refusal::new(Status::PeerAccessAlreadyEnabled, "it was given access before"));
+            return Err(Refusal::new(Status::PeerAccessAlreadyEnabled, "access to it is enabled already"));
         }
         peers.push(peer.device);
         Ok(())
@@ -210,7 +210,7 @@ calls! { CALLS:
         let (context, peer) = (context::current()?, process.contexts.find(peer)?);
         let mut peers = context.peers.lock().unwrap_or_else(PoisonError::into_inner);
         let at = peers.iter().position(|device| *device == peer.device);
-        let none = || Refusal::new(Status::PeerAccessNotEnabled, "it was not given access");
+        let none = || Refusal::new(Status::PeerAccessNotEnabled, "access to it is not enabled");
         peers.swap_remove(at.ok_or_else(none)?);
         Ok(())
     }

@@ -9,7 +9,7 @@ use crate::process::{self, Process};
 use crate::status::{Result, invalid, unsupported};
 use crate::stream::{LEGACY, Progress, When};
 
-/// In its turn in a stream.
+/// Queues work in a stream.
 pub(crate) fn in_stream(
     stream: u64,
     mut work: impl FnMut(&'static Process) -> Result<()> + Send + 'static,
@@ -19,7 +19,7 @@ pub(crate) fn in_stream(
     process.submit(&stream, When::Now, move || work(process).map(|()| Progress::Done))
 }
 
-/// The same, and until it is done.
+/// Queues work in a stream, and waits until it is done.
 pub(crate) fn and_wait(
     work: impl FnMut(&'static Process) -> Result<()> + Send + 'static,
 ) -> Result<()> {
@@ -57,12 +57,12 @@ pub(crate) struct Copy2d {
     height: usize,
 }
 
-/// Kinds of memory: host, device, array, and whatever the address says.
+/// Kinds of memory: host, device, array, and unified (told by the address).
 pub(crate) const HOST: c_int = 1;
 pub(crate) const DEVICE: c_int = 2;
 pub(crate) const UNIFIED: c_int = 4;
 
-/// Rows: the first of each side, from one to the next, bytes of each, and how many.
+/// Rows: the first address of each side, the pitches, the bytes of a row, and the number of rows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rows {
     pub(crate) dst: u64,
@@ -88,7 +88,10 @@ impl Copy2d {
             let skip =
                 (y as u64).checked_mul(pitch as u64).and_then(|skip| skip.checked_add(x as u64));
             let start = skip.and_then(|skip| skip.checked_add(base));
-            Ok((start.ok_or_else(|| invalid("rows beyond all addresses"))?, pitch as u64))
+            Ok((
+                start.ok_or_else(|| invalid("rows beyond the end of the address space"))?,
+                pitch as u64,
+            ))
         };
         let (dst, dst_pitch) = side(
             self.dst_kind,
@@ -118,25 +121,25 @@ impl Process {
     ///
     /// As [`copy`](Self::copy).
     pub(crate) fn copy_rows(&self, rows: &Rows) -> Result<()> {
-        // All of it or nothing.
+        // All rows are copied, or none.
         self.check_steps(rows.dst, &[(rows.dst_pitch, rows.height)], rows.width)?;
         self.check_steps(rows.src, &[(rows.src_pitch, rows.height)], rows.width)?;
         for row in 0..rows.height {
             let at = |start: u64, pitch: u64| {
                 let skip = pitch.checked_mul(row).and_then(|skip| start.checked_add(skip));
-                skip.ok_or_else(|| invalid("rows beyond all addresses"))
+                skip.ok_or_else(|| invalid("rows beyond the end of the address space"))
             };
             self.copy(at(rows.dst, rows.dst_pitch)?, at(rows.src, rows.src_pitch)?, rows.width)?;
         }
         Ok(())
     }
 
-    /// Whether a shape is all inside one range: `len` bytes, again and again at steps of so many
-    /// bytes, so often.
+    /// Checks that a shape is inside one range. The shape is `len` bytes, repeated for each pair of
+    /// a stride and a count in `steps`.
     ///
     /// # Errors
     ///
-    /// It leaves an allocation.
+    /// The shape extends beyond an allocation.
     pub(crate) fn check_steps(&self, start: u64, steps: &[(u64, u64)], len: u64) -> Result<()> {
         if len == 0 || steps.iter().any(|(_, times)| *times == 0) {
             return Ok(());
@@ -145,7 +148,8 @@ impl Process {
             .iter()
             .try_fold(0_u64, |all, (step, times)| all.checked_add(step.checked_mul(times - 1)?));
         let span = skip.and_then(|skip| skip.checked_add(len));
-        self.pieces(start, span.ok_or_else(|| invalid("rows beyond all addresses"))?).map(drop)
+        self.pieces(start, span.ok_or_else(|| invalid("rows beyond the end of the address space"))?)
+            .map(drop)
     }
 
     /// Fills rows of values of `size` bytes.
@@ -168,7 +172,12 @@ impl Process {
         }
         for row in 0..height {
             let at = pitch.checked_mul(row).and_then(|skip| dst.checked_add(skip));
-            self.fill(at.ok_or_else(|| invalid("rows beyond all addresses"))?, value, size, width)?;
+            self.fill(
+                at.ok_or_else(|| invalid("rows beyond the end of the address space"))?,
+                value,
+                size,
+                width,
+            )?;
         }
         Ok(())
     }
@@ -206,7 +215,7 @@ fn batch(
     stream: u64,
 ) -> Result<()> {
     if count == 0 || stream == 0 {
-        return Err(invalid("a batch needs copies, and a stream of its own"));
+        return Err(invalid("a batch needs copies, and a stream with a handle"));
     }
     let (dsts, srcs, sizes) = (dsts.list(count)?, srcs.list(count)?, sizes.list(count)?);
     for (index, ((dst, src), size)) in dsts.into_iter().zip(srcs).zip(sizes).enumerate() {

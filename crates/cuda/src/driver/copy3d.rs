@@ -8,8 +8,8 @@ use crate::c::In;
 use crate::process::{self, Process};
 use crate::status::{Result, invalid, unsupported};
 
-/// One end of a copy, as the header has it. `context` is for copies between GPUs; otherwise it must
-/// be null.
+/// One end of a copy, as in the header. `context` is for copies between GPUs; otherwise it must be
+/// null.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct End {
@@ -39,11 +39,11 @@ pub(crate) struct Copy3d {
     depth: usize,
 }
 
-/// Where a box begins in memory, and how far apart its rows and planes are.
+/// The start of a box in memory, and the pitch of its rows and planes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Corner {
     pub(crate) base: u64,
-    /// How far into the memory: bytes, rows, planes.
+    /// The offset of the box in the memory: bytes, rows, planes.
     pub(crate) at: [usize; 3],
     /// Bytes from row to row.
     pub(crate) pitch: usize,
@@ -65,7 +65,8 @@ impl Planes {
     ///
     /// # Errors
     ///
-    /// Rows that are longer than they are apart, and planes likewise; a box beyond all addresses.
+    /// Rows that are longer than their pitch, planes likewise; a box beyond the end of the address
+    /// space.
     pub(crate) fn new(dst: Corner, src: Corner, shape: [usize; 3]) -> Result<Self> {
         let [(dst, dst_pitch, dst_plane), (src, src_pitch, src_plane)] =
             [dst.first(shape)?, src.first(shape)?];
@@ -79,7 +80,7 @@ impl Corner {
     /// The first byte, and the bytes from row to row and from plane to plane.
     fn first(self, [width, height, depth]: [usize; 3]) -> Result<(u64, u64, u64)> {
         let [x, y, z] = self.at;
-        // Where there is nothing to step over, the step may be left out.
+        // A pitch may be 0 where there is only one row or plane.
         let pitch =
             if self.pitch == 0 && height <= 1 && depth <= 1 { x + width } else { self.pitch };
         let rows = if self.height == 0 && depth <= 1 && z == 0 { y + height } else { self.height };
@@ -95,7 +96,8 @@ impl Corner {
             let skip = (pitch as u64).checked_mul(y as u64)?.checked_add(x as u64)?;
             Some((self.base.checked_add(planes)?.checked_add(skip)?, plane))
         };
-        let (start, plane) = first().ok_or_else(|| invalid("a box beyond all addresses"))?;
+        let (start, plane) =
+            first().ok_or_else(|| invalid("a box beyond the end of the address space"))?;
         Ok((start, pitch as u64, plane))
     }
 }
@@ -108,7 +110,7 @@ impl End {
             _ => return Err(unsupported("arrays")),
         };
         if self.level != 0 {
-            return Err(invalid(format!("level {} of what has none", self.level)));
+            return Err(invalid(format!("level {} of memory that has no levels", self.level)));
         }
         let at = [self.x, self.y, self.z];
         Ok(Corner { base, at, pitch: self.pitch, height: self.height })
@@ -124,7 +126,7 @@ impl Copy3d {
     /// A copy in one context.
     fn within(&self) -> Result<Planes> {
         if self.src.context != 0 || self.dst.context != 0 {
-            return Err(invalid("what is reserved is not null"));
+            return Err(invalid("a reserved field is not null"));
         }
         self.planes()
     }
@@ -148,13 +150,13 @@ impl Process {
         let Planes { rows, depth, .. } = *planes;
         let dst = [(rows.dst_pitch, rows.height), (planes.dst_plane, depth)];
         let src = [(rows.src_pitch, rows.height), (planes.src_plane, depth)];
-        // All of it or nothing.
+        // All planes are copied, or none.
         self.check_steps(rows.dst, &dst, rows.width)?;
         self.check_steps(rows.src, &src, rows.width)?;
         for plane in 0..planes.depth {
             let at = |start: u64, step: u64| {
                 let skip = step.checked_mul(plane).and_then(|skip| start.checked_add(skip));
-                skip.ok_or_else(|| invalid("planes beyond all addresses"))
+                skip.ok_or_else(|| invalid("planes beyond the end of the address space"))
             };
             let dst = at(planes.rows.dst, planes.dst_plane)?;
             let src = at(planes.rows.src, planes.src_plane)?;
@@ -164,12 +166,12 @@ impl Process {
     }
 }
 
-/// Copies, and waits until that is done.
+/// Copies, and waits until the copy is done.
 pub(crate) fn copy(planes: Planes) -> Result<()> {
     and_wait(move |process| process.copy_planes(&planes))
 }
 
-/// Copies in its turn in a stream.
+/// Queues a copy in a stream.
 pub(crate) fn copy_in(stream: u64, planes: Planes) -> Result<()> {
     in_stream(stream, move |process| process.copy_planes(&planes))
 }
@@ -199,8 +201,8 @@ mod tests {
     fn a_box_begins_planes_rows_and_bytes_into_its_memory() {
         let corner = Corner { base: 1000, at: [3, 2, 1], pitch: 16, height: 5 };
         assert_eq!(corner.first([13, 3, 2]), Ok((1000 + 80 + 32 + 3, 16, 80)));
-        assert!(corner.first([14, 3, 2]).is_err(), "a row ends before the next");
-        assert!(corner.first([13, 4, 2]).is_err(), "and a plane");
+        assert!(corner.first([14, 3, 2]).is_err(), "rows overlap");
+        assert!(corner.first([13, 4, 2]).is_err(), "planes overlap");
         let row = Corner { base: 8, at: [0; 3], pitch: 0, height: 0 };
         assert_eq!(row.first([7, 1, 1]), Ok((8, 7, 7)), "one row needs no steps");
         assert!(row.first([7, 2, 1]).is_err());

@@ -9,12 +9,12 @@ use crate::machine;
 use crate::process;
 use crate::status::{Refusal, Status, invalid};
 
-/// A UUID, as the header has it.
+/// A UUID, as in the header.
 type Uuid = [u8; 16];
 
 calls! { CALLS:
     fn cuDeviceGetCount(count: Out<c_int>) {
-        // CAST: few.
+        // CAST: there are few GPUs.
         count.put(process::get()?.devices().len() as c_int)
     }
 
@@ -69,7 +69,7 @@ calls! { CALLS:
         let wanted = machine::bdf(&text)?;
         let found = process.devices().iter().position(|device| device.bdf == wanted);
         let none = || Refusal::new(Status::InvalidDevice, format!("no GPU is at {text}"));
-        // CAST: few.
+        // CAST: there are few GPUs.
         device.put(found.ok_or_else(none)? as c_int)
     }
 
@@ -83,11 +83,11 @@ calls! { CALLS:
         let process = process::get()?;
         let (from, to) = (process.device(from)?, process.device(to)?);
         if from.bdf == to.bdf {
-            return Err(Refusal::new(Status::InvalidDevice, "a GPU is no peer of itself"));
+            return Err(Refusal::new(Status::InvalidDevice, "a GPU is not a peer of itself"));
         }
         let reaches = c_int::from(from.reaches(to));
         value.put(match attribute {
-            // Rank, access, atomics, arrays, some atomics.
+            // Rank, access, atomics, arrays, some atomics, in the order of their numbers.
             1 | 3 | 5 => 0,
             2 | 4 => reaches,
             _ => return Err(invalid(format!("peer attribute {attribute}"))),
@@ -105,7 +105,7 @@ calls! { CALLS:
         if target != 0 || ![100, 200].contains(&scope) {
             return Err(invalid(format!("writes are not flushed for target {target}, scope {scope}")));
         }
-        // A NIC's write is in the memory before anybody is told of it.
+        // A NIC's write is in the memory before its completion is seen.
         std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
         Ok(())
     }

@@ -7,14 +7,17 @@ use crate::event::{DISABLE_TIMING, Event, INTERPROCESS};
 use crate::process;
 use crate::status::{Refusal, Result, Status, invalid};
 
-/// Wait by sleeping; no timing; for other processes.
+/// Blocking synchronisation, no timing, interprocess.
 const FLAGS: u32 = 7;
 
 fn record(event: u64, stream: u64) -> Result<()> {
     let process = process::get()?;
     let (event, stream) = (process.event(event)?, process.stream(stream)?);
     if event.context != stream.context {
-        return Err(Refusal::new(Status::InvalidHandle, "event and stream are of two contexts"));
+        return Err(Refusal::new(
+            Status::InvalidHandle,
+            "event and stream belong to different contexts",
+        ));
     }
     process.record(&event, &stream)
 }
@@ -40,7 +43,7 @@ calls! { CALLS:
         out.put(new.handle)
     }
 
-    // What waits for it goes on when it is reached.
+    // Work that waits for it still continues when it is reached.
     fn cuEventDestroy_v2(event: u64) {
         let process = process::get()?;
         process.event(event)?;

@@ -1,4 +1,4 @@
-//! Memory as a dma-buf.
+//! Export of memory as a dma-buf.
 
 use std::ffi::c_int;
 use std::os::fd::IntoRawFd;
@@ -13,10 +13,10 @@ use crate::vmm::Mapped;
 use umd::copy::{At, Piece};
 use umd::export_joined;
 
-/// The one kind of handle for a range of addresses.
+/// The only kind of handle for a range of addresses.
 const DMA_BUF_FD: c_int = 1;
 
-/// Through the BAR, and not by whatever is faster.
+/// The mapping goes through the PCIe BAR, not over a faster link.
 const FLAG_PCIE: u64 = 1;
 
 /// Exports `len` bytes at `addr`.
@@ -24,7 +24,7 @@ fn export(process: &Process, addr: u64, len: u64, flags: u64) -> Result<c_int> {
     let page = rustix::param::page_size() as u64;
     if len == 0 || !len.is_multiple_of(page) || !addr.is_multiple_of(page) {
         return Err(invalid(format!(
-            "{len:#x} bytes at {addr:#x} are no whole pages of {page:#x}"
+            "{len:#x} bytes at {addr:#x} are not whole pages of {page:#x}"
         )));
     }
     if flags == FLAG_PCIE {
@@ -36,18 +36,20 @@ fn export(process: &Process, addr: u64, len: u64, flags: u64) -> Result<c_int> {
         return Err(invalid(format!("flags {flags:#x} of a dma-buf")));
     }
     if let Some(block) = process.block_of(addr) {
-        // Whole pages of a block, in which allocations begin and end anywhere.
+        // Whole pages of a block: allocations begin and end anywhere in it.
         let device = &process.devices()[block.memory.device];
         if device.config.dma_buf == Some(false) {
             return Err(unsupported("this GPU exports no dma-bufs (dma_buf = false)"));
         }
         if addr + len > block.stop() {
-            return Err(invalid(format!("{len:#x} bytes at {addr:#x} leave their allocation")));
+            return Err(invalid(format!(
+                "{len:#x} bytes at {addr:#x} extend beyond their allocation"
+            )));
         }
         return Ok(block.memory.export(addr - block.start, len)?.into_raw_fd());
     }
     let region = process.space.find_pointer(addr);
-    let region = region.ok_or_else(|| invalid(format!("{addr:#x} is no device pointer")))?;
+    let region = region.ok_or_else(|| invalid(format!("{addr:#x} is not a device pointer")))?;
     if let Kind::Device { memory, .. } = &region.kind
         && process.devices()[memory.device].config.dma_buf == Some(false)
     {
@@ -62,11 +64,11 @@ fn export(process: &Process, addr: u64, len: u64, flags: u64) -> Result<c_int> {
         }
         Kind::Device { source: Source::Pool(pool), .. } if !pool.is_rdma_capable => {
             return Err(invalid(format!(
-                "{} is of a pool that was not made for peers (gpuDirectRDMACapable)",
+                "{} belongs to a pool that was not made for peers (gpuDirectRDMACapable)",
                 region.name()
             )));
         }
-        // All that the allocation has, though the program asked for less.
+        // The whole allocation, even if the program asked for less.
         Kind::Device { memory, .. } => {
             let offset = offset_of(&region, addr);
             let size = region.len.next_multiple_of(crate::space::GPU_PAGE);
@@ -78,13 +80,13 @@ fn export(process: &Process, addr: u64, len: u64, flags: u64) -> Result<c_int> {
             }
             return Ok(memory.export(offset, len)?.into_raw_fd());
         }
-        // Allocations that were made the same way are one memory to a peer.
+        // Allocations with equal properties are one memory to a peer.
         Kind::Reserved(reserved) => {
             let maps = reserved.covering(addr, len)?;
             let differs = |pair: &[Arc<Mapped>]| !pair[0].allocation.is_like(&pair[1].allocation);
             if maps.windows(2).any(differs) {
                 return Err(invalid(format!(
-                    "{len:#x} bytes at {addr:#x} are of allocations with different properties"
+                    "{len:#x} bytes at {addr:#x} belong to allocations with different properties"
                 )));
             }
         }
@@ -94,12 +96,12 @@ fn export(process: &Process, addr: u64, len: u64, flags: u64) -> Result<c_int> {
     match &pieces[..] {
         [piece] => match &piece.at {
             At::Device(memory, offset) => Ok(memory.export(*offset, len)?.into_raw_fd()),
-            At::Host(_) => Err(invalid(format!("{addr:#x} is no device pointer"))),
+            At::Host(_) => Err(invalid(format!("{addr:#x} is not a device pointer"))),
         },
         _ => {
             let of_device = |piece: &Piece| match &piece.at {
                 At::Device(memory, offset) => Ok((Arc::clone(memory), *offset, piece.len)),
-                At::Host(_) => Err(invalid(format!("{addr:#x} is no device pointer"))),
+                At::Host(_) => Err(invalid(format!("{addr:#x} is not a device pointer"))),
             };
             let pieces: Vec<_> = pieces.iter().map(of_device).collect::<Result<_>>()?;
             Ok(export_joined(&pieces)?.into_raw_fd())

@@ -58,7 +58,7 @@ calls! { CALLS:
         if let Some(other) = process.space.host_overlap(start, len) {
             return Err(Refusal::new(
                 Status::HostMemoryAlreadyRegistered,
-                format!("{len:#x} bytes at {start:#x} share some with {}", other.name()),
+                format!("{len:#x} bytes at {start:#x} overlap {}", other.name()),
             ));
         }
         process.space.add(start, len, len, Held::new(Some(context), Kind::Registered { flags }));
@@ -78,12 +78,12 @@ calls! { CALLS:
         let process = process::get()?;
         context::current()?;
         if flags != 0 {
-            return Err(invalid(format!("flags {flags:#x}: there are none")));
+            return Err(invalid(format!("flags {flags:#x}: must be 0")));
         }
         let known = process.space.find(addr).filter(|region| {
             matches!(region.kind, Kind::Host { .. } | Kind::Registered { .. })
         });
-        known.ok_or_else(|| invalid(format!("{addr:#x} is no host memory that CUDA knows of")))?;
+        known.ok_or_else(|| invalid(format!("{addr:#x} is not host memory that CUDA knows")))?;
         out.put(addr)
     }
 
@@ -93,11 +93,11 @@ calls! { CALLS:
         let region = process.space.find(addr);
         match region.as_deref().map(|region| &region.kind) {
             Some(Kind::Host { flags, .. } | Kind::Registered { flags }) => out.put(*flags),
-            _ => Err(invalid(format!("{addr:#x} is no host memory that CUDA knows of"))),
+            _ => Err(invalid(format!("{addr:#x} is not host memory that CUDA knows"))),
         }
     }
 
-    // Programs that ask for it pass a process's own number.
+    // Programs that ask pass the number of a device.
     fn cuDeviceGetHostAtomicCapabilities(
         out: Out<u32>,
         _operations: crate::c::In<c_int>,

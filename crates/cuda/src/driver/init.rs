@@ -1,4 +1,4 @@
-//! Beginning, versions, names of errors, and the way to functions.
+//! Initialisation, versions, names of errors, and the look-up of functions.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -10,26 +10,26 @@ use crate::names::{self, Found};
 use crate::process;
 use crate::status::{self, Refusal, Result, Status, invalid};
 
-/// The version of CUDA that the driver says it has, if the configuration says nothing.
+/// The version of CUDA that the driver reports unless the configuration sets another.
 const VERSION: u32 = 13030;
 
-/// Flags of `cuGetProcAddress`: what a program means by the stream that has no handle.
+/// Flags of `cuGetProcAddress`: the default stream of the program is the per-thread one.
 const FLAG_PER_THREAD: u64 = 2;
 const FLAGS: u64 = 3;
 
-/// What came of a look-up: found, not found, too new.
+/// The result of a look-up: found, not found, too new.
 const QUERY_FOUND: c_int = 0;
 const QUERY_NOT_FOUND: c_int = 1;
 const QUERY_TOO_NEW: c_int = 2;
 
-/// The version of CUDA that the driver says it has.
+/// The version of CUDA that the driver reports.
 pub(crate) fn version() -> u32 {
     let configured = crate::machine::devices().iter().find_map(|device| device.config.cuda_version);
     configured.unwrap_or(VERSION)
 }
 
 fn look_up(name: Text, version: c_int, flags: u64) -> Result<(*const c_void, c_int)> {
-    let name = name.get()?.to_str().map_err(|_| invalid("a name that is no text"))?;
+    let name = name.get()?.to_str().map_err(|_| invalid("a name that is not UTF-8"))?;
     let version = u32::try_from(version).map_err(|_| invalid("a negative version"))?;
     let own = self::version();
     if version > own || flags & !FLAGS != 0 {
@@ -41,18 +41,18 @@ fn look_up(name: Text, version: c_int, flags: u64) -> Result<(*const c_void, c_i
         Found::Form(symbol) => symbol,
         Found::TooNew => return Ok((std::ptr::null(), QUERY_TOO_NEW)),
         Found::None => {
-            tracing::debug!(target: LOG, "cuGetProcAddress: there is no {name:?}");
+            tracing::debug!(target: LOG, "cuGetProcAddress: there is no function {name:?}");
             return Ok((std::ptr::null(), QUERY_NOT_FOUND));
         }
     };
-    // What programs and their hooks see is the function of the library, and not the one behind it.
+    // Programs and their hooks get the library's function, not the one behind it.
     Ok((exported::driver_function(symbol).unwrap_or(std::ptr::null()), QUERY_FOUND))
 }
 
 calls! { CALLS:
     fn cuInit(flags: u32) {
         if flags != 0 {
-            return Err(invalid(format!("flags {flags}: there are none")));
+            return Err(invalid(format!("flags {flags}: must be 0")));
         }
         begin::init().map(|_| ())
     }
@@ -83,8 +83,8 @@ calls! { CALLS:
         Ok(())
     }
 
-    // Programs built for CUDA 12 call this with a fifth argument, which must not be written: those
-    // of 11 do not pass it.
+    // Programs built for CUDA 12 pass a fifth argument. It must not be written, since programs
+    // built for CUDA 11 do not pass it.
     fn cuGetProcAddress(name: Text, function: Out<*const c_void>, version: c_int, flags: u64) {
         function.check()?;
         let (found, how) = look_up(name, version, flags)?;
@@ -96,8 +96,8 @@ calls! { CALLS:
         }
     }
 
-    // The tables by which the vendor's runtime library looks behind the driver. Without all of them
-    // it refuses; with some of them it would crash.
+    // The tables by which the vendor's runtime reaches internals of the driver. Without any of them
+    // it refuses to start; with only some of them it would crash.
     fn cuGetExportTable(table: Out<*const c_void>, uuid: In<[u8; 16]>) {
         static SAID: std::sync::Once = std::sync::Once::new();
         SAID.call_once(|| tracing::warn!(
@@ -122,5 +122,5 @@ fn put_text(
 ) -> Result<()> {
     text.check()?;
     text.put_if(found.map_or(std::ptr::null(), std::ffi::CStr::as_ptr));
-    found.map(|_| ()).ok_or_else(|| invalid(format!("{error} is no error")))
+    found.map(|_| ()).ok_or_else(|| invalid(format!("{error} is not an error code")))
 }

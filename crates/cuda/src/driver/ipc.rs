@@ -17,7 +17,7 @@ use crate::space::{Kind, Region, Source, offset_of};
 use crate::status::{Refusal, Result, Status, invalid, unsupported};
 use umd::Memory;
 
-/// The one flag: access between GPUs is enabled when it is needed.
+/// The only flag: access between GPUs is enabled when it is needed.
 const LAZY_PEER_ACCESS: u32 = 1;
 
 /// The handle of an allocation.
@@ -38,7 +38,7 @@ fn fetch(process: &Process, raw: &Raw) -> Result<(Handle, Arc<Memory>)> {
         Some(device) => device,
         None => context::current()?.device,
     };
-    // Freed just now: its owner knows it no more.
+    // The owner freed it in the meantime and does not know it.
     let memory = Memory::import(process.devices(), device, fd.as_fd()).map_err(|refusal| {
         match refusal.kind {
             umd::Kind::Unavailable => invalid(refusal.what),
@@ -57,12 +57,14 @@ fn open(out: Out<u64>, raw: Raw, flags: u32) -> Result<()> {
     let process = process::get()?;
     let context = context::current()?;
     if flags != LAZY_PEER_ACCESS {
-        return Err(invalid(format!("flags {flags:#x}: CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS")));
+        return Err(invalid(format!(
+            "flags {flags:#x}: only CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS is valid"
+        )));
     }
     if Handle::decode(&raw, What::Memory)?.pid == std::process::id() {
-        return Err(Refusal::new(Status::InvalidContext, "the memory is this process's own"));
+        return Err(Refusal::new(Status::InvalidContext, "the memory belongs to this process"));
     }
-    // It may have been freed since it was opened, and then the handle leads nowhere.
+    // The memory may have been freed since it was opened: then the handle is invalid.
     let (handle, memory) = fetch(process, &raw)?;
     if let Some(region) = opened(process, &raw)
         && let Kind::Device { source: Source::Ipc { opened, .. }, .. } = &region.kind
@@ -75,14 +77,14 @@ fn open(out: Out<u64>, raw: Raw, flags: u32) -> Result<()> {
     out.put(process.place(handle.len, Some(context), kind)?.start)
 }
 
-/// Where memory of a handle is, if it was opened.
+/// The region of a handle, if it was opened.
 fn opened(process: &Process, raw: &Raw) -> Option<Arc<Region>> {
     process.space.find_device(|region| {
         matches!(&region.kind, Kind::Device { source: Source::Ipc { handle, .. }, .. } if *handle == raw.0)
     })
 }
 
-/// Text in the file by which a pool is passed on.
+/// Text in the file that stands for a shared pool.
 const POOL: &str = "peerdma pool of GPU ";
 
 calls! { CALLS:
@@ -91,7 +93,7 @@ calls! { CALLS:
         let process = process::get()?;
         context::current()?;
         let region = process.space.find_pointer(addr);
-        let region = region.ok_or_else(|| invalid(format!("{addr:#x} is no device pointer")))?;
+        let region = region.ok_or_else(|| invalid(format!("{addr:#x} is not a device pointer")))?;
         match &region.kind {
             Kind::Device { memory, source: Source::Alloc | Source::Packed { .. }, .. } => {
                 out.put(handle_of(process, &region, memory)?)
@@ -143,7 +145,7 @@ calls! { CALLS:
         let context = context::current()?;
         let handle = Handle::decode(&handle, What::Event)?;
         if handle.pid == std::process::id() {
-            return Err(Refusal::new(Status::InvalidContext, "the event is this process's own"));
+            return Err(Refusal::new(Status::InvalidContext, "the event belongs to this process"));
         }
         let file = handle.fetch()?;
         let event = Event::opened(file)?;
@@ -190,7 +192,7 @@ calls! { CALLS:
         let gpu = text.strip_prefix(POOL);
         let devices = process.devices();
         let device = devices.iter().position(|device| gpu == Some(&*device.name));
-        let device = device.ok_or_else(|| invalid(format!("descriptor {fd} is of no pool")))?;
+        let device = device.ok_or_else(|| invalid(format!("descriptor {fd} does not belong to a pool")))?;
         let new = |handle| Pool::new(handle, device, kind, false);
         out.put(process.pools.handles.add(new).handle)
     }
@@ -205,7 +207,7 @@ calls! { CALLS:
             {
                 out.put(handle_of(process, region, memory)?)
             }
-            _ => Err(invalid(format!("{addr:#x} is of no pool that others share"))),
+            _ => Err(invalid(format!("{addr:#x} does not belong to a shareable pool"))),
         }
     }
 

@@ -1,5 +1,4 @@
-//! Memory that host and GPU share. It is host memory, and advice changes nothing but what is told
-//! of it.
+//! Memory that host and GPU share. It is host memory; advice is only reported back.
 
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -12,7 +11,7 @@ use crate::process::{self, Process};
 use crate::space::{Kind, Region};
 use crate::status::{Result, invalid, unsupported};
 
-/// Where memory is to be: what kind of place, and its number.
+/// The location of memory: the kind, and the number.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Location {
@@ -20,15 +19,15 @@ pub(crate) struct Location {
     pub(crate) id: c_int,
 }
 
-/// Kinds of places.
+/// Kinds of locations.
 pub(crate) const DEVICE: c_int = 1;
 const HOST: c_int = 2;
 
-/// Reached by any stream, or by the host alone until it says otherwise.
+/// Attached globally, or to the host until it is attached otherwise.
 const ATTACH_GLOBAL: u32 = 1;
 const ATTACH_HOST: u32 = 2;
 
-/// Nobody prefers it; the CPU does.
+/// No location; the CPU.
 const NOBODY: c_int = -2;
 const CPU: c_int = -1;
 
@@ -37,7 +36,7 @@ fn managed(process: &Process, addr: u64, len: usize) -> Result<Arc<Region>> {
         matches!(region.kind, Kind::Managed { .. })
             && addr.checked_add(len as u64).is_some_and(|end| end <= region.stop())
     });
-    found.ok_or_else(|| invalid(format!("{len:#x} bytes at {addr:#x} are no managed memory")))
+    found.ok_or_else(|| invalid(format!("{len:#x} bytes at {addr:#x} are not managed memory")))
 }
 
 fn advise(addr: u64, len: usize, advice: c_int, device: c_int) -> Result<()> {
@@ -89,11 +88,11 @@ fn put_attribute(
         1 => 0,
         2 => preferred,
         3 => {
-            // A list of GPUs, filled up with nobody.
+            // A list of GPUs, padded with [`NOBODY`].
             (0..size / 4).for_each(|index| data.of::<c_int>().put_at(index, NOBODY));
             return Ok(());
         }
-        // Where it was last prefetched to.
+        // The last prefetch location.
         4 => NOBODY,
         5 => match preferred {
             NOBODY => 0,
@@ -102,7 +101,7 @@ fn put_attribute(
         },
         6 => preferred.max(0),
         7 | 8 => 0,
-        _ => return Err(invalid(format!("attribute {attribute} of a range"))),
+        _ => return Err(invalid(format!("a range has no attribute {attribute}"))),
     };
     if size != 4 {
         return Err(invalid(format!("attribute {attribute} of a range has 4 bytes, not {size}")));
@@ -141,7 +140,7 @@ calls! { CALLS:
         stream: u64,
     ) {
         if flags != 0 {
-            return Err(invalid(format!("flags {flags:#x}: there are none")));
+            return Err(invalid(format!("flags {flags:#x}: must be 0")));
         }
         prefetch(addr, len, device_of(location), stream)
     }

@@ -42,7 +42,7 @@ calls! { CALLS:
         }
         let (row, len) = pitched(width as u64, height as u64)?;
         out.put(process.allocate(&context, len)?)?;
-        // CAST: no longer than an allocation.
+        // CAST: a row is not longer than an allocation.
         pitch.put(row as usize)
     }
 
@@ -64,7 +64,7 @@ calls! { CALLS:
         let none = || Refusal::new(Status::NotFound, format!("{addr:#x} is in no allocation"));
         let region = process.space.find(addr).ok_or_else(none)?;
         let (start, size) = match &region.kind {
-            // The mapping, and not the addresses that were reserved.
+            // The range of the mapping, not that of the reservation.
             Kind::Reserved(reserved) => {
                 let mapped = reserved.find(addr).ok_or_else(none)?;
                 (mapped.start, mapped.len)
@@ -79,7 +79,7 @@ calls! { CALLS:
     }
 }
 
-/// Bytes of a row, and of all of them.
+/// The pitch, and the bytes of all rows.
 pub(crate) fn pitched(width: u64, height: u64) -> Result<(u64, u64)> {
     let row = width.checked_next_multiple_of(PITCH);
     let len = row.and_then(|row| row.checked_mul(height));

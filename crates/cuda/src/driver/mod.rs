@@ -1,4 +1,4 @@
-//! `libcuda.so.1`: the functions of the driver, as its header has them.
+//! `libcuda.so.1`: the functions of the driver, as in its header.
 
 pub(crate) mod context;
 pub(crate) mod copy;
@@ -20,7 +20,7 @@ pub(crate) mod vmm;
 
 use crate::boundary::{Calls, Function};
 
-/// All that is served.
+/// All functions that are served.
 const ALL: &[Calls] = &[
     context::CALLS,
     copy::CALLS,
@@ -41,8 +41,8 @@ const ALL: &[Calls] = &[
     vmm::CALLS,
 ];
 
-/// The function of a symbol. The form for the stream of a thread is the same: work is done in order
-/// either way.
+/// The function of a symbol. The form for the per-thread stream is the same function: work is done
+/// in order either way.
 pub(crate) fn find(symbol: &str) -> Option<Function> {
     let plain = crate::names::plain(symbol);
     let served = ALL.iter().copied().flatten();

@@ -1,4 +1,4 @@
-//! Code for the GPU: there is no GPU that could run it.
+//! Modules of GPU code, none of which runs.
 
 use std::ffi::{c_int, c_void};
 use std::sync::Once;
@@ -9,7 +9,7 @@ use crate::context;
 use crate::process;
 use crate::status::{Refusal, Result, Status, unsupported};
 
-/// What stands for a module, so that programs that load one with their other things come up.
+/// The handle of every module, so that programs that load modules start.
 const MODULE: u64 = 0x4000;
 
 fn launch() -> Result<()> {
@@ -17,11 +17,11 @@ fn launch() -> Result<()> {
     SAID.call_once(|| {
         tracing::warn!(
             target: LOG,
-            "the program launched a kernel: nothing computes here, and it is refused (CUDA_ERROR_NOT_SUPPORTED; docs/CUDA.md)"
+            "the program launched a kernel: this GPU runs no code, and it is refused (CUDA_ERROR_NOT_SUPPORTED; docs/CUDA.md)"
         );
     });
     process::get()?;
-    Err(unsupported("a kernel was launched: nothing computes here"))
+    Err(unsupported("a kernel was launched: this GPU runs no code"))
 }
 
 fn load(module: Out<u64>) -> Result<()> {

@@ -1,4 +1,4 @@
-//! What a pointer is.
+//! Attributes of pointers.
 
 use std::ffi::c_int;
 
@@ -14,7 +14,7 @@ calls! { CALLS:
         data.check()?;
         let process = process::get()?;
         let region = process.space.find(addr);
-        let region = region.ok_or_else(|| invalid(format!("CUDA knows nothing of {addr:#x}")))?;
+        let region = region.ok_or_else(|| invalid(format!("{addr:#x} is not known to CUDA")))?;
         let value = pointer::attribute(process, &region, attribute, addr)?;
         value.put(data);
         Ok(())
@@ -40,7 +40,7 @@ calls! { CALLS:
         let process = process::get()?;
         let value = data.get()?;
         let region = process.space.find(addr);
-        let region = region.ok_or_else(|| invalid(format!("CUDA knows nothing of {addr:#x}")))?;
+        let region = region.ok_or_else(|| invalid(format!("{addr:#x} is not known to CUDA")))?;
         if attribute != SYNC_MEMOPS {
             let what = format!("attribute {attribute} of a pointer cannot be set");
             return Err(Refusal::new(Status::InvalidValue, what));

@@ -12,7 +12,7 @@ use crate::space::{Kind, Source};
 use crate::status::{invalid, unsupported};
 use crate::stream::{Progress, When};
 
-/// What a pool is to be. More may follow in the header, all zero.
+/// The properties of a pool. The header has more fields, all zero.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Properties {
@@ -56,7 +56,7 @@ calls! { CALLS:
             region.start == start
                 && matches!(region.kind, Kind::Device { source: Source::Pool(_) | Source::Alloc | Source::Packed { .. }, .. })
         });
-        region.ok_or_else(|| invalid(format!("{start:#x} is no allocation")))?;
+        region.ok_or_else(|| invalid(format!("{start:#x} is not an allocation")))?;
         process.submit(&stream, When::Now, move || {
             process.free(start, |kind| {
                 is_of_pool(kind)
@@ -80,7 +80,7 @@ calls! { CALLS:
         let process = process::get()?;
         let (device, pool) = (process.ordinal(device)?, process.pools.find(pool)?);
         if pool.device != device {
-            return Err(invalid("the pool is of another device"));
+            return Err(invalid("the pool belongs to another device"));
         }
         process.pools.set_current(device, pool);
         Ok(())
@@ -125,7 +125,7 @@ calls! { CALLS:
         let value = if Pool::is_wide(attribute) {
             value.of::<u64>().get()?
         } else {
-            // CAST: it is 0 or not.
+            // CAST: only zero or not counts.
             u64::from(value.of::<c_int>().get()? != 0)
         };
         pool.set_attribute(attribute, value)
@@ -138,10 +138,10 @@ calls! { CALLS:
             let (device, flags) = access.of_device(process)?;
             let devices = process.devices();
             if device == pool.device && flags != 3 {
-                return Err(invalid("a pool cannot be taken from its own device"));
+                return Err(invalid("the device of a pool cannot lose access to it"));
             }
             if !devices[device].reaches(devices[pool.device]) {
-                return Err(invalid(format!("{} does not reach it", devices[device].name)));
+                return Err(invalid(format!("{} has no path to it", devices[device].name)));
             }
         }
         Ok(())
@@ -151,7 +151,7 @@ calls! { CALLS:
         let process = process::get()?;
         let (pool, location) = (process.pools.find(pool)?, location.get()?);
         if location.kind != DEVICE {
-            return Err(invalid(format!("a place of kind {}", location.kind)));
+            return Err(invalid(format!("a location of kind {}", location.kind)));
         }
         let device = process.ordinal(location.id)?;
         let devices = process.devices();
@@ -159,7 +159,7 @@ calls! { CALLS:
     }
 
     fn cuMemPoolTrimTo(pool: u64, _keep: usize) {
-        // Nothing is kept.
+        // A pool caches nothing.
         process::get()?.pools.find(pool).map(|_| ())
     }
 

@@ -13,17 +13,17 @@ use crate::stream::{LEGACY, NON_BLOCKING, PER_THREAD, Progress, Stream, When};
 /// Priorities go from 0 to this.
 pub(crate) const GREATEST_PRIORITY: c_int = -5;
 
-/// What a stream calls, with how things stand.
+/// A callback of a stream, which gets the status.
 pub(crate) type Callback = Option<extern "C" fn(stream: u64, status: c_int, data: *mut c_void)>;
 
-/// What a stream calls.
+/// A host function that a stream calls.
 pub(crate) type HostFunction = Option<extern "C" fn(data: *mut c_void)>;
 
-/// What the program wants back.
+/// The program's argument for a callback.
 #[derive(Clone, Copy)]
 struct Data(*mut c_void);
 
-// SAFETY: it is not looked at here; the program gave it to be used on another thread.
+// SAFETY: it is not dereferenced here, and the program passed it for use on another thread.
 unsafe impl Send for Data {}
 
 impl Data {
@@ -57,11 +57,11 @@ calls! { CALLS:
         create(out, flags, priority)
     }
 
-    // What is queued is done all the same.
+    // Queued work still runs.
     fn cuStreamDestroy_v2(stream: u64) {
         let process = process::get()?;
         if is_fixed(stream) {
-            return Err(Refusal::new(Status::InvalidHandle, "the stream is not the program's"));
+            return Err(Refusal::new(Status::InvalidHandle, "the program did not create this stream"));
         }
         process.stream(stream)?;
         process.streams.remove(stream);
@@ -93,7 +93,7 @@ calls! { CALLS:
         let process = process::get()?;
         let callback = callback.ok_or_else(|| invalid("no callback"))?;
         if flags != 0 {
-            return Err(invalid(format!("flags {flags:#x}: there are none")));
+            return Err(invalid(format!("flags {flags:#x}: must be 0")));
         }
         let (data, handle) = (Data(data), stream);
         process.submit(&process.stream(stream)?, When::Later, move || {
@@ -126,14 +126,14 @@ calls! { CALLS:
 
     fn cuStreamGetId(stream: u64, id: Out<u64>) {
         let found = process::get()?.stream(stream)?;
-        // The stream without a handle is another one in each context.
+        // Each context has its own legacy default stream.
         id.put(if found.handle == LEGACY { found.context | 1 } else { found.handle })
     }
 
     fn cuStreamGetDevice(stream: u64, device: Out<c_int>) {
         let process = process::get()?;
         let context = process.contexts.find(process.stream(stream)?.context)?;
-        // CAST: few.
+        // CAST: there are few GPUs.
         device.put(context.device as c_int)
     }
 

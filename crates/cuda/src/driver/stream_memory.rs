@@ -1,4 +1,4 @@
-//! Values in memory that streams write, and for which they wait.
+//! Stream memory operations: streams write values in memory, and wait for them.
 
 use std::ffi::c_int;
 
@@ -9,7 +9,7 @@ use crate::status::{Refusal, Result, Status, invalid};
 use crate::stream::{Progress, When};
 use umd::copy::{At, user};
 
-/// How a wait compares: at least, equal, any bit of it, not all of them.
+/// The comparison of a wait: greater or equal, equal, AND, NOR.
 #[derive(Clone, Copy)]
 enum Condition {
     AtLeast,
@@ -18,10 +18,10 @@ enum Condition {
     Nor,
 }
 
-/// Writes of NICs are there before the stream goes on. They are, anyway.
+/// Flush the writes of NICs before the stream continues. They are in memory in any case.
 const FLUSH: u32 = 1 << 30;
 
-/// A write that waits for nothing before it.
+/// A write without a barrier before it.
 const NO_BARRIER: u32 = 1;
 
 fn condition(flags: u32) -> Result<Condition> {
@@ -30,14 +30,14 @@ fn condition(flags: u32) -> Result<Condition> {
         1 => Condition::Equal,
         2 => Condition::And,
         3 => Condition::Nor,
-        _ => return Err(invalid(format!("flags {flags:#x} of a wait"))),
+        _ => return Err(invalid(format!("flags {flags:#x} of a wait are unknown"))),
     })
 }
 
 impl Condition {
     fn holds(self, there: u64, value: u64, is_wide: bool) -> bool {
         match self {
-            // The difference counts, so that counters may wrap.
+            // Compare the signed difference, since counters may wrap.
             Self::AtLeast if is_wide => there.wrapping_sub(value).cast_signed() >= 0,
             // CAST: both have four bytes.
             Self::AtLeast => (there as u32).wrapping_sub(value as u32).cast_signed() >= 0,
@@ -50,11 +50,11 @@ impl Condition {
     }
 }
 
-/// Where a value is, checked when the work is brought.
+/// The memory of a value, checked when the work is queued.
 fn place(process: &Process, addr: u64, is_wide: bool) -> Result<At> {
     let size = if is_wide { 8 } else { 4 };
     if !addr.is_multiple_of(size) {
-        return Err(invalid(format!("{addr:#x} is no multiple of {size}")));
+        return Err(invalid(format!("{addr:#x} is not a multiple of {size}")));
     }
     let known = process.space.find(addr);
     known.ok_or_else(|| invalid(format!("{addr:#x} is neither allocated nor registered")))?;
@@ -106,7 +106,7 @@ fn write(stream: u64, addr: u64, value: u64, flags: u32, is_wide: bool) -> Resul
     })
 }
 
-/// One of a batch: what, where, the value, flags. The header's union has more room.
+/// One operation of a batch: opcode, address, value, flags. The header's union is larger.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct MemOp {
@@ -125,14 +125,14 @@ fn batch(stream: u64, count: u32, list: In<MemOp>, flags: u32) -> Result<()> {
         return Err(invalid(format!("{count} operations, flags {flags:#x}")));
     }
     for op in list.list(count as usize)? {
-        // CAST: what the program set of the union.
+        // CAST: the program set only this half of the union.
         let narrow = u64::from(op.value as u32);
         match op.what {
             1 => wait(stream, op.addr, narrow, op.flags, false)?,
             2 => write(stream, op.addr, narrow, op.flags, false)?,
             4 => wait(stream, op.addr, op.value, op.flags, true)?,
             5 => write(stream, op.addr, op.value, op.flags, true)?,
-            // A flush of remote writes, a barrier: all is in order anyway.
+            // A flush of remote writes, and a barrier: all is in order in any case.
             3 | 6 => {}
             _ => return Err(invalid(format!("operation {} on memory", op.what))),
         }

@@ -16,10 +16,10 @@ use umd::Memory;
 /// The kind of handle that is a file descriptor.
 pub(crate) const POSIX_FD: u32 = 1;
 
-/// Kinds of allocations: pinned.
+/// The kind of allocation: pinned.
 const PINNED: c_int = 1;
 
-/// What memory is to be.
+/// The properties of an allocation.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Properties {
@@ -33,7 +33,7 @@ pub(crate) struct Properties {
     reserved: [u8; 4],
 }
 
-/// Who may do what.
+/// The access of a device to memory.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Access {
@@ -42,15 +42,15 @@ pub(crate) struct Access {
 }
 
 impl Access {
-    /// The GPU, and what it may do: 0 nothing, 1 read, 3 write.
+    /// The GPU, and its access: 0 none, 1 read, 3 read and write.
     pub(crate) fn of_device(&self, process: &Process) -> Result<(usize, u8)> {
         if self.location.kind != DEVICE {
-            return Err(unsupported("access for others than GPUs"));
+            return Err(unsupported("access by anything other than a GPU"));
         }
         match self.flags {
             // CAST: one of the three.
             0 | 1 | 3 => Ok((process.ordinal(self.location.id)?, self.flags as u8)),
-            other => Err(invalid(format!("access {other}"))),
+            other => Err(invalid(format!("access {other} is unknown"))),
         }
     }
 }
@@ -68,7 +68,7 @@ fn check(process: &Process, properties: &Properties) -> Result<usize> {
     match properties.location.kind {
         DEVICE => process.ordinal(properties.location.id),
         2..=4 => Err(unsupported("host memory by cuMemCreate")),
-        other => Err(invalid(format!("a place of kind {other}"))),
+        other => Err(invalid(format!("a location of kind {other}"))),
     }
 }
 
@@ -80,7 +80,7 @@ calls! { CALLS:
         if option != 0 && option != 1 {
             return Err(invalid(format!("granularity {option}")));
         }
-        // CAST: small.
+        // CAST: a page size is small.
         out.put(LARGE_PAGE as usize)
     }
 
@@ -107,7 +107,7 @@ calls! { CALLS:
     fn cuMemAddressReserve(out: Out<u64>, size: usize, align: usize, hint: u64, flags: u64) {
         out.check()?;
         if flags != 0 {
-            return Err(invalid(format!("flags {flags:#x}: there are none")));
+            return Err(invalid(format!("flags {flags:#x}: must be 0")));
         }
         out.put(process::get()?.reserve(size as u64, align as u64, hint)?)
     }
@@ -118,7 +118,7 @@ calls! { CALLS:
 
     fn cuMemMap(at: u64, size: usize, offset: usize, handle: u64, flags: u64) {
         if flags != 0 {
-            return Err(invalid(format!("flags {flags:#x}: there are none")));
+            return Err(invalid(format!("flags {flags:#x}: must be 0")));
         }
         process::get()?.map(at, size as u64, offset as u64, handle)
     }
@@ -142,7 +142,7 @@ calls! { CALLS:
                     format!("{own} does not reach {other}: there is no path on PCI"),
                 ));
             }
-            // Access of others does not take the owner's away.
+            // Access of other GPUs does not remove the owner's.
             if device == owner || flags != 0 {
                 process.set_access(at, size as u64, flags)?;
             }
@@ -155,7 +155,7 @@ calls! { CALLS:
         let process = process::get()?;
         let location = location.get()?;
         if location.kind != DEVICE {
-            return Err(invalid(format!("a place of kind {}", location.kind)));
+            return Err(invalid(format!("a location of kind {}", location.kind)));
         }
         let device = process.ordinal(location.id)?;
         let mapped = process.mapped(addr)?;
@@ -178,7 +178,7 @@ calls! { CALLS:
         out.put(Properties {
             kind: PINNED,
             handle_types: allocation.handle_types,
-            // CAST: few.
+            // CAST: there are few GPUs.
             location: Location { kind: DEVICE, id: allocation.memory.device as c_int },
             metadata: std::ptr::null(),
             compression: 0,

@@ -1,4 +1,4 @@
-//! How a call runs, why it is refused, and which GPU a handle names.
+//! Running calls, refusals, and handles of GPUs.
 
 use std::borrow::Cow;
 use std::ffi::{c_char, c_int};
@@ -9,7 +9,7 @@ use crate::c::Out;
 use crate::machine::{self, Device};
 use crate::status::{Refusal, Status};
 
-/// What a call answers that is not done.
+/// The return codes of calls that fail.
 #[doc(alias = "nvmlReturn_t")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
@@ -38,7 +38,7 @@ impl Failure {
     }
 }
 
-/// A refusal of what all libraries have in common, in the numbers of this one.
+/// A refusal of the shared code, as a code of NVML.
 impl From<Refusal> for Failure {
     fn from(refusal: Refusal) -> Self {
         let code = match refusal.status {
@@ -52,7 +52,7 @@ impl From<Refusal> for Failure {
     }
 }
 
-/// Runs the body of a call that may come at any time.
+/// Runs the body of a call that is valid before `nvmlInit`.
 pub(super) fn call(name: &'static str, body: impl FnOnce() -> Result<()>) -> c_int {
     match caught(name, || Ok::<_, Refusal>(body())) {
         Ok(Ok(())) => 0,
@@ -74,10 +74,10 @@ pub(super) fn initialized(name: &'static str, body: impl FnOnce() -> Result<()>)
     })
 }
 
-/// How often `nvmlInit` was called more often than `nvmlShutdown`.
+/// The number of `nvmlInit` calls without their `nvmlShutdown`.
 pub(super) static USERS: AtomicU32 = AtomicU32::new(0);
 
-/// Handles look like addresses of structures, and lead nowhere.
+/// Handles look like addresses of structures, but nothing is mapped there.
 const FIRST_HANDLE: u64 = 0x6000_0000_0000;
 const STEP: u64 = 64;
 
@@ -86,17 +86,17 @@ pub(super) fn handle(index: usize) -> u64 {
     FIRST_HANDLE + STEP * index as u64
 }
 
-/// The GPU of a handle, and its place among all.
+/// The GPU of a handle, and its index.
 pub(super) fn device(handle: u64) -> Result<(usize, &'static Device)> {
     let distance = handle.checked_sub(FIRST_HANDLE).filter(|distance| distance % STEP == 0);
     let index = distance.and_then(|distance| usize::try_from(distance / STEP).ok());
     let found = index.and_then(|index| Some((index, machine::devices().get(index)?)));
     found.ok_or_else(|| {
-        Failure::new(Code::InvalidArgument, format!("{handle:#x} is no handle of a GPU"))
+        Failure::new(Code::InvalidArgument, format!("{handle:#x} is not a handle of a GPU"))
     })
 }
 
-/// Stores a string where the program has `len` bytes for it.
+/// Stores a string in a buffer of `len` bytes.
 pub(super) fn put_text(out: Out<c_char>, text: &str, len: u32) -> Result<()> {
     out.check()?;
     if text.len() >= len as usize {
@@ -106,7 +106,7 @@ pub(super) fn put_text(out: Out<c_char>, text: &str, len: u32) -> Result<()> {
     Ok(out.put_text(text, len as usize)?)
 }
 
-/// Checks the first word of a structure that is to be filled.
+/// Checks the version word of a structure that a call fills.
 pub(super) fn check_version(first: Out<u32>, version: u32) -> Result<()> {
     first.check()?;
     let given = first.input().get()?;
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_handle_is_that_of_one_gpu_or_of_none() {
+    fn a_handle_names_one_gpu_or_none() {
         assert_eq!(device(handle(0)).ok().map(|(index, _)| index), Some(0));
         for wrong in [0, 1, handle(0) + 1, handle(0) - STEP, handle(1 << 40), u64::MAX] {
             let refused = device(wrong).err().map(|failure| failure.code);

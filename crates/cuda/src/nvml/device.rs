@@ -1,4 +1,4 @@
-//! What a GPU is.
+//! Properties of GPUs.
 
 use std::ffi::{c_char, c_int};
 
@@ -9,7 +9,7 @@ use crate::c::{Out, Text};
 use crate::machine::{self, Device};
 use crate::status::Refusal;
 
-/// The brand of GPUs of data centres.
+/// The brand of data centre GPUs.
 const BRAND_NVIDIA: c_int = 14;
 
 /// The generation of compute capability 9.0.
@@ -18,7 +18,7 @@ const ARCHITECTURE_HOPPER: c_int = 9;
 /// PCI Express.
 const BUS_PCIE: c_int = 2;
 
-/// How much of a GPU's memory is taken.
+/// The use of a GPU's memory.
 #[repr(C)]
 pub(crate) struct Memory {
     total: u64,
@@ -26,7 +26,7 @@ pub(crate) struct Memory {
     used: u64,
 }
 
-/// The same with what the driver keeps for itself.
+/// The same, with the memory that the driver reserves.
 #[repr(C)]
 pub(crate) struct MemoryV2 {
     version: u32,
@@ -38,7 +38,7 @@ pub(crate) struct MemoryV2 {
 
 const _: () = assert!(size_of::<MemoryV2>() == 40);
 
-/// How busy it is, in percent.
+/// The utilization, in percent.
 #[repr(C)]
 pub(crate) struct Utilization {
     gpu: u32,
@@ -59,7 +59,7 @@ fn memory(device: &Device) -> Result<(u64, u64)> {
 
 fn by(what: &str, is: impl Fn(&Device) -> bool) -> Result<u64> {
     let found = machine::devices().iter().position(is);
-    let none = || Failure::new(Code::NotFound, format!("no GPU is {what}"));
+    let none = || Failure::new(Code::NotFound, format!("no GPU has {what}"));
     found.map(handle).ok_or_else(none)
 }
 
@@ -73,7 +73,7 @@ fn by_index(out: Out<u64>, index: u32) -> Result<()> {
     Ok(out.put(handle(index as usize))?)
 }
 
-/// What is off or absent on every GPU: a number that is 0.
+/// Answers 0, for features that are off or absent on every GPU.
 fn zero(gpu: u64, out: Out<c_int>) -> Result<()> {
     device(gpu)?;
     Ok(out.put(0)?)
@@ -81,12 +81,12 @@ fn zero(gpu: u64, out: Out<c_int>) -> Result<()> {
 
 calls! { CALLS by initialized:
     fn nvmlDeviceGetCount(count: Out<u32>) {
-        // CAST: few.
+        // CAST: there are few GPUs.
         Ok(count.put(machine::devices().len() as u32)?)
     }
 
     fn nvmlDeviceGetCount_v2(count: Out<u32>) {
-        // CAST: few.
+        // CAST: there are few GPUs.
         Ok(count.put(machine::devices().len() as u32)?)
     }
 
@@ -119,18 +119,18 @@ calls! { CALLS by initialized:
     }
 
     fn nvmlDeviceGetIndex(gpu: u64, out: Out<u32>) {
-        // CAST: few.
+        // CAST: there are few GPUs.
         Ok(out.put(device(gpu)?.0 as u32)?)
     }
 
-    // The number in /dev/nvidiaN, which is not there.
+    // The number in /dev/nvidiaN, a node that does not exist.
     fn nvmlDeviceGetMinorNumber(gpu: u64, out: Out<u32>) {
-        // CAST: few.
+        // CAST: there are few GPUs.
         Ok(out.put(device(gpu)?.0 as u32)?)
     }
 
     fn nvmlDeviceGetModuleId(gpu: u64, out: Out<u32>) {
-        // CAST: few.
+        // CAST: there are few GPUs.
         Ok(out.put(device(gpu)?.0 as u32)?)
     }
 
@@ -189,7 +189,7 @@ calls! { CALLS by initialized:
 
     fn nvmlDeviceGetNumaNodeId(gpu: u64, _out: Out<u32>) {
         device(gpu)?;
-        Err(Failure::new(Code::NotSupported, "the GPU's memory is no NUMA node"))
+        Err(Failure::new(Code::NotSupported, "the GPU's memory is not a NUMA node"))
     }
 
     fn nvmlDeviceGetComputeMode(gpu: u64, out: Out<c_int>) { zero(gpu, out) }
@@ -216,7 +216,7 @@ calls! { CALLS by initialized:
         zero(gpu, next)
     }
 
-    // Each GPU is a board, whose number is where it is.
+    // Each GPU is a board, whose number is its PCI address.
     fn nvmlDeviceGetBoardId(gpu: u64, out: Out<u32>) {
         let bdf = device(gpu)?.1.bdf;
         Ok(out.put(bdf.domain() << 16 | u32::from(bdf.bus()) << 8 | u32::from(bdf.device()))?)

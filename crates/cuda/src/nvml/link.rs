@@ -1,4 +1,4 @@
-//! Links between GPUs that are not PCI, of which there are none; and values by number.
+//! NVLink, of which no GPU has any; and values by field number.
 
 use std::ffi::c_int;
 
@@ -6,7 +6,7 @@ use super::call::{Code, Failure, Result, device, initialized};
 use crate::boundary::calls;
 use crate::c::{In, Out};
 
-/// A value that is asked for by its number.
+/// A value requested by its number.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct FieldValue {
@@ -21,14 +21,13 @@ pub(crate) struct FieldValue {
 
 const _: () = assert!(size_of::<FieldValue>() == 40);
 
-/// Numbers of what is known: whether memory checks itself, now and after the next start; and how
-/// many links there are.
+/// The known fields: the current and the pending ECC mode, and the number of NVLinks.
 const KNOWN: [u32; 3] = [1, 2, 91];
 
-/// The kind of a value.
+/// The type of a value.
 const UNSIGNED: c_int = 1;
 
-/// More fields than there are numbers are a mistake.
+/// A larger count of fields is an error: there are fewer numbers.
 const MOST_FIELDS: c_int = 4096;
 
 fn no_links(gpu: u64) -> Result<()> {

@@ -1,7 +1,7 @@
-//! `libnvidia-ml.so.1`: what the GPUs are called, where they are, and how full.
+//! `libnvidia-ml.so.1`: names, PCI addresses and memory use of the GPUs.
 //!
-//! It numbers the GPUs as [`crate::machine::devices`] does, whatever `CUDA_VISIBLE_DEVICES` says,
-//! and works without `cuInit`. A GPU is opened only when somebody asks how full it is.
+//! It numbers the GPUs as [`crate::machine::devices`] does, regardless of `CUDA_VISIBLE_DEVICES`,
+//! and works without `cuInit`. A GPU is opened only when a program asks for its memory use.
 
 mod call;
 mod device;
@@ -15,7 +15,7 @@ use crate::boundary::{Calls, Function};
 
 pub use system::DRIVER_VERSION;
 
-/// All that is served.
+/// All functions that are served.
 const ALL: &[Calls] = &[
     device::CALLS,
     link::CALLS,
@@ -28,7 +28,7 @@ const ALL: &[Calls] = &[
 
 /// The function of a name.
 pub(crate) fn find(name: &str) -> Option<Function> {
-    // The one that answers no number.
+    // The only function that does not return a number.
     if name == "nvmlErrorString" {
         return Some(Function(system::error_string as *const ()));
     }

@@ -1,4 +1,4 @@
-//! Where a GPU is on PCI.
+//! The PCI address of a GPU.
 
 use std::ffi::c_char;
 
@@ -8,7 +8,7 @@ use crate::boundary::calls;
 use crate::c::{Out, Text};
 use crate::machine::{self, Device, PCI_ID, PCI_SUBSYSTEM};
 
-/// Where it is, as the first two forms had it: nothing follows that is used.
+/// The structure of the first two forms: the fields that follow are unused.
 #[repr(C)]
 pub(crate) struct Short {
     text: [c_char; 16],
@@ -20,7 +20,7 @@ pub(crate) struct Short {
     reserved: [u32; 4],
 }
 
-/// The third form.
+/// The structure of the third form.
 #[repr(C)]
 pub(crate) struct Info {
     short: [c_char; 16],
@@ -32,7 +32,7 @@ pub(crate) struct Info {
     text: [c_char; 32],
 }
 
-/// The one with a version.
+/// The structure with a version.
 #[repr(C)]
 pub(crate) struct Extended {
     version: u32,
@@ -49,7 +49,7 @@ pub(crate) struct Extended {
 const _: () = assert!(size_of::<Short>() == 52 && size_of::<Info>() == 68);
 const _: () = assert!(size_of::<Extended>() == 64);
 
-/// A string in a structure, cut to its room.
+/// A string in a structure, truncated to its size.
 fn array<const N: usize>(text: &str) -> [c_char; N] {
     let mut array = [0; N];
     for (to, from) in array[..N - 1].iter_mut().zip(text.bytes()) {
@@ -59,7 +59,7 @@ fn array<const N: usize>(text: &str) -> [c_char; N] {
     array
 }
 
-/// The address with eight digits of domain, as NVML writes it, and with four.
+/// The address with a domain of eight digits, as NVML writes it, and of four.
 fn texts(device: &Device) -> (String, String) {
     let bdf = device.bdf;
     let rest = format!("{:02X}:{:02X}.{}", bdf.bus(), bdf.device(), bdf.function());

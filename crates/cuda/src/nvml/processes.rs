@@ -1,10 +1,10 @@
-//! Programs on a GPU: no process is told of another one's.
+//! Processes on a GPU: the list is always empty.
 
 use super::call::{Result, device, initialized};
 use crate::boundary::calls;
 use crate::c::Out;
 
-/// None.
+/// Answers an empty list.
 fn none(gpu: u64, count: Out<u32>) -> Result<()> {
     device(gpu)?;
     Ok(count.put(0)?)

@@ -1,4 +1,4 @@
-//! Beginning, end, versions, and names of errors.
+//! Initialisation, shutdown, versions, and names of errors.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::sync::atomic::Ordering;
@@ -8,10 +8,10 @@ use crate::boundary::calls;
 use crate::c::Out;
 use crate::machine;
 
-/// The version of the driver. No release of NVIDIA's has it.
+/// The version of the driver. No release of NVIDIA has it.
 pub const DRIVER_VERSION: &str = "600.00";
 
-/// Number and words.
+/// Number and text of each error.
 const ERRORS: &[(c_int, &CStr)] = &[
     (0, c"Success"),
     (1, c"Uninitialized"),
@@ -65,7 +65,7 @@ calls! { BEGINNING by call:
 
     fn nvmlInit_v2() { init() }
 
-    // No GPUs are no mistake (1), and none is attached now (2): there is nothing to attach.
+    // Flag 1 allows a machine without GPUs, flag 2 attaches none: there is nothing to attach.
     fn nvmlInitWithFlags(flags: u32) {
         if flags & !3 != 0 {
             return Err(Failure::new(Code::InvalidArgument, format!("flags {flags:#x}")));

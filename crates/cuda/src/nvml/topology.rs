@@ -1,4 +1,4 @@
-//! How far GPUs are from each other.
+//! The distance between GPUs.
 
 use std::ffi::c_int;
 
@@ -7,14 +7,14 @@ use crate::boundary::calls;
 use crate::c::{In, Out};
 use crate::machine::{self, Nearness};
 
-/// What a path is for: reading, writing, NVLink, atomics, PCI.
+/// The capability that a query is about: reads, writes, NVLink, atomics, PCI.
 const READ: c_int = 0;
 const WRITE: c_int = 1;
 const NVLINK: c_int = 2;
 const ATOMICS: c_int = 3;
 const PCI: c_int = 4;
 
-/// A path that is there; one that the machine does not have; one that GPUs do not have.
+/// The status: the path exists, the chipset does not have it, the GPU does not have it.
 const OK: c_int = 0;
 const NO_PATH: c_int = 3;
 const NOT_SUPPORTED: c_int = 5;
@@ -61,7 +61,7 @@ calls! { CALLS by initialized:
             list.check()?;
             list.put_at(at, *handle);
         }
-        // CAST: few.
+        // CAST: there are few GPUs.
         Ok(count.put(near.len() as u32)?)
     }
 

@@ -1,4 +1,4 @@
-//! How a call runs and fails, and how it calls the driver.
+//! Running and failing calls, and calling the driver.
 
 use std::borrow::Cow;
 use std::ffi::{c_int, c_void};
@@ -28,7 +28,7 @@ pub(super) const INSUFFICIENT_DRIVER: c_int = 35;
 /// `cudaErrorInvalidDeviceFunction`
 pub(super) const INVALID_DEVICE_FUNCTION: c_int = 98;
 
-/// Why a call is refused: the number, and the words if the driver has not said them already.
+/// Why a call is refused: the number, and the words if the driver has not logged them already.
 pub(crate) struct Failure {
     pub(super) number: c_int,
     what: Option<Cow<'static, str>>,
@@ -42,19 +42,19 @@ impl Failure {
     }
 }
 
-/// Errors are the driver's numbers, but for the few above.
+/// Errors are the driver's numbers, except the few above.
 impl From<Refusal> for Failure {
     fn from(refusal: Refusal) -> Self {
         Self::new(refusal.status.number(), refusal.what)
     }
 }
 
-/// What a function of the driver answered.
+/// The result of a function of the driver.
 pub(super) fn done(number: c_int) -> Result<()> {
     if number == 0 { Ok(()) } else { Err(Failure { number, what: None }) }
 }
 
-/// Runs the body of a call that needs nothing. What it fails with is the thread's last error.
+/// Runs the body of a call that needs no driver. Its failure is the thread's last error.
 pub(super) fn call(name: &'static str, body: impl FnOnce() -> Result<()>) -> c_int {
     let failure = match caught(name, || Ok::<_, Refusal>(body())) {
         Ok(Ok(())) => return 0,
@@ -76,8 +76,8 @@ pub(super) fn initialized(name: &'static str, body: impl FnOnce() -> Result<()>)
     })
 }
 
-/// Runs the body of a call that needs a context: that of the thread's device is made current if the
-/// thread has none.
+/// Runs the body of a call that needs a context. If the thread has none, the primary context of its
+/// device is made current.
 pub(super) fn in_context(name: &'static str, body: impl FnOnce() -> Result<()>) -> c_int {
     call(name, || {
         thread::ready(begin::init()?)?;
@@ -85,8 +85,8 @@ pub(super) fn in_context(name: &'static str, body: impl FnOnce() -> Result<()>) 
     })
 }
 
-/// The function of the driver of this name and type as programs find it, and as their hooks have
-/// patched it.
+/// The driver's function with this name and type as programs resolve it, with the patches of their
+/// hooks.
 macro_rules! exported {
     ($name:ident($($argument:expr => $type:ty),* $(,)?)) => {{
         match $crate::runtime::call::driver_function(stringify!($name)) {
@@ -106,7 +106,8 @@ macro_rules! exported {
 }
 pub(super) use exported;
 
-/// A function of the driver: the one that programs find, or, if no program does, the one behind it.
+/// A function of the driver: the one that programs resolve, or the one behind it if the library is
+/// not loaded.
 pub(super) fn driver_function(symbol: &str) -> Option<*const c_void> {
     let own = || crate::driver::find(symbol).map(|function| function.0.cast());
     crate::exported::driver_function(symbol).or_else(own)

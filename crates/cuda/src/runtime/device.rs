@@ -9,11 +9,11 @@ use crate::c::{Out, Text};
 use crate::driver;
 
 calls! { CALLS by super::call::call:
-    // What there is not is counted: 0, and an error.
+    // Without a GPU the count is 0, and the call fails.
     fn cudaGetDeviceCount(count: Out<c_int>) {
         count.check()?;
         count.put_if(0);
-        // CAST: few.
+        // CAST: there are few GPUs.
         Ok(count.put(begin::init()?.devices().len() as c_int)?)
     }
 }
@@ -39,7 +39,7 @@ calls! { QUERIES by initialized:
         done(driver::device::cuDeviceGetP2PAttribute(value, attribute, from, to))
     }
 
-    // All are alike.
+    // All GPUs are alike.
     fn cudaChooseDevice(device: Out<c_int>, _wanted: *const std::ffi::c_void) {
         let first: Result<()> = Ok(device.put(0)?);
         first

@@ -10,13 +10,13 @@ thread_local! {
     static LAST: Cell<c_int> = const { Cell::new(0) };
 }
 
-/// The call that failed last in this thread failed with this.
+/// Sets the last error of this thread.
 pub(super) fn set(number: c_int) {
     // A thread that is ending has no last error.
     let _ = LAST.try_with(|last| last.set(number));
 }
 
-/// What the header calls each number.
+/// The name of each number in the header.
 const NAMES: &[(c_int, &CStr)] = &[
     (0, c"cudaSuccess"),
     (1, c"cudaErrorInvalidValue"),
@@ -158,7 +158,7 @@ const NAMES: &[(c_int, &CStr)] = &[
     (999, c"cudaErrorUnknown"),
 ];
 
-/// What the driver has no words for.
+/// Texts that the driver does not have.
 const TEXTS_OF_OUR_OWN: &[(c_int, &CStr)] = &[
     (12, c"invalid pitch argument"),
     (13, c"invalid device symbol"),
@@ -201,13 +201,13 @@ extern "C" fn cudaPeekAtLastError() -> c_int {
     LAST.try_with(Cell::get).unwrap_or_default()
 }
 
-/// All that asks about errors, which itself never fails.
+/// Functions that query errors; they never fail.
 pub(super) const CALLS: Calls = &[
     ("cudaGetLastError", Function(cudaGetLastError as *const ())),
     ("cudaPeekAtLastError", Function(cudaPeekAtLastError as *const ())),
 ];
 
-/// What answers text.
+/// Functions that return text.
 pub(super) const TEXTS: Calls = &[
     ("cudaGetErrorName", Function(cudaGetErrorName as *const ())),
     ("cudaGetErrorString", Function(cudaGetErrorString as *const ())),

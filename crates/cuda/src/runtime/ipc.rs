@@ -4,8 +4,8 @@ use super::call::{exported, in_context};
 use crate::boundary::calls;
 use crate::c::Out;
 
-/// What one process gives another to name memory or an event. The runtime's and the driver's are
-/// one.
+/// The handle of memory or of an event for another process. The runtime's and the driver's are the
+/// same.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Handle([u8; 64]);

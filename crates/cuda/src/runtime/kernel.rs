@@ -1,4 +1,4 @@
-//! Kernels and variables of modules: programs that have some come up, and are refused when they use
+//! Kernels and variables of modules: programs that have some start, and get a refusal when they use
 //! one.
 
 use std::ffi::{c_int, c_void};
@@ -7,31 +7,33 @@ use std::sync::Once;
 use super::call::{Failure, INVALID_DEVICE_FUNCTION, INVALID_SYMBOL, Result, initialized};
 use crate::boundary::{Calls, Function, LOG, calls};
 
-/// A kernel that is asked about.
+/// Refuses a query about a kernel.
 fn no_kernel() -> Result<()> {
-    Err(Failure::new(INVALID_DEVICE_FUNCTION, "a kernel: nothing computes here"))
+    Err(Failure::new(INVALID_DEVICE_FUNCTION, "a kernel: this GPU runs no code"))
 }
 
-/// A kernel that is launched.
+/// Refuses the launch of a kernel.
 fn launch() -> Result<()> {
     static SAID: Once = Once::new();
     SAID.call_once(|| {
         tracing::warn!(
             target: LOG,
-            "the program launched a kernel: nothing computes here, and it is refused (cudaErrorInvalidDeviceFunction; \
+            "the program launched a kernel: this GPU runs no code, and it is refused (cudaErrorInvalidDeviceFunction; \
              docs/CUDA.md)"
         );
     });
     no_kernel()
 }
 
-/// A variable of a module.
+/// Refuses a variable of a module.
 pub(super) fn no_symbol(symbol: *const c_void) -> Result<()> {
-    Err(Failure::new(INVALID_SYMBOL, format!("{symbol:p} is no variable: modules are empty here")))
+    Err(Failure::new(
+        INVALID_SYMBOL,
+        format!("{symbol:p} is not a variable: modules are empty here"),
+    ))
 }
 
-/// Functions that ask for a kernel or a variable, or launch one: what they are passed is not looked
-/// at.
+/// Functions that query or launch a kernel, or query a variable. Their arguments are not read.
 macro_rules! refused {
     ($($name:ident => $refusal:expr;)*) => {
         calls! {
@@ -67,25 +69,25 @@ refused! {
     cudaMemcpyFromSymbolAsync => no_symbol(std::ptr::null());
 }
 
-/// What stands for a program's code. It is never looked at.
+/// The handle of a program's code. It is never read.
 static HANDLE: [usize; 2] = [0; 2];
 
-/// Takes a program's code, before `main`: it is neither read nor kept.
+/// Registers a program's code, before `main`: it is neither read nor kept.
 #[allow(non_snake_case, reason = "names of C")]
 extern "C" fn __cudaRegisterFatBinary(_code: *const c_void) -> *const c_void {
     HANDLE.as_ptr().cast()
 }
 
-/// Takes a kernel or a variable.
+/// Registers a kernel or a variable, without effect.
 extern "C" fn ignore() {}
 
-/// Where a launch begins: goes on, to the launch that is refused.
+/// Begins a launch: succeeds, so that the program goes on to the launch itself, which is refused.
 extern "C" fn go_on() -> c_int {
     0
 }
 
-/// What compiled programs call around `main` and around a launch. It says nothing, as nothing may
-/// come of it.
+/// Functions that compiled programs call around `main` and around a launch. They log nothing, since
+/// often no launch follows.
 pub(super) const REGISTRATION: Calls = &[
     ("__cudaRegisterFatBinary", Function(__cudaRegisterFatBinary as *const ())),
     ("__cudaRegisterFatBinaryEnd", Function(ignore as *const ())),

@@ -8,8 +8,8 @@ use crate::c::{In, Out};
 use crate::driver;
 use crate::driver::copy::{Rows, and_wait, in_stream};
 
-/// From host or device to host or device, or as the addresses say. What it says is not needed:
-/// addresses say it.
+/// The direction of a copy: between host and device, or default. Only its range is checked: the
+/// addresses determine the direction.
 const DIRECTIONS: std::ops::RangeInclusive<c_int> = 0..=4;
 
 pub(super) fn check(direction: c_int) -> Result<()> {
@@ -47,7 +47,7 @@ calls! { CALLS by in_context:
         done(driver::copy::cuMemcpyAsync(dst, src, len, stream))
     }
 
-    // Every address is known in every context.
+    // Addresses are valid in all contexts.
     fn cudaMemcpyPeer(dst: u64, to: c_int, src: u64, from: c_int, len: usize) {
         let process = crate::process::get()?;
         process.ordinal(to)?;

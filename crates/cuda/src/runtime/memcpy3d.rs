@@ -12,7 +12,7 @@ use crate::driver::copy3d::{Corner, Planes, copy, copy_in};
 use crate::process::Process;
 use crate::status::{Status, invalid};
 
-/// One end of a copy. A position is in bytes, rows and planes.
+/// One end of a copy. Its position is in bytes, rows and planes.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct End {
@@ -82,10 +82,10 @@ impl PeerBox {
 fn fill(process: &Process, to: Pitched, value: u8, extent: Extent) -> crate::status::Result<()> {
     let [width, height, depth] = extent.shape();
     let plane = (to.pitch as u64).checked_mul(to.height as u64);
-    let plane = plane.ok_or_else(|| invalid("planes beyond all addresses"))?;
+    let plane = plane.ok_or_else(|| invalid("planes beyond the end of the address space"))?;
     for index in 0..depth as u64 {
         let at = plane.checked_mul(index).and_then(|skip| to.start.checked_add(skip));
-        let at = at.ok_or_else(|| invalid("planes beyond all addresses"))?;
+        let at = at.ok_or_else(|| invalid("planes beyond the end of the address space"))?;
         process.fill_rows(at, to.pitch, value.into(), 1, [width, height])?;
     }
     Ok(())

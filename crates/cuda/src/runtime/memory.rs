@@ -1,4 +1,4 @@
-//! Memory of GPUs, managed memory, and what a pointer is.
+//! Memory of GPUs, managed memory, and attributes of pointers.
 
 use std::ffi::{c_int, c_void};
 
@@ -10,7 +10,7 @@ use crate::driver::managed::Location;
 use crate::pointer;
 use crate::process;
 
-/// Elements of rows: any size will do.
+/// The element size of rows: any valid one will do.
 const ELEMENT: u32 = 4;
 
 /// Rows of GPU memory.
@@ -40,7 +40,7 @@ impl Extent {
     }
 }
 
-/// What a pointer is, as 12 has it.
+/// The attributes of a pointer in version 12.
 #[repr(C)]
 pub(crate) struct Attributes {
     kind: c_int,
@@ -49,7 +49,7 @@ pub(crate) struct Attributes {
     host_pointer: u64,
 }
 
-/// What 13 adds: nothing that is used.
+/// The same in version 13, which adds only unused fields.
 #[repr(C)]
 pub(crate) struct LongAttributes {
     first: Attributes,
@@ -78,12 +78,12 @@ fn attributes(addr: u64) -> Result<Attributes> {
         _ if is_managed => MANAGED,
         1 => HOST,
         2 => DEVICE,
-        // Addresses that are reserved, with nothing behind them.
+        // Reserved addresses without memory.
         _ => return Ok(unknown()),
     };
     Ok(Attributes {
         kind,
-        // CAST: few.
+        // CAST: there are few GPUs.
         device: number(pointer::DEVICE_ORDINAL) as c_int,
         device_pointer: number(pointer::DEVICE_POINTER),
         host_pointer: number(pointer::HOST_POINTER),
@@ -107,7 +107,7 @@ fn allocate_rows(out: Out<u64>, pitch: Out<usize>, width: usize, height: usize) 
 }
 
 calls! { CALLS by in_context:
-    // Nothing is somewhere: nowhere.
+    // An allocation of no bytes is a null pointer.
     fn cudaMalloc(out: Out<u64>, len: usize) {
         out.check()?;
         if len == 0 {
@@ -238,7 +238,7 @@ mod thirteen {
         fn cudaPointerGetAttributes(out: Out<LongAttributes>, addr: u64) {
             out.check()?;
             let first = attributes(addr)?;
-            // It is near no part of a GPU more than near another.
+            // Memory has no locality within a GPU.
             Ok(out.put(LongAttributes { first, locality: -1, reserved: [0; 7] })?)
         }
     }

@@ -1,9 +1,9 @@
-//! `libcudart.so.12` and `libcudart.so.13`: the runtime, a thin face of the driver.
+//! `libcudart.so.12` and `libcudart.so.13`: the runtime, a thin layer over the driver.
 //!
-//! A thread works on its device's primary context, or on whatever context the program has made
-//! current by the driver. Work is passed to the functions of [`crate::driver`]; those that allocate
-//! and free are called as programs find them ([`crate::exported`]), so that a hook of a program's
-//! on `cuMemAlloc` sees `cudaMalloc` as well.
+//! A thread works on its device's primary context, or on any context that the program has made
+//! current through the driver. Work is passed to the functions of [`crate::driver`]. Those that
+//! allocate and free are called as programs resolve them ([`crate::exported`]), so that a program's
+//! hook on `cuMemAlloc` sees `cudaMalloc` as well.
 
 mod call;
 mod device;
@@ -25,7 +25,7 @@ use crate::boundary::{Calls, Function};
 
 pub(crate) use call::Library;
 
-/// All that is the same in both.
+/// The functions that are the same in both.
 const ALL: &[Calls] = &[
     device::CALLS,
     device::QUERIES,
@@ -46,7 +46,7 @@ const ALL: &[Calls] = &[
     version::QUERIES,
 ];
 
-/// What only one of them has, or has in another form.
+/// The functions that only one of them has, or has in another form.
 const ONLY_12: &[Calls] = &[
     event::ONLY_12,
     memcpy::ONLY_12,
@@ -66,11 +66,11 @@ const ONLY_13: &[Calls] = &[
     version::ONLY_13,
 ];
 
-/// What is not a function of numbers that answers one.
+/// Functions that do not return an error code.
 const OTHERS: &[Calls] = &[error::TEXTS, kernel::REGISTRATION];
 
-/// The function of a name. The form for the stream of a thread is the same: work is done in order
-/// either way.
+/// The function of a name. The form for the per-thread stream is the same function: work is done in
+/// order either way.
 pub(crate) fn find(library: Library, symbol: &str) -> Option<Function> {
     let plain = crate::names::plain(symbol);
     let only = match library {

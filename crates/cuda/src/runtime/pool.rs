@@ -76,7 +76,7 @@ calls! { CALLS by in_context:
             out => *mut c_void,
             pool => u64,
             kind => c_int,
-            // The driver has a wider one.
+            // The driver's argument is wider.
             u64::from(flags) => u64,
         ))
     }

@@ -1,5 +1,5 @@
-//! `cudaDeviceProp`: all attributes of a GPU in one structure, which each version of the library
-//! lays out in its own way.
+//! `cudaDeviceProp`: all attributes of a GPU in one structure, whose layout differs between
+//! versions of the library.
 
 use std::ffi::c_int;
 
@@ -15,24 +15,24 @@ use crate::process;
 enum Field {
     Name,
     Uuid,
-    /// Of another operating system: eight bytes, and a mask.
+    /// The LUID of another operating system: eight bytes, and a mask.
     Luid,
     Memory,
     /// An attribute in four bytes.
     Int(c_int),
     /// An attribute in eight.
     Size(c_int),
-    /// What there is none of: textures and surfaces. So many numbers.
+    /// So many zeros, for textures and surfaces, which do not exist.
     None(usize),
 }
 
-/// Which of the structures has a member.
+/// The structures that have a member.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum In {
     Both,
     Twelve,
     Thirteen,
-    /// The first structure of the older library ends before it.
+    /// Not in the first structure of version 12, which is shorter.
     NotFirst,
 }
 
@@ -114,12 +114,12 @@ fn bytes(device: &Device, form: Form) -> Result<Vec<u8>> {
             None(count) => bytes.resize(bytes.len() + 4 * count, 0),
         }
     }
-    // What is reserved.
+    // The reserved fields.
     bytes.resize(form.size(), 0);
     Ok(bytes)
 }
 
-/// Adds a number where the compiler of C would have it.
+/// Adds a number with the alignment of C.
 fn put(bytes: &mut Vec<u8>, number: &[u8]) {
     bytes.resize(bytes.len().next_multiple_of(number.len()), 0);
     bytes.extend(number);
@@ -157,7 +157,7 @@ mod tests {
     use crate::machine;
 
     #[test]
-    fn members_are_where_the_headers_have_them() {
+    fn members_have_the_offsets_of_the_headers() {
         let device = &machine::devices()[0];
         let int = |form: Form, at: usize| {
             let bytes = bytes(device, form).ok().expect("all attributes are known");

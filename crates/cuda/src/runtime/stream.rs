@@ -57,7 +57,7 @@ calls! { CALLS by in_context:
         done(driver::stream::cuStreamIsCapturing(stream, status))
     }
 
-    // The forms of this differ in what follows, and nothing is ever captured.
+    // The forms differ in the arguments that follow, which are unused: nothing is ever captured.
     fn cudaStreamGetCaptureInfo(stream: u64, status: Out<c_int>) {
         done(driver::stream::cuStreamIsCapturing(stream, status))
     }
@@ -85,7 +85,7 @@ mod thirteen {
     use crate::runtime::stream::{HostFunction, c_int, c_void, calls, done, driver, in_context};
 
     calls! { ONLY_13 by in_context:
-        // How the stream waits for it is a hint.
+        // The way in which the stream waits is a hint.
         fn cudaLaunchHostFunc_v2(
             stream: u64,
             function: HostFunction,

@@ -1,4 +1,4 @@
-//! The thread's device, and the context that it works in.
+//! The thread's device, and its context.
 
 use std::cell::Cell;
 use std::ffi::c_int;
@@ -17,14 +17,13 @@ thread_local! {
     static DEVICE: Cell<usize> = const { Cell::new(0) };
 }
 
-/// GPUs whose primary context the library has retained. It does so once, and keeps it until it is
-/// reset.
+/// GPUs whose primary context the library has retained: once, until it is reset.
 static HELD: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
-/// Host memory can be mapped for the device, which is always so.
+/// Host memory can be mapped for the device, which is always possible.
 const MAP_HOST: u32 = 8;
 
-/// What a program may say of how to wait, of host memory, stacks, and copies.
+/// Flags of a device: scheduling, host memory, stacks, and copies.
 const FLAGS: u32 = 0xff;
 
 /// The device that the thread chose.
@@ -45,13 +44,13 @@ pub(super) fn primary(process: &Process, device: usize) -> Arc<Context> {
     {
         return context;
     }
-    // Others may have ended the one that was retained before.
+    // The program may have ended the one that was retained before.
     held.retain(|other| *other != device);
     held.push(device);
     process.contexts.retain_primary(device)
 }
 
-/// Gives the thread a context if it has none, or one that was reset.
+/// Gives the thread a context if it has none, or if its context was reset.
 ///
 /// # Errors
 ///
@@ -124,9 +123,9 @@ calls! { CALLS by in_context:
         let peer = primary(process, process.ordinal(peer)?);
         let failed = done(driver::context::cuCtxEnablePeerAccess(peer.handle, flags));
         failed.map_err(|failure| match failure.number {
-            // A GPU is no peer of itself: the runtime says so of the device.
+            // For this the runtime reports an invalid device.
             _ if peer.device == device() => {
-                Failure::new(Status::InvalidDevice.number(), "a GPU is no peer of itself")
+                Failure::new(Status::InvalidDevice.number(), "a GPU is not a peer of itself")
             }
             _ => failure,
         })
@@ -158,7 +157,7 @@ calls! { QUERIES by initialized:
     fn cudaInitDevice(device: c_int, device_flags: u32, flags: u32) {
         let process = process::get()?;
         let device = process.ordinal(device)?;
-        // One: the flags of the device are to be set.
+        // Flag 1: set the flags of the device.
         if flags & !1 != 0 {
             return Err(invalid(format!("flags {flags:#x}")).into());
         }
@@ -170,7 +169,7 @@ calls! { QUERIES by initialized:
     }
 
     fn cudaGetDevice(out: Out<c_int>) {
-        // CAST: few.
+        // CAST: there are few GPUs.
         Ok(out.put(device() as c_int)?)
     }
 
@@ -193,7 +192,7 @@ calls! { QUERIES by initialized:
     }
 }
 
-// Older names of the same.
+// Older names of the same functions.
 calls! { ONLY_12 by in_context:
     fn cudaThreadSynchronize() { done(driver::context::cuCtxSynchronize()) }
 

@@ -1,4 +1,4 @@
-//! Versions, and the way to functions of the driver.
+//! Versions, and the look-up of the driver's functions.
 
 use std::ffi::{c_int, c_void};
 
@@ -8,11 +8,11 @@ use crate::c::{In, Out, Text};
 use crate::driver;
 use crate::status::{Status, invalid};
 
-/// What each library says it is.
+/// The version that each library reports.
 const VERSION_12: u32 = 12090;
 const VERSION_13: u32 = 13050;
 
-/// What a program may ask of any library, whatever the driver.
+/// Functions that work with a driver of any version.
 pub(super) const NEEDS_NO_DRIVER: &[&str] = &[
     "cudaGetLastError",
     "cudaPeekAtLastError",
@@ -40,7 +40,7 @@ pub(super) fn is_refused(library: Library) -> bool {
     driver::init::version() < oldest
 }
 
-/// What every function answers then.
+/// The function behind every name in that case.
 pub(super) const REFUSAL: Function = Function(insufficient as *const ());
 
 extern "C" fn insufficient() -> c_int {
@@ -57,20 +57,20 @@ fn entry_point(
     flags: u64,
     answer: Out<c_int>,
 ) -> super::call::Result<()> {
-    // A library may be of a newer version than the driver, as long as both are of one line.
+    // A library may be newer than the driver, as long as both have the same major version.
     let version = version.min(driver::init::version());
     let mut how = 0;
     let found = driver::init::cuGetProcAddress_v2(
         symbol,
         function,
-        // CAST: no more than the driver's.
+        // CAST: not greater than the driver's version.
         version as c_int,
         flags,
         Out::to(&mut how),
     );
     done(found)?;
     answer.put_if(how);
-    // A program that does not ask how is told by the number.
+    // A program that does not ask for the answer gets an error code.
     if how != 0 && answer.is_null() {
         return Err(Failure::new(Status::NotFound.number(), "the driver has no such function"));
     }

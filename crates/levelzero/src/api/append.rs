@@ -1,4 +1,4 @@
-//! What command lists are filled with.
+//! Functions that append commands to a list.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::process::{self, Process};
 use crate::region::{Bounds, End, Region};
 use crate::status::{Refusal, Result, Status, enumeration, invalid};
 
-/// The last advice about memory that there is.
+/// The last value of memory advice.
 const LAST_ADVICE: u32 = 13;
 
 /// Appends a command that waits for events, and signals one.
@@ -105,7 +105,7 @@ calls! { CALLS:
             return Err(Refusal::new(Status::InvalidNullPointer, "no pattern"));
         }
         if !pattern_len.is_power_of_two() || pattern_len > PATTERN {
-            let what = format!("a pattern of {pattern_len} bytes: a power of two, to {PATTERN}");
+            let what = format!("a pattern of {pattern_len} bytes: it must be a power of two up to {PATTERN}");
             return Err(Refusal::new(Status::InvalidSize, what));
         }
         let pattern = pattern.list(pattern_len)?;
@@ -204,7 +204,7 @@ calls! { CALLS:
         append(list, signal, count, waits, Act::Times { events, dst, offsets })
     }
 
-    // What closed lists have, in the order of an immediate one.
+    // Runs the commands of closed lists in the order of an immediate list.
     fn zeCommandListImmediateAppendCommandListsExp(
         list: u64,
         lists: u32,
@@ -223,7 +223,7 @@ calls! { CALLS:
         for handle in handles.list(lists as usize)? {
             let list = process.list(handle)?;
             if list.context != own.context {
-                return Err(invalid(format!("list {handle:#x} is of another context")));
+                return Err(invalid(format!("list {handle:#x} belongs to another context")));
             }
             commands.extend_from_slice(&list.closed()?);
         }

@@ -1,4 +1,4 @@
-//! Devices, and what they say of themselves.
+//! Devices and their properties.
 
 use umd::machine::Device;
 
@@ -8,32 +8,32 @@ use crate::event::now;
 use crate::process::{self, device_handle, driver};
 use crate::status::Result;
 
-/// The vendor on PCI.
+/// The PCI vendor ID.
 pub(super) const VENDOR: u32 = 0x8086;
 
-/// Kinds of queues: for all there is, and for copies alone.
+/// The number of queue groups: one for compute and copies, one for copies alone.
 pub(super) const GROUPS: u32 = 2;
 
-/// How many queues there are of each kind.
+/// The number of queues in each group.
 pub(super) const QUEUES: u32 = 4;
 
-/// The longest pattern that memory is filled with.
+/// The longest fill pattern.
 pub(super) const PATTERN: usize = 128;
 
-/// A device that is a GPU.
+/// The type of a device that is a GPU.
 const GPU: u32 = 1;
 
-/// A structure in which the resolution of the clock is a frequency, and no time.
+/// The version of a structure whose timer resolution is a frequency, not a time.
 const PROPERTIES_1_2: u32 = 0x0002_0006;
 
-/// What a file is that memory is exported as or imported from: a dma-buf.
+/// The type of file for export and import of memory: a dma-buf.
 pub(super) const DMA_BUF: u32 = 2;
 
-/// What queues do: compute (also with groups that wait for each other) and copy, or copy.
+/// Capabilities of queues: compute (including cooperative kernels) and copy, or copy.
 const COMPUTE_AND_COPY: u32 = 7;
 const COPY: u32 = 2;
 
-/// Reading and writing; atomics; at the same time; atomics at the same time.
+/// Read and write, atomics, concurrent access, concurrent atomics.
 const ALL_ACCESS: u32 = 0xf;
 
 #[derive(Clone, Copy)]
@@ -160,7 +160,7 @@ struct PciProperties {
     bandwidth: i64,
 }
 
-/// The most that one allocation may have, unless its limits are relaxed.
+/// The maximum size of an allocation, unless its limits are relaxed.
 pub(super) fn max_alloc(device: &Device) -> u64 {
     device.config.vram
 }
@@ -171,7 +171,7 @@ pub(super) fn address(device: &Device) -> [u32; 4] {
     [bdf.domain(), bdf.bus().into(), bdf.device().into(), bdf.function().into()]
 }
 
-/// Fills what a device says of itself, whatever structure it is a part of.
+/// Fills the properties of a device, in any structure that contains them.
 pub(super) fn describe(device: &Device, properties: &mut DeviceProperties) {
     let is_frequency = properties.head.kind == PROPERTIES_1_2;
     *properties = DeviceProperties {
@@ -228,7 +228,7 @@ calls! { CALLS:
         c::fill(place, |properties| describe(device, properties))
     }
 
-    // Programs divide by these numbers; there is nothing behind them.
+    // Programs divide by these numbers, so they are not 0.
     fn zeDeviceGetComputeProperties(handle: u64, place: Out<ComputeProperties>) {
         find(handle)?;
         c::fill(place, |properties| {
@@ -335,7 +335,7 @@ calls! { CALLS:
         device.put(now)
     }
 
-    // All that is queued on its device is done.
+    // Waits until all work queued on the device is done.
     fn zeDeviceSynchronize(handle: u64) {
         let process = process::get()?;
         let device = process.device(handle)?;
@@ -346,13 +346,13 @@ calls! { CALLS:
         let device = find(handle)?;
         c::fill(place, |pci| {
             pci.address = address(device);
-            // Not known.
+            // Unknown.
             (pci.generation, pci.width, pci.bandwidth) = (-1, -1, -1);
         })
     }
 }
 
-/// How much memory of a device is free.
+/// The free memory of a device.
 pub(super) fn free(device: &Device) -> Result<u64> {
     let used = device.gpu()?.used(gpu::Domain::Vram);
     Ok(device.config.vram.saturating_sub(used))

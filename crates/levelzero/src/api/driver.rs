@@ -1,4 +1,4 @@
-//! Beginning, the driver, and what it says of itself.
+//! Initialisation, and properties of the driver.
 
 use std::ffi::{c_char, c_void};
 
@@ -10,21 +10,21 @@ use crate::process::{self, DRIVER, PRESET, driver};
 use crate::status::{Refusal, Result, Status, flags, unsupported};
 use crate::tables::VERSION;
 
-/// Kinds of devices that a program wants: GPUs, and others.
+/// Types of devices that a program asks for: GPUs, and others.
 const GPUS: u32 = 1;
 const KINDS: u32 = 3;
 
 /// The version of the driver.
 const DRIVER_VERSION: u32 = 1;
 
-/// What is served beside the core: name and version.
+/// Supported extensions: name and version.
 const EXTENSIONS: [(&str, u32); 3] = [
     ("ZE_extension_pci_properties", 0x1_0000),
     ("ZE_extension_memory_free_policies", 0x1_0000),
     ("ZE_experimental_relaxed_allocation_limits", 0x1_0000),
 ];
 
-/// What other processes may be given: memory and events.
+/// What may be shared with other processes: memory and events.
 const IPC_FLAGS: u32 = 3;
 
 #[derive(Clone, Copy)]
@@ -72,7 +72,7 @@ calls! { CALLS:
     fn zeInitDrivers(count: Out<u32>, drivers: Out<u64>, types: In<DriverTypes>) {
         let types = types.get()?;
         if types.flags == 0 {
-            return Err(Refusal::new(Status::InvalidEnumeration, "no kind of devices"));
+            return Err(Refusal::new(Status::InvalidEnumeration, "no type of device"));
         }
         init(types.flags)?;
         c::list(count, drivers, [DRIVER].into_iter())
@@ -91,7 +91,7 @@ calls! { CALLS:
     fn zeDriverGetProperties(handle: u64, place: Out<DriverProperties>) {
         driver(handle)?;
         c::fill(place, |properties| {
-            // That of the machine, whatever a mask leaves of it.
+            // The UUID of the machine's first GPU, regardless of a mask.
             properties.uuid = machine::devices(PRESET)[0].uuid;
             properties.version = DRIVER_VERSION;
         })

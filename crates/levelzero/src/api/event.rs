@@ -28,7 +28,7 @@ struct EventDesc {
     wait: u32,
 }
 
-/// Two times of the device, for all and for the context: here they are the same.
+/// Start and end on the device's clock, global and of the context: here both are the same.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Times([u64; 4]);
@@ -116,7 +116,7 @@ calls! { CALLS:
         if event.pool.flags & TIMESTAMP == 0 {
             return Err(Refusal::new(
                 Status::InvalidSynchronizationObject,
-                "the events of this pool keep no times (ZE_EVENT_POOL_FLAG_KERNEL_TIMESTAMP)",
+                "the events of this pool take no timestamps (ZE_EVENT_POOL_FLAG_KERNEL_TIMESTAMP)",
             ));
         }
         let (began, ended) = event.times()?;

@@ -10,7 +10,7 @@ use crate::fence::Fence;
 use crate::process;
 use crate::status::flags;
 
-/// A fence that is signalled from the start.
+/// The fence is signalled from the start.
 const SIGNALLED: u32 = 1;
 
 #[derive(Clone, Copy)]

@@ -18,7 +18,7 @@ use crate::status::{Refusal, Result, Status, flags, invalid};
 /// Flags by which memory is opened: how it is cached.
 const FLAGS: u32 = 3;
 
-/// The handle of the allocation that an address is in.
+/// The handle of the allocation that contains an address.
 fn memory_handle(process: &Process, context: u64, addr: u64) -> Result<Raw> {
     process.context(context)?;
     if addr == 0 {
@@ -27,8 +27,7 @@ fn memory_handle(process: &Process, context: u64, addr: u64) -> Result<Raw> {
     let region = process.space.find(addr);
     let region = region.ok_or_else(|| invalid(format!("{addr:#x} is in no allocation")))?;
     let number = region.file()?;
-    // SAFETY: it is open until the memory is freed, which who asks for a handle does not do
-    // meanwhile.
+    // SAFETY: it is open until the memory is freed, which the program must not do during the call.
     let file = unsafe { BorrowedFd::borrow_raw(number) };
     let what = match &region.kind {
         Kind::Host { .. } | Kind::Shared { .. } => What::HostMemory,
@@ -43,8 +42,8 @@ calls! { CALLS:
         out.put(memory_handle(process::get()?, context, addr)?)
     }
 
-    // The structures that lead on from here say who is to be reached; a descriptor reaches the
-    // processes of this host.
+    // The extension structures name the processes to reach; a descriptor reaches those of this
+    // host.
     fn zeMemGetIpcHandleWithProperties(
         context: u64,
         addr: u64,
@@ -55,7 +54,7 @@ calls! { CALLS:
         out.put(memory_handle(process::get()?, context, addr)?)
     }
 
-    // The descriptor in it is the memory's, and stays open as long as that.
+    // The descriptor in the handle belongs to the memory, and stays open until that is freed.
     fn zeMemPutIpcHandle(context: u64, _handle: Raw) {
         process::get()?.context(context).map(|_| ())
     }
@@ -131,7 +130,7 @@ calls! { CALLS:
     fn zeEventPoolCloseIpcHandle(pool: u64) {
         let process = process::get()?;
         if !process.pool(pool)?.is_opened {
-            return Err(invalid("the pool is this process's own: it is destroyed, and not closed"));
+            return Err(invalid("the pool belongs to this process: destroy it instead"));
         }
         process.pools.remove(pool);
         Ok(())

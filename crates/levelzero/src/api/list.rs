@@ -54,7 +54,7 @@ calls! { CALLS:
         out.put(made.handle)
     }
 
-    // An immediate list's commands that wait are not done any more.
+    // Drops the commands of an immediate list that still wait.
     fn zeCommandListDestroy(list: u64) {
         let process = process::get()?;
         if let Some(queue) = &process.list(list)?.immediate {

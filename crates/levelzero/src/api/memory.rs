@@ -1,4 +1,4 @@
-//! Memory: of devices, of the host, and of both.
+//! Memory: of devices, of the host, and shared.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -15,26 +15,26 @@ use crate::process::{self, Process, device_handle};
 use crate::space::{Held, Kind, Region};
 use crate::status::{Refusal, Result, Status, flags, invalid, unsupported};
 
-/// Structures that lead on from others: memory is to be exported; it is imported; the descriptor
-/// that it is exported as; more may be allocated than one allocation has.
+/// Types of extension structures: a request for export, an import, the exported descriptor, relaxed
+/// limits of an allocation.
 const EXPORT_DESC: u32 = 0x18;
 const IMPORT_FD: u32 = 0x19;
 const EXPORT_FD: u32 = 0x1a;
 const RELAXED_LIMITS: u32 = 0x0002_0001;
 
-/// Kinds of files: of no kind, and a dma-buf.
+/// Types of files: opaque, and dma-buf.
 const FILES: u32 = 3;
 
 /// Flags of allocations.
 const DEVICE_FLAGS: u32 = 0x7;
 const HOST_FLAGS: u32 = 0xf;
 
-/// What memory is.
+/// Types of memory.
 const HOST: u32 = 1;
 const DEVICE: u32 = 2;
 const SHARED: u32 = 3;
 
-/// When memory is freed: once nothing uses it, or after a wait for that.
+/// Policies of freeing: after a wait for idle, or deferred until idle.
 const FREE_POLICIES: u32 = 3;
 const BLOCKING_FREE: u32 = 1;
 const DEFER_FREE: u32 = 2;
@@ -54,7 +54,7 @@ struct HostDesc {
     flags: u32,
 }
 
-/// A kind of files, in the structures of export.
+/// The types of files, in the structures of export.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Flags {
@@ -62,7 +62,7 @@ struct Flags {
     flags: u32,
 }
 
-/// A kind of files, and one.
+/// The type of a file, and its descriptor.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct File {
@@ -87,32 +87,32 @@ struct FreeDesc {
     policy: u32,
 }
 
-/// Checks how much is asked for, and how it is to be aligned. Returns the alignment.
+/// Checks the size and the alignment of an allocation. Returns the alignment.
 fn check(len: u64, align: u64, most: u64, head: Head) -> Result<u64> {
     let limit = if head.find::<Flags>(RELAXED_LIMITS).is_some() { u64::MAX } else { most };
     if len == 0 || len > limit {
-        let what = format!("{len:#x} bytes of memory: 1 to {limit:#x}");
+        let what = format!("{len:#x} bytes of memory: the limits are 1 to {limit:#x}");
         return Err(Refusal::new(Status::UnsupportedSize, what));
     }
     if align & align.wrapping_sub(1) != 0 {
-        let what = format!("alignment {align:#x} is no power of two");
+        let what = format!("alignment {align:#x} is not a power of two");
         return Err(Refusal::new(Status::UnsupportedAlignment, what));
     }
     Ok(align.max(1))
 }
 
-/// Looks at what memory is to be exported as.
+/// Checks the type of file that memory is to be exported as.
 fn check_export(head: Head) -> Result<()> {
     match head.find::<Flags>(EXPORT_DESC) {
         Some(export) if export.input().get()?.flags & !FILES != 0 => Err(Refusal::new(
             Status::UnsupportedEnumeration,
-            "memory is exported as a dma-buf, and as nothing else",
+            "memory can only be exported as a dma-buf",
         )),
         _ => Ok(()),
     }
 }
 
-/// Memory that a device has, or that a file is of.
+/// Memory of a device: new, or imported from a file.
 pub(super) fn device_memory(
     process: &Process,
     device: usize,
@@ -127,7 +127,7 @@ pub(super) fn device_memory(
     Ok(Memory::new(&process.devices, device, size.ok_or_else(full)?)?)
 }
 
-/// Memory of the host that a device reaches, or that a file is of.
+/// Host memory that a device can access: new, or imported from a file.
 pub(super) fn host_memory(
     process: &Process,
     device: usize,
@@ -140,12 +140,12 @@ pub(super) fn host_memory(
     }
 }
 
-/// The memory that a file is of, if the program gives one.
+/// The memory of a file, if the program passes one.
 fn imported(process: &Process, device: usize, len: u64, head: Head) -> Result<Option<Memory>> {
     let Some(import) = head.find::<File>(IMPORT_FD) else { return Ok(None) };
     let import = import.input().get()?;
     if import.flags & !FILES != 0 {
-        let what = "memory is imported from a dma-buf, and from nothing else";
+        let what = "memory can only be imported from a dma-buf";
         return Err(Refusal::new(Status::UnsupportedEnumeration, what));
     }
     if import.fd < 0 {
@@ -161,7 +161,7 @@ fn imported(process: &Process, device: usize, len: u64, head: Head) -> Result<Op
     Ok(Some(memory))
 }
 
-/// Memory that the CPU reaches, aligned. It is a buffer of a device of the context.
+/// Aligned memory that the CPU can access: a buffer of a device of the context.
 fn reached_by_cpu(
     process: &Process,
     context: Arc<Context>,
@@ -183,7 +183,7 @@ fn reached_by_cpu(
     Ok(start)
 }
 
-/// The allocation that begins at an address, if it is one that the context may free.
+/// The allocation that begins at an address, if the context may free it.
 fn take(process: &Process, context: u64, start: u64) -> Result<Arc<Region>> {
     let context = process.context(context)?;
     if start == 0 {
@@ -194,12 +194,14 @@ fn take(process: &Process, context: u64, start: u64) -> Result<Arc<Region>> {
         is_memory && Arc::ptr_eq(&region.context, &context)
     };
     process.space.remove(start, is_its).ok_or_else(|| match process.space.find(start) {
-        Some(found) => invalid(format!("{start:#x} cannot be freed so: it is {}", found.name())),
-        None => invalid(format!("{start:#x} is no allocation")),
+        Some(found) => {
+            invalid(format!("{start:#x} cannot be freed by this call: it is {}", found.name()))
+        }
+        None => invalid(format!("{start:#x} is not an allocation")),
     })
 }
 
-/// What is at an address: its kind, the number of its device, and its pages.
+/// Facts of an address: the kind of memory, the number of its device, and the page size.
 fn about(region: &Region, addr: u64) -> Option<(u32, Option<usize>, u64)> {
     match &region.kind {
         Kind::Device { memory, .. } => Some((DEVICE, Some(memory.device), GPU_PAGE)),
@@ -215,11 +217,11 @@ fn about(region: &Region, addr: u64) -> Option<(u32, Option<usize>, u64)> {
     }
 }
 
-/// Answers who wants the descriptor of memory, too.
+/// Fills in the descriptor of memory, if the program asks for it.
 fn put_file(process: &Process, region: Option<&Region>, place: Out<File>) -> Result<()> {
     let asked = place.input().get()?;
     if asked.flags & !FILES != 0 {
-        let what = "memory is exported as a dma-buf, and as nothing else";
+        let what = "memory can only be exported as a dma-buf";
         return Err(Refusal::new(Status::UnsupportedEnumeration, what));
     }
     let Some(region) = region else { return Ok(()) };
@@ -269,7 +271,7 @@ calls! { CALLS:
         out.put(reached_by_cpu(process, own, None, wanted, |pages| Kind::Host { pages })?)
     }
 
-    // Host memory, which every device reaches.
+    // Host memory, which every device can access.
     fn zeMemAllocShared(
         context: u64,
         device_desc: In<DeviceDesc>,
@@ -326,7 +328,8 @@ calls! { CALLS:
         Ok(())
     }
 
-    // Of an address that nobody knows, success and no kind: programs ask for every pointer.
+    // For an unknown address the call succeeds with an unknown type: programs ask for every
+    // pointer.
     fn zeMemGetAllocProperties(
         context: u64,
         addr: u64,
@@ -364,7 +367,7 @@ calls! { CALLS:
         };
         let region = process.space.find(addr).ok_or_else(none)?;
         let (start, size) = match &region.kind {
-            // The mapping, and not the addresses that were reserved.
+            // The range of the mapping, not that of the reservation.
             Kind::Reserved(reserved) => {
                 let mapped = reserved.find(addr).ok_or_else(none)?;
                 (mapped.start, mapped.len)
@@ -386,7 +389,7 @@ impl Process {
             Some(region) if region.start == start && Arc::ptr_eq(&region.context, &context) => {
                 Ok(())
             }
-            _ => Err(invalid(format!("{start:#x} is no allocation of this context"))),
+            _ => Err(invalid(format!("{start:#x} is not an allocation of this context"))),
         }
     }
 }

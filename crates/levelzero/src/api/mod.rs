@@ -1,4 +1,4 @@
-//! The functions, as the headers have them.
+//! The functions, as in the headers.
 
 mod append;
 mod context;
@@ -16,7 +16,7 @@ mod vmm;
 
 use crate::boundary::{Calls, Function};
 
-/// All that is served.
+/// All functions that are served.
 const ALL: &[Calls] = &[
     append::CALLS,
     context::CALLS,
@@ -48,7 +48,7 @@ mod tests {
         let known = include_str!("../../names/tables.txt");
         let mut names: Vec<_> = ALL.iter().copied().flatten().map(|(name, _)| *name).collect();
         for name in &names {
-            assert!(known.contains(&format!("  {name} ")), "{name} is in no table");
+            assert!(known.contains(&format!("  {name} ")), "{name} is not in any table");
         }
         let count = names.len();
         names.sort_unstable();

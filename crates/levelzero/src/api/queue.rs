@@ -10,12 +10,12 @@ use crate::process::{self, Process};
 use crate::queue::CommandQueue;
 use crate::status::{Refusal, Result, Status, enumeration, flags, invalid};
 
-/// Flags of queues; the last modes and priorities.
+/// Flags of queues; the last mode and priority.
 const FLAGS: u32 = 0x7;
 const LAST_MODE: u32 = 2;
 const LAST_PRIORITY: u32 = 2;
 
-/// What a queue is to be.
+/// The description of a queue.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(super) struct QueueDesc {
@@ -28,26 +28,26 @@ pub(super) struct QueueDesc {
 }
 
 impl QueueDesc {
-    /// Checks it against what its kind of queues has.
+    /// Checks it against its group of queues, and creates the queue.
     pub(super) fn queue(&self, handle: u64, context: u64, device: usize) -> Result<CommandQueue> {
         flags(self.flags, FLAGS)?;
         enumeration(self.mode, LAST_MODE)?;
         enumeration(self.priority, LAST_PRIORITY)?;
         check_ordinal(self.ordinal)?;
         if self.index >= QUEUES {
-            return Err(invalid(format!("queue {} of {QUEUES}", self.index)));
+            return Err(invalid(format!("queue {}: the group has {QUEUES}", self.index)));
         }
         let (place, space) = ((self.ordinal, self.index), &process::get()?.space);
         Ok(CommandQueue::new(handle, context, device, place, self.mode, space))
     }
 }
 
-/// Checks the number of a kind of queues.
+/// Checks the number of a queue group.
 pub(super) fn check_ordinal(ordinal: u32) -> Result<()> {
     if ordinal < GROUPS {
         return Ok(());
     }
-    Err(invalid(format!("queues of kind {ordinal}: there are {GROUPS}")))
+    Err(invalid(format!("queue group {ordinal}: there are {GROUPS}")))
 }
 
 /// The device of a handle, which must be one of the context's.
@@ -69,7 +69,7 @@ calls! { CALLS:
         out.put(made.handle)
     }
 
-    // What waits is not done any more; fences of it stay, and are never signalled.
+    // Drops the commands that still wait; fences of the queue stay, and are never signalled.
     fn zeCommandQueueDestroy(queue: u64) {
         let process = process::get()?;
         process.queue(queue)?.abandon();
@@ -88,7 +88,7 @@ calls! { CALLS:
         for handle in lists {
             let list = process.list(handle)?;
             if list.context != queue.context || list.device != queue.device {
-                let what = format!("list {handle:#x} is of another context or device");
+                let what = format!("list {handle:#x} belongs to another context or device");
                 return Err(Refusal::new(Status::InvalidCommandListType, what));
             }
             commands.push(list.closed()?);
@@ -100,7 +100,7 @@ calls! { CALLS:
                 if !Arc::ptr_eq(&fence.queue, &queue) {
                     return Err(Refusal::new(
                         Status::InvalidSynchronizationObject,
-                        format!("fence {handle:#x} is of another queue"),
+                        format!("fence {handle:#x} belongs to another queue"),
                     ));
                 }
                 Some(fence)

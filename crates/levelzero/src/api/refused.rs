@@ -1,7 +1,7 @@
-//! What is not served because nothing computes: modules, kernels, images, samplers.
+//! Functions that are not supported because nothing computes: modules, kernels, images, samplers.
 //!
-//! A table could have nothing for these, and the loader would refuse them by itself. Programs get
-//! the same number from here, and whoever runs them a line that says why.
+//! If a table had no entries for them, the loader itself would refuse them. Here programs get the
+//! same error code, and the log says why.
 
 use std::ffi::{CStr, c_int};
 
@@ -19,7 +19,7 @@ fn refuse(name: &'static CStr) -> c_int {
     Status::UnsupportedFeature as c_int
 }
 
-/// Functions whose arguments are not looked at.
+/// Functions whose arguments are not read.
 macro_rules! refused {
     ($($name:ident)*) => {
         $(

@@ -1,6 +1,7 @@
-//! System management: where a GPU is on PCI, and how full its memory is.
+//! System management: the PCI address of a GPU, and the use of its memory.
 //!
-//! Without `zeInit`: a tool may call `zesInit` alone. Handles of devices are those of the core.
+//! It does not need `zeInit`: a tool may call only `zesInit`. Handles of devices are those of the
+//! core API.
 
 use super::device::{DeviceProperties, address, describe, free};
 use crate::boundary::calls;
@@ -8,20 +9,20 @@ use crate::c::{self, Head, Out};
 use crate::process::{self, DRIVER, device_handle, driver};
 use crate::status::{Refusal, Result, Status, flags, invalid};
 
-/// Memory of a device, by its handle: one for each device.
+/// The handle of the memory of the first device; each device has one.
 const MEMORIES: u64 = 0x5820_0000_0000;
 
-/// A BAR that has the memory.
+/// The type of a BAR that maps memory.
 const BAR_OF_MEMORY: u32 = 2;
 
 /// The first BAR of 64 bits, and the second.
 const BAR_NUMBER: u32 = 2;
 
-/// Memory beside the GPU, and memory of that kind.
+/// The location and the type of memory: on the device, GDDR6.
 const ON_DEVICE: u32 = 1;
 const GDDR6: u32 = 17;
 
-/// All is well.
+/// The memory is healthy.
 const HEALTHY: u32 = 1;
 
 #[derive(Clone, Copy)]
@@ -54,7 +55,7 @@ struct Speed {
     bandwidth: i64,
 }
 
-/// Not known.
+/// The speed is not known.
 const NO_SPEED: Speed = Speed { generation: -1, width: -1, bandwidth: -1 };
 
 #[derive(Clone, Copy)]
@@ -113,7 +114,7 @@ fn find(handle: u64) -> Result<&'static umd::machine::Device> {
     Ok(process.devices[process.device(handle)?])
 }
 
-/// The device whose memory a handle is of.
+/// The device of a handle of memory.
 fn memory(handle: u64) -> Result<&'static umd::machine::Device> {
     let process = process::init()?;
     let index = usize::try_from(handle.wrapping_sub(MEMORIES)).ok();
@@ -121,7 +122,7 @@ fn memory(handle: u64) -> Result<&'static umd::machine::Device> {
         0 => Err(Refusal::new(Status::InvalidNullHandle, "no memory")),
         _ => index
             .and_then(|index| process.devices.get(index).copied())
-            .ok_or_else(|| invalid(format!("{handle:#x} is no memory"))),
+            .ok_or_else(|| invalid(format!("{handle:#x} is not a handle of memory"))),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Addresses and memory apart.
+//! Virtual memory: reservations, physical memory, and mappings.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,11 +13,11 @@ use crate::process::{self, Process, find};
 use crate::space::{Allocation, Held, Kind, Region, Reserved};
 use crate::status::{Refusal, Result, Status, enumeration, flags, invalid};
 
-/// Flags of physical memory: of the device, of the host.
+/// Flags of physical memory: on the device, on the host.
 const PHYSICAL_FLAGS: u32 = 3;
 const PHYSICAL_ON_HOST: u32 = 2;
 
-/// What a device may do: nothing, read and write, read.
+/// The last access attribute: none, read and write, read-only.
 const LAST_ACCESS: u32 = 2;
 
 #[derive(Clone, Copy)]
@@ -36,13 +36,13 @@ struct PhysicalProperties {
     size: u64,
 }
 
-/// How `umd` says what a device may do.
+/// The access as `umd` encodes it.
 fn access(given: u32) -> Result<u8> {
     enumeration(given, LAST_ACCESS)?;
     Ok([0, 3, 1][given as usize])
 }
 
-/// The pages that are mapped: those of the host, which are the smaller ones.
+/// The granularity of mappings: host pages, which are the smaller ones.
 fn page() -> u64 {
     rustix::param::page_size() as u64
 }
@@ -52,7 +52,7 @@ fn whole(what: u64) -> Result<u64> {
     if what > 0 && what.is_multiple_of(page) {
         return Ok(what);
     }
-    let what = format!("{what:#x} is no whole number of pages of {page:#x}");
+    let what = format!("{what:#x} is not a multiple of the page size {page:#x}");
     Err(Refusal::new(Status::UnsupportedSize, what))
 }
 
@@ -61,11 +61,11 @@ fn aligned(addr: u64) -> Result<u64> {
     if addr.is_multiple_of(page) {
         return Ok(addr);
     }
-    let what = format!("{addr:#x} is no address of a page of {page:#x}");
+    let what = format!("{addr:#x} is not aligned to the page size {page:#x}");
     Err(Refusal::new(Status::UnsupportedAlignment, what))
 }
 
-/// Does something with the reservation that has all of a range.
+/// Calls a function on the reservation that contains all of a range.
 fn reserved<T>(
     process: &Process,
     context: u64,
@@ -95,7 +95,7 @@ calls! { CALLS:
         let process = process::get()?;
         device_of(process, context, device)?;
         page.check()?;
-        // CAST: small.
+        // CAST: a page size is small.
         page.put(if len < LARGE_PAGE as usize { GPU_PAGE } else { LARGE_PAGE } as usize)
     }
 
@@ -123,7 +123,7 @@ calls! { CALLS:
                 && region.len == len
         };
         let region = process.space.remove(start, is_that).ok_or_else(|| {
-            invalid(format!("{len:#x} at {start:#x} is no reservation in which nothing is mapped"))
+            invalid(format!("{len:#x} bytes at {start:#x} are not a reservation without mappings"))
         })?;
         process.space.end(&region);
         Ok(())
@@ -165,13 +165,13 @@ calls! { CALLS:
         })
     }
 
-    // What is mapped stays.
+    // Mappings stay.
     fn zePhysicalMemDestroy(context: u64, handle: u64) {
         let process = process::get()?;
         process.context(context)?;
         let allocation = find(&process.physical, handle, "physical memory")?;
         if allocation.context != context {
-            return Err(invalid(format!("{handle:#x} is of another context")));
+            return Err(invalid(format!("{handle:#x} belongs to another context")));
         }
         process.physical.remove(handle);
         Ok(())
@@ -188,14 +188,14 @@ calls! { CALLS:
         let process = process::get()?;
         let allocation = find(&process.physical, handle, "physical memory")?;
         if allocation.context != context {
-            return Err(invalid(format!("{handle:#x} is of another context")));
+            return Err(invalid(format!("{handle:#x} belongs to another context")));
         }
         let access = access(given)?;
         let offset = aligned(offset as u64)?;
         reserved(process, context, start, len, |_, reserved, len| {
             if offset > allocation.size || len > allocation.size - offset {
                 let size = allocation.size;
-                return Err(umd::invalid(format!("{len:#x} from {offset:#x} on, of {size:#x}")));
+                return Err(umd::invalid(format!("{len:#x} bytes at offset {offset:#x} of an allocation of {size:#x}")));
             }
             let id = process.space.next_id();
             reserved.map(start, len, offset, &allocation, id, access)
@@ -243,7 +243,7 @@ calls! { CALLS:
             Ok(([0, 2, 1, 1][usize::from(first & 3)], (end - start).min(len)))
         })?;
         given.put(access)?;
-        // CAST: no longer than what was asked for.
+        // CAST: not longer than the requested range.
         same.put(all as usize)
     }
 }
