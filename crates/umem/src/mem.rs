@@ -2,11 +2,12 @@
 
 #![allow(unsafe_code, reason = "copies through the fault guard")]
 
+mod access;
 mod inner;
 mod pieces;
 
 use std::fmt;
-use std::ops::{Deref, Range};
+use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
@@ -14,10 +15,10 @@ use std::sync::atomic::AtomicU32;
 use descriptors::Known;
 use dmabuf::{Direction, GateGuard, GateSlot, Mapping, Reach, SgTable};
 
-use self::inner::{Gated, Inner, Kind, page_fault, pointer};
+use self::access::each;
+use self::inner::{Gated, Inner, Kind};
 use crate::fault::{Fault, Touch, check_range};
-use crate::guard::{self, plain};
-use crate::{Foreign, HostBuf, ways};
+use crate::{HostBuf, guard, ways};
 
 pub use pieces::{crc32_pieces, sums_pieces};
 
@@ -335,266 +336,6 @@ impl Umem {
         Ok(CpuAccess { umem, _bracket: bracket, _gate: gate })
     }
 
-    /// Copies out `out.len()` bytes at `offset`.
-    ///
-    /// # Errors
-    ///
-    /// [`Fault`]; `out` may then be partly overwritten.
-    pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), Fault> {
-        if self.needs_bracket() {
-            return self.cpu_access(Direction::FromDevice)?.read(offset, out);
-        }
-        if let Some(parts) = self.parts() {
-            return each(parts, offset, out.len() as u64, |part, at, piece| {
-                part.read(at, &mut out[piece.start as usize..piece.end as usize])
-            });
-        }
-        let addr = self.inner.check(offset, out.len() as u64)?;
-        // SAFETY: `out` is ours to write.
-        unsafe { self.inner.copy_out(addr, out.as_mut_ptr(), out.len()) }
-    }
-
-    /// As [`Umem::read`], and returns the CRC-32 (IEEE 802.3, as in the ICRC) `crc`, which is 0 at
-    /// the start, continued over what is in `out` now. Cheaper than reading first and computing
-    /// afterwards.
-    ///
-    /// # Errors
-    ///
-    /// As [`Umem::read`].
-    pub fn read_crc32(&self, offset: u64, out: &mut [u8], crc: u32) -> Result<u32, Fault> {
-        if self.needs_bracket() {
-            return self.cpu_access(Direction::FromDevice)?.read_crc32(offset, out, crc);
-        }
-        if let Some(parts) = self.parts() {
-            let mut crc = crc;
-            each(parts, offset, out.len() as u64, |part, at, piece| {
-                let out = &mut out[piece.start as usize..piece.end as usize];
-                crc = part.read_crc32(at, out, crc)?;
-                Ok(())
-            })?;
-            return Ok(crc);
-        }
-        let addr = self.inner.check(offset, out.len() as u64)?;
-        let len = out.len() as u64;
-        let read = if self.inner.is_guarded() {
-            self.inner.tick();
-            // SAFETY: whoever made the memory promised that it may be read; absent pages are
-            // caught.
-            unsafe { guard::copy_crc32(out, pointer(addr), crc) }
-        } else {
-            // SAFETY: the range is inside memory that cannot vanish.
-            unsafe { plain::copy_crc32(out, pointer(addr), crc) }
-        };
-        read.map_err(|at| page_fault(Touch::Read, addr, len, at))
-    }
-
-    /// Copies in `bytes` at `offset`, the last ones last.
-    ///
-    /// # Errors
-    ///
-    /// [`Fault`]; the memory may then be partly overwritten.
-    pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), Fault> {
-        if self.needs_bracket() {
-            return self.cpu_access(Direction::ToDevice)?.write(offset, bytes);
-        }
-        if let Some(parts) = self.parts() {
-            return each(parts, offset, bytes.len() as u64, |part, at, piece| {
-                part.write(at, &bytes[piece.start as usize..piece.end as usize])
-            });
-        }
-        let addr = self.inner.check_write(offset, bytes.len() as u64)?;
-        // SAFETY: `bytes` may be read.
-        unsafe { self.inner.copy_in(addr, bytes.as_ptr(), bytes.len()) }
-    }
-
-    /// Copies `out.len()` bytes at `offset` to foreign memory.
-    ///
-    /// # Errors
-    ///
-    /// [`Fault`]; `out` may then be partly overwritten.
-    pub fn read_to(&self, offset: u64, out: Foreign<'_>) -> Result<(), Fault> {
-        if self.needs_bracket() {
-            return self.cpu_access(Direction::FromDevice)?.read_to(offset, out);
-        }
-        if let Some(parts) = self.parts() {
-            return each(parts, offset, out.len() as u64, |part, at, piece| {
-                part.read_to(at, piece_of(out, &piece))
-            });
-        }
-        let addr = self.inner.check(offset, out.len() as u64)?;
-        // SAFETY: a `Foreign` may be written for its whole length.
-        unsafe { self.inner.copy_out(addr, out.as_ptr(), out.len()) }
-    }
-
-    /// Copies foreign memory to `offset`, the last bytes last.
-    ///
-    /// # Errors
-    ///
-    /// [`Fault`]; the memory may then be partly overwritten.
-    pub fn write_from(&self, offset: u64, bytes: Foreign<'_>) -> Result<(), Fault> {
-        if self.needs_bracket() {
-            return self.cpu_access(Direction::ToDevice)?.write_from(offset, bytes);
-        }
-        if let Some(parts) = self.parts() {
-            return each(parts, offset, bytes.len() as u64, |part, at, piece| {
-                part.write_from(at, piece_of(bytes, &piece))
-            });
-        }
-        let addr = self.inner.check_write(offset, bytes.len() as u64)?;
-        // SAFETY: a `Foreign` may be read for its whole length.
-        unsafe { self.inner.copy_in(addr, bytes.as_ptr(), bytes.len()) }
-    }
-
-    /// Copies `len` bytes from `src` to `dst`, the last ones last. Overlapping ranges give
-    /// unspecified bytes.
-    ///
-    /// # Errors
-    ///
-    /// [`Fault`] of either side; the destination may then be partly overwritten.
-    pub fn copy(dst: &Self, dst_off: u64, src: &Self, src_off: u64, len: u64) -> Result<(), Fault> {
-        if src.needs_bracket() {
-            let src = src.cpu_access(Direction::FromDevice)?;
-            return Self::copy(dst, dst_off, &src, src_off, len);
-        }
-        if dst.needs_bracket() {
-            let dst = dst.cpu_access(Direction::ToDevice)?;
-            return Self::copy(&dst, dst_off, src, src_off, len);
-        }
-        if let Some(parts) = src.parts() {
-            return each(parts, src_off, len, |part, at, piece| {
-                Self::copy(dst, dst_off + piece.start, part, at, piece.end - piece.start)
-            });
-        }
-        if let Some(parts) = dst.parts() {
-            return each(parts, dst_off, len, |part, at, piece| {
-                Self::copy(part, at, src, src_off + piece.start, piece.end - piece.start)
-            });
-        }
-        let to = dst.inner.check_write(dst_off, len)?;
-        let from = src.inner.check(src_off, len)?;
-        let count = len as usize;
-        if !dst.inner.is_guarded() && !src.inner.is_guarded() {
-            // SAFETY: both ranges are inside memory that cannot vanish.
-            unsafe { plain::peerdma_umem_copy(pointer(to), pointer(from), count) };
-            return Ok(());
-        }
-        dst.inner.tick();
-        // SAFETY: whoever made the two promised that they may be read and written; absent pages are
-        // caught.
-        unsafe { guard::copy(pointer(to), pointer(from), count) }.map_err(|at| {
-            let at = at.unwrap_or(to);
-            let in_source = (from..from + count).contains(&at);
-            let (touch, addr) = if in_source { (Touch::Read, from) } else { (Touch::Write, to) };
-            Fault::Page { touch, addr: addr as u64, len, at: at as u64 }
-        })
-    }
-
-    /// Stores `swap` in the eight bytes at `offset` if they hold `compare`; returns what was there.
-    /// Sequentially consistent, and atomic with respect to every other atomic access in this
-    /// machine. Native byte order.
-    ///
-    /// # Errors
-    ///
-    /// [`Fault`], among them [`Fault::Misaligned`].
-    pub fn compare_swap(&self, offset: u64, compare: u64, swap: u64) -> Result<u64, Fault> {
-        if self.needs_bracket() {
-            return self.cpu_access(Direction::Bidirectional)?.compare_swap(offset, compare, swap);
-        }
-        if let Some(parts) = self.parts() {
-            let (part, at) = part_of_word(parts, offset)?;
-            return part.compare_swap(at, compare, swap);
-        }
-        let word = self.inner.word(offset)?;
-        if !self.inner.is_guarded() {
-            // SAFETY: eight aligned bytes of memory that cannot vanish.
-            return Ok(
-                unsafe { plain::peerdma_umem_compare_swap(word, compare, swap) }.value as u64
-            );
-        }
-        self.inner.tick();
-        // SAFETY: whoever made the memory promised that it may be written; it is aligned (checked
-        // by `word`).
-        unsafe { guard::compare_swap(word, compare, swap) }
-            .map_err(|at| page_fault(Touch::Atomic, word.addr(), 8, at))
-    }
-
-    /// Adds `add` to the eight bytes at `offset`, wrapping; returns what was there. Otherwise as
-    /// [`compare_swap`](Self::compare_swap).
-    ///
-    /// # Errors
-    ///
-    /// [`Fault`], among them [`Fault::Misaligned`].
-    pub fn fetch_add(&self, offset: u64, add: u64) -> Result<u64, Fault> {
-        if self.needs_bracket() {
-            return self.cpu_access(Direction::Bidirectional)?.fetch_add(offset, add);
-        }
-        if let Some(parts) = self.parts() {
-            let (part, at) = part_of_word(parts, offset)?;
-            return part.fetch_add(at, add);
-        }
-        let word = self.inner.word(offset)?;
-        if !self.inner.is_guarded() {
-            // SAFETY: eight aligned bytes of memory that cannot vanish.
-            return Ok(unsafe { plain::peerdma_umem_fetch_add(word, add) }.value as u64);
-        }
-        self.inner.tick();
-        // SAFETY: whoever made the memory promised that it may be written; it is aligned (checked
-        // by `word`).
-        unsafe { guard::fetch_add(word, add) }
-            .map_err(|at| page_fault(Touch::Atomic, word.addr(), 8, at))
-    }
-
-    /// Stores `byte` `len` times from `offset` on.
-    ///
-    /// # Errors
-    ///
-    /// [`Fault`]; the memory may then be partly overwritten.
-    pub fn fill(&self, offset: u64, byte: u8, len: u64) -> Result<(), Fault> {
-        if self.needs_bracket() {
-            return self.cpu_access(Direction::ToDevice)?.fill(offset, byte, len);
-        }
-        if let Some(parts) = self.parts() {
-            return each(parts, offset, len, |part, at, piece| {
-                part.fill(at, byte, piece.end - piece.start)
-            });
-        }
-        let addr = self.inner.check_write(offset, len)?;
-        if !self.inner.is_guarded() {
-            // SAFETY: the range is inside memory that cannot vanish.
-            unsafe { plain::peerdma_umem_fill(pointer(addr), byte, len as usize) };
-            return Ok(());
-        }
-        self.inner.tick();
-        // SAFETY: whoever made the memory promised that it may be written; absent pages are caught.
-        unsafe { guard::fill(pointer(addr), byte, len as usize) }
-            .map_err(|at| page_fault(Touch::Write, addr, len, at))
-    }
-
-    /// Stores `pattern` repeatedly in `len` bytes from `offset` on; the last time, as much of it as
-    /// there is room for. An empty pattern stores nothing.
-    ///
-    /// # Errors
-    ///
-    /// As [`fill`](Self::fill).
-    pub fn fill_with(&self, offset: u64, pattern: &[u8], len: u64) -> Result<(), Fault> {
-        /// What is written at a time.
-        const ROW: usize = 16 << 10;
-        let Some(first) = pattern.first() else { return Ok(()) };
-        if pattern.iter().all(|byte| byte == first) {
-            return self.fill(offset, *first, len);
-        }
-        let times = (ROW / pattern.len()).max(1);
-        let row = pattern.repeat(times);
-        let mut done = 0;
-        while done < len {
-            let part = (row.len() as u64).min(len - done);
-            // CAST: at most a row.
-            self.write(offset + done, &row[..part as usize])?;
-            done += part;
-        }
-        Ok(())
-    }
-
     /// The address of a range that is inside and may be touched in this way, as far as is known in
     /// advance.
     pub(crate) fn check(&self, touch: Touch, offset: u64, len: u64) -> Result<usize, Fault> {
@@ -621,20 +362,6 @@ impl Umem {
         let since_check = AtomicU32::new(0);
         let inner = Inner { base, len, kind, is_writable, is_incoherent, gate, way, since_check };
         Self { inner: Arc::new(inner), is_bracketed: false }
-    }
-
-    /// Whether an access must first make the memory coherent, or hold it where it is.
-    #[inline]
-    fn needs_bracket(&self) -> bool {
-        (self.inner.is_incoherent || self.inner.gate.is_some()) && !self.is_bracketed
-    }
-
-    #[inline]
-    fn parts(&self) -> Option<&[(u64, Self)]> {
-        match &self.inner.kind {
-            Kind::Parts(parts) => Some(parts),
-            _ => None,
-        }
     }
 }
 
@@ -663,40 +390,4 @@ impl fmt::Debug for Umem {
         };
         write!(f, "Umem({kind} memory of {:#x} bytes at {:#x})", self.inner.len, self.inner.base)
     }
-}
-
-/// Does something for each part that `len` bytes at `offset` touch: with the part, where in it, and
-/// which of the bytes.
-fn each(
-    parts: &[(u64, Umem)],
-    offset: u64,
-    len: u64,
-    mut touch: impl FnMut(&Umem, u64, Range<u64>) -> Result<(), Fault>,
-) -> Result<(), Fault> {
-    let size = parts.last().map_or(0, |(at, last)| at + last.len());
-    check_range(0, size, offset, len)?;
-    let first = parts.partition_point(|(at, part)| at + part.len() <= offset);
-    let mut done = 0;
-    for (at, part) in &parts[first..] {
-        if done == len {
-            break;
-        }
-        let start = offset + done - at;
-        let count = (part.len() - start).min(len - done);
-        touch(part, start, done..done + count)?;
-        done += count;
-    }
-    Ok(())
-}
-
-/// The part that holds the eight bytes at `offset`: parts meet at page boundaries.
-fn part_of_word(parts: &[(u64, Umem)], offset: u64) -> Result<(&Umem, u64), Fault> {
-    let found = parts.iter().rev().find(|(at, _)| *at <= offset);
-    let (at, part) = found.ok_or(Fault::OutOfRange { base: 0, size: 0, offset, len: 8 })?;
-    Ok((part, offset - at))
-}
-
-fn piece_of<'a>(bytes: Foreign<'a>, piece: &Range<u64>) -> Foreign<'a> {
-    let (start, len) = (piece.start as usize, (piece.end - piece.start) as usize);
-    bytes.slice(start, len).expect("pieces lie within the bytes they are pieces of")
 }

@@ -70,6 +70,16 @@ impl Inner {
         }
     }
 
+    /// Whether the access that begins now goes through the guard. Counts it if so.
+    #[inline]
+    pub(super) fn takes_guard(&self) -> bool {
+        let is_guarded = self.is_guarded();
+        if is_guarded {
+            self.tick();
+        }
+        is_guarded
+    }
+
     /// The address of a range that is inside, and is touched now.
     #[inline]
     pub(super) fn check(&self, offset: u64, len: u64) -> Result<usize, Fault> {
@@ -113,12 +123,11 @@ impl Inner {
         out: *mut u8,
         len: usize,
     ) -> Result<(), Fault> {
-        if !self.is_guarded() {
+        if !self.takes_guard() {
             // SAFETY: the range is inside memory that cannot vanish.
             unsafe { plain::peerdma_umem_copy(out, pointer(addr), len) };
             return Ok(());
         }
-        self.tick();
         // SAFETY: whoever made the memory promised that it may be read; absent pages are caught.
         unsafe { guard::copy(out, pointer(addr), len) }
             .map_err(|at| page_fault(Touch::Read, addr, len as u64, at))
@@ -133,12 +142,11 @@ impl Inner {
         bytes: *const u8,
         len: usize,
     ) -> Result<(), Fault> {
-        if !self.is_guarded() {
+        if !self.takes_guard() {
             // SAFETY: the range is inside memory that cannot vanish.
             unsafe { plain::peerdma_umem_copy(pointer(addr), bytes, len) };
             return Ok(());
         }
-        self.tick();
         // SAFETY: whoever made the memory promised that it may be written; absent pages are caught.
         unsafe { guard::copy(pointer(addr), bytes, len) }
             .map_err(|at| page_fault(Touch::Write, addr, len as u64, at))

@@ -4,6 +4,7 @@
 use dmabuf::Direction;
 
 use super::Umem;
+use super::access::Place;
 use super::inner::pointer;
 use crate::fault::Fault;
 use crate::guard;
@@ -32,9 +33,7 @@ impl Umem {
         let Ok(addr) = self.inner.check(offset, (pieces.len * pieces.count) as u64) else {
             return false;
         };
-        if self.inner.is_guarded() {
-            self.inner.tick();
-        }
+        let _ = self.inner.takes_guard();
         // SAFETY: whoever made the memory promised that it may be read; absent pages are caught.
         unsafe { guard::copy_pieces_crc32(out, pieces, pointer(addr), crcs) }
     }
@@ -49,20 +48,19 @@ impl Umem {
     ///
     /// If not all of them are in `bytes`.
     pub fn write_pieces(&self, offset: u64, bytes: &[u8], pieces: Pieces) -> Result<(), Fault> {
-        if self.needs_bracket() {
-            return self.cpu_access(Direction::ToDevice)?.write_pieces(offset, bytes, pieces);
-        }
         let Pieces { first, len, stride, count } = pieces;
         assert!(count == 0 || pieces.fit(bytes.len()), "{pieces:?} in {} bytes", bytes.len());
         let piece = |index: usize| &bytes[first + index * stride..][..len];
-        if self.parts().is_some() {
-            return (0..count)
-                .try_for_each(|index| self.write(offset + (index * len) as u64, piece(index)));
-        }
-        let addr = self.inner.check_write(offset, (len * count) as u64)?;
-        (0..count).try_for_each(|index| {
-            // SAFETY: the address is in what was checked, and has a piece before its end.
-            unsafe { self.inner.copy_in(addr + index * len, piece(index).as_ptr(), len) }
+        self.bracketed(Direction::ToDevice, |umem| match umem.place() {
+            Place::Parts(_) => (0..count)
+                .try_for_each(|index| umem.write(offset + (index * len) as u64, piece(index))),
+            Place::One(memory) => {
+                let addr = memory.check_write(offset, (len * count) as u64)?;
+                (0..count).try_for_each(|index| {
+                    // SAFETY: the address is in what was checked, and has a piece before its end.
+                    unsafe { memory.copy_in(addr + index * len, piece(index).as_ptr(), len) }
+                })
+            }
         })
     }
 }
