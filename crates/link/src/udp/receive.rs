@@ -221,7 +221,7 @@ impl UdpLink {
             filled => filled?,
         };
         if filled == 0 {
-            self.is_empty(place);
+            self.found_empty(place);
             return Ok(0);
         }
         self.may_hold_more |= filled == N;
@@ -274,7 +274,7 @@ impl UdpLink {
             self.rx_sockets.refuse(rx_socket);
         }
         if filled < N {
-            self.is_empty(place);
+            self.found_empty(place);
         }
         Ok(count)
     }
@@ -285,12 +285,12 @@ impl UdpLink {
         place.checked_sub(self.last_full.len() + self.groups.len())
     }
 
-    /// Takes note that the socket at `place` has nothing more.
-    fn is_empty(&mut self, place: usize) {
+    /// Takes note that the socket at `place` was found empty.
+    fn found_empty(&mut self, place: usize) {
         if place < self.last_full.len() {
-            self.rx_sockets.shared_is_empty(place == 1);
+            self.rx_sockets.found_shared_empty(place == 1);
         } else if let Some(rx_socket) = self.rx_socket_at(place) {
-            self.rx_sockets.is_empty(rx_socket);
+            self.rx_sockets.found_empty(rx_socket);
         }
     }
 

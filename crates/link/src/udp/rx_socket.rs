@@ -116,9 +116,9 @@ impl RxSockets {
         true
     }
 
-    /// A shared socket has nothing more.
+    /// A shared socket was found empty.
     #[inline]
-    pub(super) fn shared_is_empty(&mut self, is_v6: bool) {
+    pub(super) fn found_shared_empty(&mut self, is_v6: bool) {
         for rx_socket in &mut self.open {
             if rx_socket.between.0.is_ipv6() == is_v6 {
                 rx_socket.behind = 0;
@@ -126,9 +126,9 @@ impl RxSockets {
         }
     }
 
-    /// One has nothing more.
+    /// One was found empty: it is open from now on if it was new, and closed if it was to leave.
     #[inline]
-    pub(super) fn is_empty(&mut self, index: usize) {
+    pub(super) fn found_empty(&mut self, index: usize) {
         match self.open.get(index).map(|rx_socket| rx_socket.state) {
             Some(State::New) => self.settle(index),
             Some(State::Leaving(since)) if since.elapsed() >= GRACE => {
