@@ -95,6 +95,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("rspreload", &["environment"]),
     ("fabric-sim", &["iba", "wire", "transport", "umem"]),
     ("interop", &[]),
+    // A program: it holds a NIC, a disk and a GPU, and reads what moved by which way.
+    ("nvmet", &["dmabuf", "gpu", "orchestrator", "pci", "storage", "umem", "verbs"]),
     ("bench", &["iba", "wire", "umem", "dmabuf", "transport", "link", "device", "gpu", "verbs"]),
     ("xtask", &[]),
 ];

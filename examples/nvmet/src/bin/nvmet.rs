@@ -1,0 +1,67 @@
+//! The target: `nvmet --listen 0.0.0.0:4420 disk.img`.
+#![forbid(unsafe_code)]
+
+use std::io::Read;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use nvmet::target::Target;
+use nvmet::target::machine::{Kind, Machine};
+use nvmet::target::subsystem::{Namespace, Subsystem};
+use verbs::{Device, NicConfig};
+
+/// Serves files and block devices to hosts of NVMe over Fabrics, by RDMA.
+#[derive(Debug, Parser)]
+struct Options {
+    /// Where to listen; with 0.0.0.0, at the first address of the NIC.
+    #[arg(long, default_value = "0.0.0.0:4420")]
+    listen: SocketAddr,
+    /// The name of the subsystem.
+    #[arg(long, default_value = "nqn.2014-08.org.nvmexpress:peerdma:files")]
+    nqn: String,
+    /// Whose memory data pass through.
+    #[arg(long, value_enum, default_value_t)]
+    memory: Kind,
+    /// The netdev of the NIC; that of the default route if none is named.
+    #[arg(long)]
+    netdev: Option<String>,
+    /// Pieces of 128 KiB of that memory.
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=256))]
+    pieces: u32,
+    /// Ends after so many seconds, rather than at the end of standard input.
+    #[arg(long)]
+    seconds: Option<u64>,
+    /// The namespaces: 1, 2, and so on.
+    #[arg(required = true)]
+    namespaces: Vec<PathBuf>,
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let options = Options::parse();
+    let namespaces = options.namespaces.iter().map(Namespace::open);
+    let subsystem = Subsystem::new(&options.nqn, namespaces.collect::<Result<_, _>>()?);
+    let machine = Machine::new();
+    let _published = machine.publish(options.memory)?;
+    let config = NicConfig { netdev: options.netdev, ..machine.nic() };
+    let context = Device::from_config(config)?.open()?;
+    let mut addr = options.listen;
+    if addr.ip().is_unspecified() {
+        addr.set_ip(context.gids().first().ok_or("the NIC has no address")?.gid.to_ip());
+    }
+    let target = Target::start(&machine, &context, addr, subsystem, options.pieces)?;
+    println!("{} at {}, data through {}", options.nqn, target.addr(), target.memory().provider());
+    match options.seconds {
+        Some(seconds) => {
+            let began = Instant::now();
+            while began.elapsed() < Duration::from_secs(seconds) {
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        }
+        // Whoever starts it ends it: Ctrl-D.
+        None => drop(std::io::stdin().read_to_end(&mut Vec::new())?),
+    }
+    print!("{}", target.report());
+    Ok(())
+}

@@ -1,0 +1,196 @@
+//! Memory that data pass through: cut in pieces, known to the NIC and to the disk.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use dmabuf::DmaBuf;
+use orchestrator::Placed;
+use storage::Buffer;
+use verbs::{Access, HostBuf, Mr, Pd, Slice};
+
+use crate::target::TargetError;
+use crate::target::io::MAX_DATA;
+use crate::target::machine::Machine;
+
+/// Some memory, in pieces of [`MAX_DATA`] bytes.
+#[derive(Debug)]
+pub struct Area {
+    mr: Mr,
+    buffer: Buffer,
+    /// If it is memory of this process alone.
+    host: Option<HostBuf>,
+    free: Mutex<Vec<u64>>,
+    /// Kept as long as it is used.
+    _placed: Option<Placed>,
+}
+
+/// A piece of it. Dropping it gives it back.
+#[derive(Debug)]
+pub struct Piece {
+    area: Arc<Area>,
+    at: u64,
+}
+
+impl Area {
+    /// Memory of this process.
+    pub(super) fn host(
+        pd: &Pd,
+        disk: &storage::Client,
+        pieces: u32,
+    ) -> Result<Arc<Self>, TargetError> {
+        let memory = HostBuf::anonymous((pieces * MAX_DATA) as usize)?;
+        let mr = pd.reg_mr(&memory, Access::LOCAL_WRITE)?;
+        let buffer = disk.attach_host(&memory);
+        Ok(Self::new(mr, buffer, Some(memory), None))
+    }
+
+    fn imported(
+        pd: &Pd,
+        disk: &storage::Client,
+        dma_buf: &DmaBuf,
+        placed: Option<Placed>,
+    ) -> Result<Arc<Self>, TargetError> {
+        let mr = pd.reg_whole_dmabuf(dma_buf, Access::LOCAL_WRITE)?;
+        Ok(Self::new(mr, disk.attach(dma_buf)?, None, placed))
+    }
+
+    fn new(mr: Mr, buffer: Buffer, host: Option<HostBuf>, placed: Option<Placed>) -> Arc<Self> {
+        let step = u64::from(MAX_DATA);
+        let free = (0..mr.len() / step).rev().map(|piece| piece * step).collect();
+        Arc::new(Self { mr, buffer, host, free: Mutex::new(free), _placed: placed })
+    }
+
+    fn free(&self) -> MutexGuard<'_, Vec<u64>> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A free piece.
+    pub(super) fn take(self: &Arc<Self>) -> Option<Piece> {
+        let at = self.free().pop()?;
+        Some(Piece { area: Arc::clone(self), at })
+    }
+
+    /// How many pieces are free.
+    pub fn left(&self) -> usize {
+        self.free().len()
+    }
+}
+
+impl Piece {
+    /// For the NIC.
+    pub(super) fn slice(&self, len: u32) -> Slice {
+        self.area.mr.slice(self.at, len)
+    }
+
+    /// For the disk.
+    pub(super) fn buffer(&self) -> (&Buffer, u64) {
+        (&self.area.buffer, self.at)
+    }
+
+    /// The memory, if it is this process's.
+    pub(super) fn host(&self) -> Option<(&HostBuf, usize)> {
+        // CAST: inside memory of this process.
+        self.area.host.as_ref().map(|memory| (memory, self.at as usize))
+    }
+
+    /// Whether the memory is there: what the NIC cannot reach ends its connection, so that is
+    /// asked first.
+    pub(super) fn check(&self) -> storage::Result<()> {
+        self.area.buffer.map_type().map(drop)
+    }
+}
+
+impl Drop for Piece {
+    fn drop(&mut self) {
+        self.area.free().push(self.at);
+    }
+}
+
+/// The memory for data, which is replaced if its provider leaves.
+#[derive(Debug)]
+pub struct Memory {
+    machine: Machine,
+    pd: Pd,
+    disk: storage::Client,
+    pieces: u32,
+    current: Mutex<Current>,
+}
+
+#[derive(Debug)]
+struct Current {
+    area: Arc<Area>,
+    provider: String,
+}
+
+impl Memory {
+    /// Memory of the provider that is nearest to the NIC and the disk; the host's where there is no
+    /// provider.
+    pub(super) fn new(
+        machine: &Machine,
+        pd: &Pd,
+        disk: &storage::Client,
+        pieces: u32,
+    ) -> Result<Self, TargetError> {
+        let current = Mutex::new(place(machine, pd, disk, pieces)?);
+        let (machine, pd, disk) = (machine.clone(), pd.clone(), disk.clone());
+        Ok(Self { machine, pd, disk, pieces, current })
+    }
+
+    fn current(&self) -> MutexGuard<'_, Current> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whose memory it is.
+    pub fn provider(&self) -> String {
+        self.current().provider.clone()
+    }
+
+    /// A free piece, now.
+    pub(super) fn take(&self) -> Option<Piece> {
+        self.current().area.take()
+    }
+
+    /// How many pieces are free.
+    pub fn left(&self) -> usize {
+        self.current().area.left()
+    }
+
+    /// The provider of a piece left: others are found for what comes.
+    pub(super) fn gone(&self, piece: &Piece) {
+        let mut current = self.current();
+        if !Arc::ptr_eq(&current.area, &piece.area) {
+            return;
+        }
+        let from = current.provider.clone();
+        match place(&self.machine, &self.pd, &self.disk, self.pieces) {
+            Ok(new) => *current = new,
+            Err(error) => {
+                tracing::error!(target: "nvmet", "{from} left; no other memory is there: {error}");
+                return;
+            }
+        }
+        tracing::warn!(target: "nvmet", "{from} left: data pass through {} now", current.provider);
+    }
+}
+
+fn place(
+    machine: &Machine,
+    pd: &Pd,
+    disk: &storage::Client,
+    pieces: u32,
+) -> Result<Current, TargetError> {
+    let len = u64::from(pieces) * u64::from(MAX_DATA);
+    match machine.orchestrator().place(&machine.clients(), len) {
+        Ok(placed) => {
+            let (provider, dma_buf) = (placed.provider().to_owned(), placed.buffer().clone());
+            let area = Area::imported(pd, disk, &dma_buf, Some(placed))?;
+            Ok(Current { area, provider })
+        }
+        Err(orchestrator::PlaceError::NoProvider) => {
+            let dma_buf = DmaBuf::export(len, "nvmet")
+                .map_err(|error| TargetError::Memory(error.to_string()))?;
+            let area = Area::imported(pd, disk, &dma_buf, None)?;
+            Ok(Current { area, provider: "system memory".to_owned() })
+        }
+        Err(error) => Err(TargetError::Memory(error.to_string())),
+    }
+}

@@ -1,0 +1,80 @@
+//! Log pages (NVMe 1.4, 5.14).
+
+use std::sync::atomic::Ordering;
+
+use crate::target::controller::{Controller, ERRORS, Failure};
+use crate::wire::discovery::{self, Entry};
+use crate::wire::{Status, put, put_text};
+
+const ERROR: u8 = 0x01;
+const SMART: u8 = 0x02;
+const FIRMWARE: u8 = 0x03;
+
+/// Bytes of an entry of the error page.
+const FAILURE_LEN: usize = 64;
+const SMART_LEN: usize = 512;
+const FIRMWARE_LEN: usize = 512;
+
+/// A page, whole.
+///
+/// # Errors
+///
+/// Invalid Log Page.
+pub fn page(controller: &Controller, number: u8) -> Result<Vec<u8>, Status> {
+    match (number, controller.discovery()) {
+        (discovery::LOG_PAGE, Some(addr)) => {
+            let subnqn = controller.subsystem().nqn().to_owned();
+            Ok(discovery::page(1, &[Entry { subnqn, addr }]))
+        }
+        (ERROR, _) => Ok(errors(controller)),
+        (SMART, None) => Ok(smart(controller)),
+        (FIRMWARE, None) => Ok(firmware()),
+        _ => Err(Status::INVALID_LOG_PAGE.dnr()),
+    }
+}
+
+fn errors(controller: &Controller) -> Vec<u8> {
+    let mut page = vec![0; ERRORS * FAILURE_LEN];
+    let (_, failures) = controller.errors();
+    for (bytes, failure) in page.chunks_exact_mut(FAILURE_LEN).zip(&failures) {
+        let Failure { number, qid, command, status } = failure;
+        put(bytes, &number.to_le_bytes());
+        put(&mut bytes[8..], &qid.to_le_bytes());
+        put(&mut bytes[10..], &command.cid.get().to_le_bytes());
+        put(&mut bytes[12..], &(status.bits() << 1).to_le_bytes());
+        // No byte of the command is named.
+        put(&mut bytes[14..], &[0xff, 0xff]);
+        put(&mut bytes[16..], &command.slba().to_le_bytes());
+        put(&mut bytes[24..], &command.nsid.get().to_le_bytes());
+    }
+    page
+}
+
+fn smart(controller: &Controller) -> Vec<u8> {
+    let mut page = vec![0; SMART_LEN];
+    let counts = &controller.counts;
+    // Thousands of 512 bytes, rounded up.
+    let units = |bytes: u64| bytes.div_ceil(512_000);
+    let load = |count: &std::sync::atomic::AtomicU64| count.load(Ordering::Relaxed);
+    // 300 K, of a device that has no temperature; all of its spare blocks.
+    put(&mut page[1..], &300u16.to_le_bytes());
+    page[3] = 100;
+    for (at, value) in [
+        (32, units(load(&counts.bytes_read))),
+        (48, units(load(&counts.bytes_written))),
+        (64, load(&counts.reads)),
+        (80, load(&counts.writes)),
+        (160, load(&counts.media_errors)),
+        (176, controller.errors().0),
+    ] {
+        put(&mut page[at..], &value.to_le_bytes());
+    }
+    page
+}
+
+fn firmware() -> Vec<u8> {
+    let mut page = vec![0; FIRMWARE_LEN];
+    page[0] = 1;
+    put_text(&mut page[8..16], env!("CARGO_PKG_VERSION"));
+    page
+}

@@ -1,0 +1,233 @@
+//! Commands of I/O queues: between the host's memory and the disk.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{FallocateFlags, fallocate};
+use storage::{Completion, File};
+
+use super::queue::remote;
+use super::{End, Response, Session, Stage};
+use crate::target::io::{self, IN_CAPSULE, MAX_DATA, Op, Plan};
+use crate::wire::{Descriptor, Status};
+
+impl Session {
+    /// The next step of a command, or its turn to wait.
+    pub(super) fn advance(&mut self, slot: u16) -> Result<(), End> {
+        let (command, there, stage) = {
+            let request = self.request(slot);
+            (request.command, request.there, request.stage)
+        };
+        let plan = match stage {
+            Stage::New => {
+                let subsystem = &self.shared.subsystem;
+                let find = |nsid| Some(subsystem.namespace(nsid)?.geometry);
+                match io::plan(&command, there, find) {
+                    Ok(plan) => plan,
+                    Err(status) => return self.finish(slot, status.into()),
+                }
+            }
+            Stage::Pulled(plan) => return self.submit_to_disk(slot, plan),
+            _ => return Ok(()),
+        };
+        let file = self.file(&plan);
+        match (plan.op, plan.data) {
+            (Op::Flush, _) => {
+                let synced = file.sync();
+                self.finish(slot, answer(synced, Op::Flush))
+            }
+            (Op::WriteZeroes, _) => {
+                let zeroed = self.zero(&file, &plan);
+                self.finish(slot, answer(zeroed, Op::WriteZeroes))
+            }
+            (Op::Write, Descriptor::InCapsule { .. }) => self.submit_to_disk(slot, plan),
+            (Op::Read, _) => match self.has_piece(slot) {
+                true => self.submit_to_disk(slot, plan),
+                false => Ok(()),
+            },
+            (Op::Write, _) => match self.has_piece(slot) {
+                true => self.pull_data(slot, plan),
+                false => Ok(()),
+            },
+        }
+    }
+
+    fn file(&self, plan: &Plan) -> File {
+        let namespace = self.shared.subsystem.namespace(plan.nsid);
+        namespace.expect("the plan was made for it").file().clone()
+    }
+
+    /// Finds memory for the data; without any the command waits.
+    fn has_piece(&mut self, slot: u16) -> bool {
+        if self.request(slot).piece.is_none() {
+            let piece = self.shared.memory.take();
+            self.request(slot).piece = piece;
+        }
+        let has = self.request(slot).piece.is_some();
+        if !has {
+            self.waiting.push_back(slot);
+        }
+        has
+    }
+
+    fn pull_data(&mut self, slot: u16, plan: Plan) -> Result<(), End> {
+        let from = remote(plan.data).expect("the data are not in the capsule");
+        let piece = self.request(slot).piece.take().expect("there is one");
+        if let Err(error) = piece.check() {
+            self.shared.memory.gone(&piece);
+            return self.finish(slot, io::status_of(&error, plan.op).into());
+        }
+        let slice = piece.slice(plan.data.len());
+        self.request(slot).piece = Some(piece);
+        if self.pull(slot, slice, from)? {
+            self.request(slot).stage = Stage::Pulling(plan);
+        } else {
+            self.waiting.push_back(slot);
+        }
+        Ok(())
+    }
+
+    /// A READ completed.
+    pub(super) fn pulled(&mut self, slot: u16) -> Result<(), End> {
+        match self.request(slot).stage {
+            Stage::Connecting => self.connect_pulled(slot),
+            Stage::Pulling(plan) => {
+                self.request(slot).stage = Stage::Pulled(plan);
+                self.submit_to_disk(slot, plan)
+            }
+            _ => Err(End::Failed("a READ that nobody asked for".to_owned())),
+        }
+    }
+
+    /// Gives it to the disk.
+    fn submit_to_disk(&mut self, slot: u16, plan: Plan) -> Result<(), End> {
+        let (file, id) = (self.file(&plan), u64::from(slot));
+        // CAST: at most MAX_DATA.
+        let len = plan.len as u32;
+        let asked = match (&self.request(slot).piece, plan.op) {
+            (Some(piece), op) => {
+                let (buffer, at) = piece.buffer();
+                let (buffer, disk) = (buffer.clone(), &self.disk);
+                match op {
+                    Op::Read => disk.read(id, &file, plan.offset, &buffer, at, len),
+                    _ => disk.write(id, &file, plan.offset, &buffer, at, len),
+                }
+            }
+            (None, _) => {
+                let at = self.capsule_data(slot, plan.data)?;
+                self.disk.write(id, &file, plan.offset, &self.data.2, at, len)
+            }
+        };
+        match asked {
+            Ok(()) => {
+                self.disk_busy += 1;
+                self.request(slot).stage = Stage::OnDisk(plan);
+                Ok(())
+            }
+            Err(storage::Error::Full { .. }) => {
+                self.waiting.push_back(slot);
+                Ok(())
+            }
+            Err(error) => self.disk_failed(slot, &error, plan.op),
+        }
+    }
+
+    /// Where the data of a capsule begin: at the beginning of their place, for direct I/O.
+    fn capsule_data(&self, slot: u16, data: Descriptor) -> Result<u64, End> {
+        let (base, len) = (u64::from(slot) * u64::from(IN_CAPSULE), data.len() as usize);
+        let Descriptor::InCapsule { offset: offset @ 1.., .. } = data else { return Ok(base) };
+        let mut bytes = vec![0; len];
+        let memory = &self.data.0;
+        let moved = memory
+            .read((base + offset) as usize, &mut bytes)
+            .and_then(|()| memory.write(base as usize, &bytes));
+        moved.map_err(|fault| End::Failed(fault.to_string()))?;
+        Ok(base)
+    }
+
+    pub(super) fn disk_done(
+        &mut self,
+        Completion { id, result, .. }: Completion,
+    ) -> Result<(), End> {
+        self.disk_busy -= 1;
+        // CAST: the place of a capsule.
+        let slot = id as u16;
+        let Stage::OnDisk(plan) = self.request(slot).stage else {
+            return Err(End::Failed("the disk did what nobody asked for".to_owned()));
+        };
+        let got = match result {
+            Ok(got) => got,
+            Err(error) => return self.disk_failed(slot, &error, plan.op),
+        };
+        if got != plan.len {
+            // The file ends before the namespace does. What else is in the piece is not the
+            // host's.
+            let status = match plan.op {
+                Op::Read => Status::UNRECOVERED_READ_ERROR,
+                _ => Status::WRITE_FAULT,
+            };
+            return self.finish(slot, status.into());
+        }
+        self.count(&plan);
+        let piece = self.request(slot).piece.take();
+        let data = match plan.op {
+            Op::Read => piece.map(|piece| (piece, plan.len as u32)),
+            _ => None,
+        };
+        if let Some((piece, _)) = &data
+            && let Err(error) = piece.check()
+        {
+            self.shared.memory.gone(piece);
+            return self.finish(slot, io::status_of(&error, plan.op).into());
+        }
+        self.finish(slot, Response { data, ..Response::done(0) })
+    }
+
+    fn disk_failed(&mut self, slot: u16, error: &storage::Error, op: Op) -> Result<(), End> {
+        tracing::warn!(target: "nvmet", "queue {}: {error}", self.shape.qid);
+        let piece = self.request(slot).piece.take();
+        if let (Some(piece), storage::Error::Gone { .. }) = (&piece, error) {
+            self.shared.memory.gone(piece);
+        }
+        self.finish(slot, io::status_of(error, op).into())
+    }
+
+    fn count(&self, plan: &Plan) {
+        let Some(joined) = &self.joined else { return };
+        let counts = &joined.controller.counts;
+        let add = |count: &AtomicU64, more: u64| {
+            count.fetch_add(more, Ordering::Relaxed);
+        };
+        match plan.op {
+            Op::Read => {
+                add(&counts.reads, 1);
+                add(&counts.bytes_read, plan.len);
+            }
+            _ => {
+                add(&counts.writes, 1);
+                add(&counts.bytes_written, plan.len);
+            }
+        }
+    }
+
+    /// Zeros, by the file system where it can, otherwise as bytes.
+    fn zero(&self, file: &File, plan: &Plan) -> storage::Result<()> {
+        let flags = FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE;
+        if file.is_writable() && fallocate(file, flags, plan.offset, plan.len).is_ok() {
+            return Ok(());
+        }
+        let (mut offset, mut left) = (plan.offset, plan.len);
+        while left > 0 {
+            let len = left.min(MAX_DATA.into());
+            self.shared.disk.write(file, offset, &self.shared.zeros.1, 0, len)?;
+            (offset, left) = (offset + len, left - len);
+        }
+        Ok(())
+    }
+}
+
+fn answer(result: storage::Result<()>, op: Op) -> Response {
+    match result {
+        Ok(()) => Response::done(0),
+        Err(error) => io::status_of(&error, op).into(),
+    }
+}
