@@ -165,3 +165,21 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_write_that_has_to_last_is_planned_as_one_and_directives_are_refused() {
+    use nvmet::wire::capsule::opcode;
+    for op in [opcode::READ, opcode::WRITE, opcode::WRITE_ZEROES] {
+        for (bits, expected) in [(0, Ok(false)), (1 << 30, Ok(true)), (1 << 26, Err(()))] {
+            let mut command = Command::io(op, 1, 3, 2);
+            command.cdw12 = (command.cdw12.get() | bits).into();
+            let data = Descriptor::Keyed { addr: 1, len: 1024, key: 2, invalidate: true };
+            command.dptr = data.to_bytes();
+            let planned = io::plan(&command, 0, geometry).map(|plan| plan.fua);
+            assert_eq!(planned.map_err(drop), expected, "{op} {bits:#x}");
+        }
+    }
+    let mut streams = Command::io(opcode::WRITE, 1, 0, 1);
+    streams.cdw12 = (1 << 20).into();
+    assert_eq!(io::plan(&streams, 0, geometry), Err(Status::INVALID_FIELD.dnr()));
+}

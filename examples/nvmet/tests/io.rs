@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use common::{Bench, SIZE, pattern, status, until};
@@ -124,7 +125,9 @@ fn zeroes_are_written_and_what_oncs_does_not_name_is_refused() {
     let bench = Bench::new(Kind::System);
     let mut host = bench.connect();
     let block = block(&mut host);
-    host.plain(&Command::io(opcode::WRITE_ZEROES, 1, 1, 1000)).expect("written");
+    let zeroes = Command::io(opcode::WRITE_ZEROES, 1, 1, 1000);
+    let lasting = Command { cdw12: (zeroes.cdw12.get() | 1 << 30).into(), ..zeroes };
+    host.plain(&lasting).expect("written");
     let mut expected = pattern(0, SIZE as usize);
     expected[block..1001.min(SIZE as usize / block) * block].fill(0);
     assert!(bench.file("one") == expected);
@@ -321,6 +324,110 @@ fn a_file_that_cannot_be_written_is_write_protected() {
     let refusal = host.plain(&Command::io(opcode::WRITE_ZEROES, 1, 0, 1));
     assert_eq!(status(refusal), Status::NAMESPACE_WRITE_PROTECTED.dnr());
     host.read(1, 0, 1, &mut vec![0; block]).expect("read");
+}
+
+#[test]
+fn a_write_with_fua_is_in_the_file_when_it_is_answered() {
+    let bench = Bench::new(Kind::System);
+    let mut host = bench.connect();
+    let block = block(&mut host);
+    let bytes = pattern(4, 2 * block);
+    for opcode in [opcode::WRITE, opcode::READ] {
+        let command = Command::io(opcode, 2, 4, 2);
+        let command = Command { cdw12: (command.cdw12.get() | 1 << 30).into(), ..command };
+        let mut seen = vec![0; bytes.len()];
+        let data = match opcode {
+            opcode::READ => Data::In { len: bytes.len(), invalidate: true },
+            _ => Data::Out { bytes: &bytes, invalidate: true },
+        };
+        host.io().expect("one").run(&command, data, &mut seen).expect("done");
+        assert!(opcode == opcode::WRITE || seen == bytes);
+        assert!(bench.file("two")[4 * block..6 * block] == bytes);
+    }
+    // What cannot be made to last is no success.
+    let bench = Bench::on(Kind::System, |_| {
+        vec![Namespace::with_size("/dev/zero", 1 << 20).expect("it is there")]
+    });
+    let mut host = bench.connect();
+    let write = Command::io(opcode::WRITE, 1, 0, 1);
+    let lasting = Command { cdw12: (1u32 << 30).into(), ..write };
+    let queue = host.io().expect("one");
+    queue.run(&write, Data::Capsule(&[7; 512]), &mut []).expect("it takes everything");
+    let refusal = queue.run(&lasting, Data::Capsule(&[7; 512]), &mut []);
+    assert_eq!(status(refusal), Status::WRITE_FAULT);
+    assert_eq!(status(host.plain(&Command::new(opcode::FLUSH, 1))), Status::WRITE_FAULT);
+}
+
+#[test]
+fn a_provider_that_leaves_under_load_gives_right_bytes_or_a_status_or_ends_the_connection() {
+    for kind in [Kind::Cmb, Kind::Gpu] {
+        let mut bench = Bench::new(kind);
+        let mut host = Host::connect_io(&bench.host, &bench.who(), 2, 16).expect("it connects");
+        let block = block(&mut host);
+        let (began, many) = std::sync::mpsc::channel();
+        let left = std::sync::atomic::AtomicBool::new(false);
+        let published = bench.published.take().expect("published");
+        std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..2u64)
+                .map(|at| {
+                    let (mut queue, began, left) = (host.queues.remove(0), began.clone(), &left);
+                    scope.spawn(move || {
+                        // Each reads a namespace of its own.
+                        let (len, nsid) = (64 << 10, at as u32 + 1);
+                        let expected = pattern(at, SIZE as usize);
+                        let (mut places, mut failed, mut after) = (vec![0; 16], 0, 0);
+                        loop {
+                            while queue.busy() < 8 {
+                                let place = (after * 7 + queue.busy() + failed) % 64 * len;
+                                let blocks = (len / block) as u16;
+                                let slba = (place / block) as u64;
+                                let read = Command::io(opcode::READ, nsid, slba, blocks);
+                                let data = Data::In { len, invalidate: true };
+                                let cid = queue.submit(&read, data).ok()??;
+                                places[usize::from(cid)] = place;
+                            }
+                            // `None`: what was on its way between target and host was cut off.
+                            let (cid, answer) = queue.wait().ok()?;
+                            match answer.completion.status() {
+                                Status::SUCCESS => {
+                                    let place = places[usize::from(cid)];
+                                    let mut seen = vec![0; len];
+                                    queue.take(cid, &mut seen).expect("ours");
+                                    assert!(seen == expected[place..place + len], "{kind:?}");
+                                    after += usize::from(left.load(SeqCst));
+                                }
+                                status => {
+                                    assert_eq!(status, Status::DATA_TRANSFER_ERROR);
+                                    failed += 1;
+                                }
+                            }
+                            began.send(()).expect("it is awaited");
+                            if after >= 40 {
+                                return Some(failed);
+                            }
+                        }
+                    })
+                })
+                .collect();
+            for _ in 0..50 {
+                many.recv().expect("they read");
+            }
+            published.remove("it was unplugged under load");
+            left.store(true, SeqCst);
+            for worker in workers {
+                let failed = worker.join().expect("right bytes, and no other status");
+                eprintln!("{kind:?}: commands that failed: {failed:?}");
+            }
+        });
+        drop(host);
+        until("its controller is gone", || bench.target.controllers() == 0);
+        // The next host finds everything as it should be.
+        let mut host = bench.connect();
+        let mut seen = vec![0; 128 << 10];
+        host.read(2, 0, (seen.len() / block) as u16, &mut seen).expect("read");
+        assert!(seen == pattern(1, seen.len()));
+        until("all memory is free again", || bench.target.memory().left() == 32);
+    }
 }
 
 #[test]

@@ -1,16 +1,17 @@
 //! The background thread: it makes progress when the program does not.
 //!
-//! | mode | what the thread does | until |
-//! |---|---|---|
-//! | [`Mode::Polled`] | every [`LEASE`] what polls leave out | a lease without a poll |
-//! | [`Mode::Watching`] | a look every [`delayed_acks::LOOK`] | the lease is over |
-//! | [`Mode::Busy`] | a turn after the other | one finds nothing |
-//! | [`Mode::Lingering`] | looks for the next train, without sleep | [`LINGER`] without one |
-//! | [`Mode::Sleeping`] | sleeps | a doorbell, a datagram or the next deadline |
-//!
-//! In the first two the program polls, and no socket wakes the thread after the first time; in the
-//! second an acknowledgement waits for the program's next request. In the others the program does
-//! not poll; a stream of datagrams comes where the thread lingers.
+//! | mode | the program | what the thread does | until |
+//! |---|---|---|---|
+//! | [`Mode::Polled`] | polls | every [`LEASE`] what polls leave out; no socket wakes it after the
+//! first | a lease without a poll |
+//! | [`Mode::Watching`] | polls, and an acknowledgement waits for its next request | looks at that
+//! every [`delayed_acks::LOOK`] | the lease is over |
+//! | [`Mode::Busy`] | does not poll | a turn after the other, while each finds something | one
+//! finds nothing |
+//! | [`Mode::Lingering`] | does not poll, and a stream of datagrams comes | looks for the next
+//! train without sleeping | [`LINGER`] without one |
+//! | [`Mode::Sleeping`] | does not poll | sleeps until a doorbell, a datagram or the next deadline
+//! | woken |
 //!
 //! Peers are told which it is (`link::shm::Doorbell`): one that sleeps is woken, one that polls is
 //! not, and for one that has polled for a whole lease they need not even look.

@@ -16,6 +16,8 @@ use crate::wire::{Command, Completion, Descriptor};
 pub const SLOT: usize = 128 << 10;
 /// How long the target may take to answer.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How often it is looked whether the connection is still there.
+const TICK: Duration = Duration::from_millis(20);
 
 /// What goes with a command.
 #[derive(Clone, Copy, Debug)]
@@ -68,6 +70,7 @@ pub struct Queue {
     /// Names of commands that are free.
     free: Vec<u16>,
     busy: Vec<Option<Busy>>,
+    is_over: bool,
 }
 
 /// A command that is under way.
@@ -142,7 +145,20 @@ impl Queue {
             other => return Err(HostError::Lost(format!("{other:?}"))),
         }
         let (free, busy) = ((0..depth).rev().collect(), (0..depth).map(|_| None).collect());
-        Ok(Self { id, qp, cq, channel, depth, capsules, answers, data, windows, free, busy })
+        Ok(Self {
+            id,
+            qp,
+            cq,
+            channel,
+            depth,
+            capsules,
+            answers,
+            data,
+            windows,
+            free,
+            busy,
+            is_over: false,
+        })
     }
 
     /// How many commands may be under way.
@@ -280,7 +296,14 @@ impl Queue {
         let until = Instant::now() + timeout;
         loop {
             let left = until.saturating_duration_since(Instant::now());
-            let Some(wc) = self.cq.wait_timeout(left)? else { return Ok(None) };
+            let Some(wc) = self.cq.wait_timeout(left.min(TICK))? else {
+                // Of a connection that the target ended, what is posted is flushed.
+                self.is_over(Duration::ZERO)?;
+                if left.is_zero() {
+                    return Ok(None);
+                }
+                continue;
+            };
             if !wc.is_success() {
                 let why = self.cq.explain(&wc);
                 return Err(HostError::Lost(why.unwrap_or_else(|| format!("{:?}", wc.status))));
@@ -344,18 +367,18 @@ impl Queue {
     /// # Errors
     ///
     /// [`HostError::Device`].
-    pub fn is_over(&self, timeout: Duration) -> Result<bool, HostError> {
+    pub fn is_over(&mut self, timeout: Duration) -> Result<bool, HostError> {
         let until = Instant::now() + timeout;
-        loop {
+        while !self.is_over {
             let left = until.saturating_duration_since(Instant::now());
-            match self.channel.event(left)? {
-                None => return Ok(false),
-                Some(event) if matches!(event.kind, EventKind::Disconnected { .. }) => {
-                    return Ok(true);
-                }
-                Some(_) => {}
+            let Some(event) = self.channel.event(left)? else { return Ok(false) };
+            if matches!(event.kind, EventKind::Disconnected { .. } | EventKind::DeviceRemoval) {
+                self.is_over = true;
+                // It confirms; there is nothing to confirm if this side ended it as well.
+                let _ = self.id.disconnect();
             }
         }
+        Ok(true)
     }
 
     /// Ends the connection.

@@ -156,10 +156,21 @@ impl Memory {
 
     /// The provider of a piece left: others are found for what comes.
     pub(super) fn gone(&self, piece: &Piece) {
-        let mut current = self.current();
-        if !Arc::ptr_eq(&current.area, &piece.area) {
-            return;
+        let current = self.current();
+        if Arc::ptr_eq(&current.area, &piece.area) {
+            self.replace(current);
         }
+    }
+
+    /// A connection failed, perhaps since the memory is gone.
+    pub(super) fn check(&self) {
+        let current = self.current();
+        if let Err(storage::Error::Gone { .. }) = current.area.buffer.map_type() {
+            self.replace(current);
+        }
+    }
+
+    fn replace(&self, mut current: MutexGuard<'_, Current>) {
         let from = current.provider.clone();
         match place(&self.machine, &self.pd, &self.disk, self.pieces) {
             Ok(new) => *current = new,

@@ -139,8 +139,10 @@ impl Controller {
 
     /// A queue failed: the host is told, as far as it can still ask, and the controller ends.
     pub fn fail(&self) {
-        self.registers(Registers::fail);
+        // In this order: nothing is answered for the reason that it failed, since a host takes such
+        // an answer for that of the disk.
         self.end();
+        self.registers(Registers::fail);
     }
 
     /// Whether it ended.

@@ -38,7 +38,16 @@ pub struct Plan {
     pub len: u64,
     /// Where the host's data are.
     pub data: Descriptor,
+    /// Whether what it moves has to last before it is answered.
+    #[doc(alias = "NVME_RW_FUA")]
+    pub fua: bool,
 }
+
+/// Metadata and protection information, which namespaces here have none of.
+const PRINFO: u32 = 0xf << 26;
+/// Directives, of which a write may name one: there are none.
+const DTYPE: u32 = 0xf << 20;
+const FUA: u32 = 1 << 30;
 
 /// Checks a command that came with `there` bytes behind it. `find` knows the namespaces.
 ///
@@ -61,10 +70,13 @@ pub fn plan(
     let nsid = command.nsid.get();
     let geometry = find(nsid).ok_or(Status::INVALID_NAMESPACE.dnr())?;
     if op == Op::Flush {
-        return Ok(Plan { op, nsid, offset: 0, len: 0, data });
+        return Ok(Plan { op, nsid, offset: 0, len: 0, data, fua: true });
     }
-    // Metadata and protection information, which namespaces here have none of.
-    if command.cdw12.get() >> 26 & 0xf != 0 {
+    let (cdw12, refused) = match op {
+        Op::Write => (command.cdw12.get(), PRINFO | DTYPE),
+        _ => (command.cdw12.get(), PRINFO),
+    };
+    if cdw12 & refused != 0 {
         return Err(Status::INVALID_FIELD.dnr());
     }
     let place = geometry.bytes(command.slba(), command.blocks());
@@ -80,7 +92,7 @@ pub fn plan(
             _ => {}
         }
     }
-    Ok(Plan { op, nsid, offset, len, data })
+    Ok(Plan { op, nsid, offset, len, data, fua: cdw12 & FUA != 0 })
 }
 
 /// What the host is told about an error of the storage client.

@@ -200,6 +200,7 @@ impl Session {
             End::Left => false,
             End::Failed(why) => {
                 tracing::warn!(target: "nvmet", "queue {qid} failed: {why}");
+                self.shared.memory.check();
                 true
             }
         };
@@ -308,6 +309,9 @@ impl Session {
             _ if command.opcode == opcode::FABRICS => self.fabrics(slot, &command),
             None => self.finish(slot, Status::COMMAND_SEQUENCE_ERROR.dnr().into()),
             Some(controller) if !controller.registers(|registers| registers.is_ready()) => {
+                if controller.is_ended() {
+                    return Err(End::Left);
+                }
                 self.finish(slot, Status::COMMAND_SEQUENCE_ERROR.dnr().into())
             }
             Some(controller) if self.shape.qid == 0 => self.admin(slot, &controller, &command),

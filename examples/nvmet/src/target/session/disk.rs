@@ -36,12 +36,16 @@ impl Session {
                 self.finish(slot, answer(synced, Op::Flush))
             }
             (Op::WriteZeroes, _) => {
-                let zeroed = self.zero(&file, &plan);
+                let zeroed = self.zero(&file, &plan).and_then(|()| lasting(&file, &plan));
                 self.finish(slot, answer(zeroed, Op::WriteZeroes))
             }
             (Op::Write, Descriptor::InCapsule { .. }) => self.submit_to_disk(slot, plan),
             (Op::Read, _) => match self.has_piece(slot) {
-                true => self.submit_to_disk(slot, plan),
+                // Only what lasts may be read.
+                true => match lasting(&file, &plan) {
+                    Ok(()) => self.submit_to_disk(slot, plan),
+                    Err(error) => self.disk_failed(slot, &error, Op::Read),
+                },
                 false => Ok(()),
             },
             (Op::Write, _) => match self.has_piece(slot) {
@@ -167,6 +171,11 @@ impl Session {
             };
             return self.finish(slot, status.into());
         }
+        if plan.op == Op::Write
+            && let Err(error) = lasting(&self.file(&plan), &plan)
+        {
+            return self.disk_failed(slot, &error, plan.op);
+        }
         self.count(&plan);
         let piece = self.request(slot).piece.take();
         let data = match plan.op {
@@ -223,6 +232,11 @@ impl Session {
         }
         Ok(())
     }
+}
+
+/// Makes the file last, if the command asks for that.
+fn lasting(file: &File, plan: &Plan) -> storage::Result<()> {
+    if plan.fua { file.sync() } else { Ok(()) }
 }
 
 fn answer(result: storage::Result<()>, op: Op) -> Response {
