@@ -4,6 +4,7 @@
 //! names, and a controller takes commands only while it is enabled.
 #![no_main]
 
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, LazyLock};
 
 use libfuzzer_sys::fuzz_target;
@@ -19,6 +20,7 @@ use nvmet::wire::{Command, DISCOVERY_NQN, Descriptor, Status};
 use zerocopy::{FromBytes, IntoBytes};
 
 const NQN: &str = "nqn.fuzz";
+const AT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 4420);
 
 /// A subsystem of two namespaces, which nothing is read from or written to.
 static SUBSYSTEM: LazyLock<Arc<Subsystem>> = LazyLock::new(|| {
@@ -42,7 +44,7 @@ fn capsule(controllers: &Controllers, controller: &Controller, bytes: &[u8], is_
             Ok(Fabrics::Connect(connect)) => {
                 let data = bytes.get(COMMAND_LEN..COMMAND_LEN + CONNECT_DATA_LEN);
                 if let Some(Ok(data)) = data.map(ConnectData::read_from_bytes)
-                    && let Ok(new) = controllers.connect((connect.qid, 32), &connect, &data)
+                    && let Ok(new) = controllers.connect((connect.qid, 32), AT, &connect, &data)
                 {
                     assert!(connect.sqsize > 0 && connect.sqsize < 32);
                     assert!([Some(NQN), Some(DISCOVERY_NQN)].contains(&data.subsysnqn()));
@@ -88,12 +90,11 @@ fuzz_target!(|bytes: &[u8]| {
     if let Some((count, entries)) = discovery::entries(bytes) {
         assert!(entries.len() as u64 <= count);
     }
-    let addr = "192.0.2.1:4420".parse().expect("an address");
-    let controllers = Controllers::new(Arc::clone(&SUBSYSTEM), addr);
+    let controllers = Controllers::new(Arc::clone(&SUBSYSTEM));
     let connect = Connect { recfmt: 0, qid: 0, sqsize: 31, no_flow: false, kato: 0 };
     let join = |name| {
         let data = ConnectData::new([1; 16], ANY_CNTLID, name, "nqn.host");
-        controllers.connect((0, 32), &connect, &data).expect("as it should be")
+        controllers.connect((0, 32), AT, &connect, &data).expect("as it should be")
     };
     let both = [join(NQN), join(DISCOVERY_NQN)];
     // The first byte of each record says which queue of which controller, the next two how long the

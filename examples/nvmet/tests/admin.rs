@@ -6,14 +6,17 @@ use std::time::{Duration, Instant};
 
 use common::{Bench, NQN, SIZE, pattern, status, until};
 use nvmet::host::{Data, Host, HostError, Queue, Who, discover};
+use nvmet::target::Target;
 use nvmet::target::admin::feature;
 use nvmet::target::machine::Kind;
 use nvmet::target::registers::{CC_ENABLE, CSTS_CFS, Registers, VERSION, offset};
+use nvmet::target::subsystem::Subsystem;
 use nvmet::wire::capsule::opcode;
 use nvmet::wire::cm::{ADMIN_DEPTH, MAX_QID, Reject, Request};
 use nvmet::wire::fabrics::{ANY_CNTLID, ConnectData, Field};
 use nvmet::wire::{Command, DISCOVERY_NQN, Status, nqn_of};
 use verbs::cm::RejReason;
+use verbs::{Device, NicConfig};
 use zerocopy::IntoBytes;
 
 #[test]
@@ -23,6 +26,23 @@ fn a_host_discovers_the_subsystem_at_the_address_where_it_connects() {
     let [entry] = entries.as_slice() else { panic!("{entries:?}") };
     assert_eq!((entry.subnqn.as_str(), entry.addr), (NQN, bench.target.addr()));
     until("its controller is gone", || bench.target.controllers() == 0);
+}
+
+#[test]
+fn a_target_at_all_addresses_tells_of_the_one_that_the_host_came_to() {
+    let bench = Bench::new(Kind::System);
+    let device = Device::from_config(NicConfig {
+        name: format!("nvmet-all-{}", std::process::id()),
+        ..bench.machine.nic()
+    });
+    let device = device.expect("a NIC");
+    let (ours, host) = (device.open().expect("opens"), device.open_another().expect("opens"));
+    let all = (std::net::Ipv4Addr::UNSPECIFIED, 0).into();
+    let subsystem = Subsystem::new(NQN, Vec::new());
+    let target = Target::start(&bench.machine, &ours, all, subsystem, 1).expect("it starts");
+    let at = (ours.gids()[0].gid.to_ip(), target.addr().port()).into();
+    let entries = discover(&host, at).expect("it tells");
+    assert_eq!(entries.iter().map(|entry| entry.addr).collect::<Vec<_>>(), [at]);
 }
 
 #[test]

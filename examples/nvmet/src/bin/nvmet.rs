@@ -1,6 +1,7 @@
 //! The target: `nvmet --listen 0.0.0.0:4420 disk.img`.
 #![forbid(unsafe_code)]
 
+use std::collections::BTreeSet;
 use std::io::Read;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -10,12 +11,12 @@ use clap::Parser;
 use nvmet::target::Target;
 use nvmet::target::machine::{Kind, Machine};
 use nvmet::target::subsystem::{Namespace, Subsystem};
-use verbs::{Device, NicConfig};
+use verbs::{Context, Device, NicConfig};
 
 /// Serves files and block devices to hosts of NVMe over Fabrics, by RDMA.
 #[derive(Debug, Parser)]
 struct Options {
-    /// Where to listen; with 0.0.0.0, at the first address of the NIC.
+    /// Where to listen; with 0.0.0.0, at all addresses of the NIC.
     #[arg(long, default_value = "0.0.0.0:4420")]
     listen: SocketAddr,
     /// The name of the subsystem.
@@ -46,12 +47,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let _published = machine.publish(options.memory)?;
     let config = NicConfig { netdev: options.netdev, ..machine.nic() };
     let context = Device::from_config(config)?.open()?;
-    let mut addr = options.listen;
-    if addr.ip().is_unspecified() {
-        addr.set_ip(context.gids().first().ok_or("the NIC has no address")?.gid.to_ip());
+    let pieces = options.pieces;
+    let target = Target::start(&machine, &context, options.listen, subsystem, pieces)?;
+    println!("{}, data through {}", options.nqn, target.memory().provider());
+    for address in addresses(&context, target.addr()) {
+        println!("  at {address}");
     }
-    let target = Target::start(&machine, &context, addr, subsystem, options.pieces)?;
-    println!("{} at {}, data through {}", options.nqn, target.addr(), target.memory().provider());
     match options.seconds {
         Some(seconds) => {
             let began = Instant::now();
@@ -64,4 +65,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     print!("{}", target.report());
     Ok(())
+}
+
+/// Where hosts find a target that listens at `addr`.
+fn addresses(context: &Context, addr: SocketAddr) -> BTreeSet<SocketAddr> {
+    if !addr.ip().is_unspecified() {
+        return [addr].into();
+    }
+    let gids = context.gids().into_iter();
+    gids.map(|entry| SocketAddr::new(entry.gid.to_ip(), addr.port())).collect()
 }

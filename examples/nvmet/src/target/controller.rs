@@ -178,7 +178,6 @@ impl Controller {
 #[derive(Debug)]
 pub struct Controllers {
     subsystem: Arc<Subsystem>,
-    addr: SocketAddr,
     known: Mutex<BTreeMap<u16, Arc<Controller>>>,
 }
 
@@ -186,9 +185,9 @@ pub struct Controllers {
 pub type ConnectError = (Status, u64);
 
 impl Controllers {
-    /// None so far, of a target at this address.
-    pub fn new(subsystem: Arc<Subsystem>, addr: SocketAddr) -> Self {
-        Self { subsystem, addr, known: Mutex::default() }
+    /// None so far.
+    pub fn new(subsystem: Arc<Subsystem>) -> Self {
+        Self { subsystem, known: Mutex::default() }
     }
 
     fn known(&self) -> MutexGuard<'_, BTreeMap<u16, Arc<Controller>>> {
@@ -205,7 +204,8 @@ impl Controllers {
         self.known().len()
     }
 
-    /// Joins a queue of `qid` and `depth` to the controller that its Connect names.
+    /// Joins a queue of `qid` and `depth`, whose connection came to the address `at`, to the
+    /// controller that its Connect names.
     ///
     /// # Errors
     ///
@@ -213,6 +213,7 @@ impl Controllers {
     pub fn connect(
         &self,
         (qid, depth): (u16, u16),
+        at: SocketAddr,
         connect: &Connect,
         data: &ConnectData,
     ) -> Result<Arc<Controller>, ConnectError> {
@@ -229,7 +230,7 @@ impl Controllers {
         }
         let Some(hostnqn) = data.hostnqn() else { return invalid(Field::HostNqn) };
         let discovery = match data.subsysnqn() {
-            Some(DISCOVERY_NQN) => Some(self.addr),
+            Some(DISCOVERY_NQN) => Some(at),
             Some(nqn) if nqn == self.subsystem.nqn() => None,
             _ => return invalid(Field::SubsysNqn),
         };
@@ -265,7 +266,7 @@ impl Controllers {
         let Some(controller) = known.get(&data.cntlid.get()) else {
             return invalid(Field::Cntlid);
         };
-        if controller.discovery != discovery {
+        if controller.discovery.is_some() != discovery.is_some() {
             return invalid(Field::SubsysNqn);
         }
         if discovery.is_some() {

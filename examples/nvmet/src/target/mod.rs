@@ -87,8 +87,8 @@ pub struct Target {
 }
 
 impl Target {
-    /// Serves a subsystem at an address of the NIC, which should be the machine's. Data pass
-    /// through `pieces` times 128 KiB of memory.
+    /// Serves a subsystem at an address of the NIC, which should be the machine's, or at all of them
+    /// (the wildcard). Data pass through `pieces` times 128 KiB of memory.
     ///
     /// # Errors
     ///
@@ -112,7 +112,7 @@ impl Target {
             memory: Memory::new(machine, &pd, &disk, pieces)?,
             admin: Area::host(&pd, &disk, ADMIN_PIECES)?,
             zeros: (zeros.clone(), disk.attach_host(&zeros)),
-            controllers: Controllers::new(Arc::clone(&subsystem), addr),
+            controllers: Controllers::new(Arc::clone(&subsystem)),
             subsystem,
             pd,
             disk,

@@ -90,8 +90,10 @@ impl Session {
             return self.finish(slot, Status::COMMAND_SEQUENCE_ERROR.dnr().into());
         }
         let queue = (self.shape.qid, self.shape.depth);
+        // A connection has an address for as long as it stands.
+        let at = self.id.local_addr().ok_or(End::Left)?;
         let Connect { sqsize, no_flow, .. } = connect;
-        match self.shared.controllers.connect(queue, &connect, data) {
+        match self.shared.controllers.connect(queue, at, &connect, data) {
             Ok(controller) => {
                 tracing::info!(
                     target: "nvmet",
