@@ -210,6 +210,8 @@ impl Tests {
         // A lint that is newer than a crate is no failure of it.
         command.env("RUSTFLAGS", "--cap-lints=warn");
         command.env("CARGO_PROFILE_DEV_DEBUG", "0").env("CARGO_INCREMENTAL", "0");
+        // Tests are known by the lines that a quiet cargo leaves out.
+        command.env("CARGO_TERM_QUIET", "false");
         command.env("RDMA_CORE_INCLUDE_DIR", &headers.include);
         command.env("IBVERBS_HEADER_DIR", &headers.verbs);
         command.env("RDMA_CORE_LIB_DIR", library_dir());
