@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, OnceLock, Weak};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use parking_lot::{Mutex, MutexGuard};
 use threads::{barrier, biased};
@@ -18,6 +18,9 @@ use crate::ids::CqId;
 use crate::memory::{self};
 use crate::nic::NicInfo;
 use crate::refusal::{Kind, Refusal, Result};
+use crate::thresholds::{
+    LAST_LEASE, LEASE, POLLS_TO_TAKE_OVER, POLLS_TO_YIELD, POLLS_TO_YIELD_AGAIN, SLOW_RETURN,
+};
 use crate::waits::Waits;
 
 /// One NIC in this process.
@@ -46,20 +49,6 @@ struct Shared {
     stop: AtomicBool,
 }
 
-/// After this many polls in a row the program is taken to be polling.
-const POLLS_TO_TAKE_OVER: u64 = 64;
-/// After this many polls in a row that found nothing, some tens of microseconds, the core is
-/// offered to others: the peer may be waiting for it.
-const POLLS_TO_YIELD: u64 = 1 << 10;
-/// The same after the core was offered and did not come back for [`SLOW_RETURN`]: others have use
-/// for it, and each offer costs the program a turn.
-const POLLS_TO_YIELD_AGAIN: u64 = 1 << 14;
-/// Longer than a peer needs to answer, shorter than the turn of a process that computes.
-const SLOW_RETURN: Duration = Duration::from_millis(1);
-/// How long the end of a process waits for a thread of it that has the engine: what others are
-/// waiting for may be in its sockets.
-const LAST_LEASE: Duration = Duration::from_millis(50);
-
 /// The NICs that this process has open, by name.
 type NicList = Vec<(String, Weak<Hca>)>;
 type OpenNics = Mutex<NicList>;
@@ -70,7 +59,6 @@ mod background;
 pub(crate) mod build;
 mod still;
 
-use background::LEASE;
 use build::build_engine;
 use still::Changing;
 pub(crate) use still::StillForFork;
@@ -140,7 +128,7 @@ impl Hca {
 
     /// Locks the engine, unless it stays locked for `patience`.
     #[cfg(test)]
-    pub(crate) fn try_lock_for(&self, patience: Duration) -> Option<EngineGuard<'_>> {
+    pub(crate) fn try_lock_for(&self, patience: std::time::Duration) -> Option<EngineGuard<'_>> {
         self.shared.engine.try_lock_for(patience).map(EngineGuard::new)
     }
 

@@ -67,6 +67,7 @@ mod register;
 #[cfg(test)]
 mod rig;
 pub mod rss;
+mod thresholds;
 mod waits;
 mod withdraw;
 

@@ -3,8 +3,7 @@
 
 use link::ether::{Listener, OpenError, Port, SendError};
 
-/// Polls after a frame in which the socket is checked each time.
-const HOT: u32 = 4096;
+use crate::thresholds::LOOKS_UNTIL_SILENT;
 
 /// The sending half.
 #[derive(Debug, Default)]
@@ -58,7 +57,7 @@ pub(crate) struct Frames {
 
 impl Frames {
     pub(crate) fn new(listener: Listener) -> Self {
-        Self { listener, is_holding: false, heat: HOT, too_long: 0 }
+        Self { listener, is_holding: false, heat: LOOKS_UNTIL_SILENT, too_long: 0 }
     }
 
     /// Whether frames came lately, so that each poll should look.
@@ -68,7 +67,7 @@ impl Frames {
 
     /// A look found frames, or none. Says how many were too long since the last look.
     pub(crate) fn looked(&mut self, found: bool) -> u64 {
-        self.heat = if found { HOT } else { self.heat.saturating_sub(1) };
+        self.heat = if found { LOOKS_UNTIL_SILENT } else { self.heat.saturating_sub(1) };
         let too_long = self.listener.too_long();
         too_long - std::mem::replace(&mut self.too_long, too_long)
     }

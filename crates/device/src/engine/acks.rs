@@ -1,7 +1,8 @@
 //! When acknowledgements that wait for a request go ([`super::delayed_acks`]).
 
 use super::Engine;
-use super::delayed_acks::{AT_ONCE, DOUBTFUL, DelayedAcks, End, HABIT};
+use super::delayed_acks::{DelayedAcks, End};
+use crate::thresholds::{ANSWERS_TO_TRUST, AT_ONCE, TRAINS_IN_DOUBT};
 
 impl Engine {
     /// Lets acknowledgements go that wait for a request, as one was just sent.
@@ -54,14 +55,14 @@ impl Engine {
         let DelayedAcks { qps, is_vague, doubtful, .. } = &mut self.delayed_acks;
         // It is not known whether the program paused before it polled or after.
         if end == End::Answered && !is_soon && *is_vague && !qps.is_empty() {
-            *doubtful = DOUBTFUL;
+            *doubtful = TRAINS_IN_DOUBT;
             qps.clear();
         }
         while let Some(id) = qps.pop() {
             let Some(entry) = self.qps.get_mut(id) else { continue };
             let habit = &mut entry.context.answers_in_a_row;
             *habit = match end {
-                End::Answered if is_soon => habit.saturating_add(1).min(HABIT),
+                End::Answered if is_soon => habit.saturating_add(1).min(ANSWERS_TO_TRUST),
                 _ => 0,
             };
         }

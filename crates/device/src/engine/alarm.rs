@@ -22,7 +22,8 @@ use std::time::Duration;
 use transport::Time;
 
 use super::Engine;
-use super::state::{Alarm, LOOK_AGAIN};
+use super::state::Alarm;
+use crate::thresholds::LOOK_AGAIN;
 
 /// What is left to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,9 +7,9 @@
 //! * if the program found a receive by polling, and lately posted a request each time before it
 //!   polled an empty queue;
 //! * until the next request of any QP, the next poll that finds nothing, a call that arms a queue
-//!   or takes a QP away, or the background thread, which looks every [`LOOK`] once one waited, and
-//!   acts if the program did not poll since it last looked; before that, as often as it makes sure
-//!   that the program still polls.
+//!   or takes a QP away, or the background thread, which looks every
+//!   [`ACK_LOOK`](crate::thresholds::ACK_LOOK) once one waited, and acts if the program did not poll
+//!   since it last looked; before that, as often as it makes sure that the program still polls.
 //!
 //! The first time that a program is seen not to answer at once, its acknowledgements cease to wait.
 //! A packet that came by the fast path was not looked at with a clock: where the program paused
@@ -17,23 +17,11 @@
 //! packets are looked at. A QP whose own ACK timeout is short is taken to have a peer in the same
 //! hurry, and none of its acknowledgements waits.
 
-use std::time::Duration;
-
 use transport::Time;
 
 use crate::ids::QpId;
 use crate::qp::QpEntry;
-
-/// So many answers in a row make a program one that answers at once.
-pub(super) const HABIT: u8 = 8;
-/// What "at once" is. A peer that waits for its acknowledgement is to wait no longer.
-pub(super) const AT_ONCE: Duration = Duration::from_micros(20);
-/// How often the background thread looks while acknowledgements wait.
-pub(crate) const LOOK: Duration = Duration::from_micros(200);
-/// So many trains are looked at with a clock once it was in doubt whether an answer came at once.
-pub(super) const DOUBTFUL: u32 = 64;
-/// A peer whose ACK timeout is shorter could take what waits for lost.
-const HURRY: Duration = Duration::from_millis(10);
+use crate::thresholds::{ANSWERS_TO_TRUST, SHORT_ACK_TIMEOUT};
 
 /// Whose receives completed in the last poll of the program, and since when they wait for an
 /// answer.
@@ -64,8 +52,8 @@ impl DelayedAcks {
             (self.since, self.is_vague) = (now, now_is_stale);
         }
         self.qps.push(context.id);
-        let may_wait = context.answers_in_a_row >= HABIT
-            && entry.qp.ack_timeout().is_none_or(|timeout| timeout >= HURRY);
+        let may_wait = context.answers_in_a_row >= ANSWERS_TO_TRUST
+            && entry.qp.ack_timeout().is_none_or(|timeout| timeout >= SHORT_ACK_TIMEOUT);
         self.waited |= may_wait;
         may_wait
     }

@@ -6,27 +6,24 @@
 //! at the beginning of housekeeping: a check at each use would cost as much as the system call
 //! itself.
 
-use std::time::Duration;
-
 use link::shm::{Inbound, Outbound};
 use transport::Time;
 
 use super::Engine;
+use crate::thresholds::{DESCRIPTOR_LOOK, PEERS_PER_LOOK};
 
 /// Why the device failed.
 const LOST: &str =
     "the program closed descriptors of the device, or replaced them (closefrom, close_range, dup2)";
-/// Between two looks.
-const EVERY: Duration = Duration::from_millis(1);
-/// Peers in one pass; those after them have their turn in the next.
-const PEERS: usize = 64;
 
 impl Engine {
     /// Looks whether the program left us our descriptors, unless that was done a moment ago. The
     /// device fails if not.
     pub(crate) fn look_at_descriptors(&mut self) {
         let now = self.clock.now();
-        if self.is_dead() || self.descriptors.looked.is_some_and(|at| now.since(at) < EVERY) {
+        if self.is_dead()
+            || self.descriptors.looked.is_some_and(|at| now.since(at) < DESCRIPTOR_LOOK)
+        {
             return;
         }
         self.descriptors.looked = Some(now);
@@ -41,7 +38,8 @@ impl Engine {
     #[inline]
     pub(super) fn may_use_udp(&mut self) -> bool {
         let now = self.udp_now();
-        self.descriptors.looked.is_some_and(|at| now.since(at) < EVERY) || self.look_at_udp()
+        self.descriptors.looked.is_some_and(|at| now.since(at) < DESCRIPTOR_LOOK)
+            || self.look_at_udp()
     }
 
     /// While the program polls, its polls read the clock often enough.
@@ -54,7 +52,7 @@ impl Engine {
     fn look_at_udp(&mut self) -> bool {
         let now = self.udp_now();
         let looked_at_udp = self.descriptors.looked_at_udp;
-        if looked_at_udp.is_some_and(|at| now.since(at) < EVERY) {
+        if looked_at_udp.is_some_and(|at| now.since(at) < DESCRIPTOR_LOOK) {
             return true;
         }
         let are_ours = self.receivers.udp.has_descriptors();
@@ -68,11 +66,11 @@ impl Engine {
         let inbounds = self.receivers.shm.iter().map(Inbound::look);
         let others = inbounds.chain(peers.outbounds().map(Outbound::look));
         let mut seen = 0;
-        let are_ours = others.skip(next).take(PEERS).all(|look| {
+        let are_ours = others.skip(next).take(PEERS_PER_LOOK).all(|look| {
             seen += 1;
             look.is_ok()
         });
-        self.descriptors.next = if seen < PEERS { 0 } else { next + PEERS };
+        self.descriptors.next = if seen < PEERS_PER_LOOK { 0 } else { next + PEERS_PER_LOOK };
         are_ours
             && peers.waits().look().is_ok()
             && peers.claim.iter().all(|claim| claim.look().is_ok())

@@ -17,15 +17,7 @@
 
 use super::Engine;
 use crate::carrier::udp::Look;
-
-/// The clock is read, and timers are looked at, once in this many polls that found nothing.
-pub(super) const POLLS_PER_CLOCK: u32 = 64;
-/// The same of looks at a socket where datagrams come lately, which take longer: a datagram that
-/// needs no more than a rough idea of the time is to have one of some microseconds.
-const LOOKS_PER_CLOCK: u32 = 16;
-/// A socket that was silent lately is looked at with one in so many looks at the clock, as that is
-/// a system call.
-const LOOKS_PER_SOCKET: u32 = 8;
+use crate::thresholds::{LOOKS_PER_CLOCK, LOOKS_PER_SOCKET, POLLS_PER_CLOCK};
 
 /// Who gives the engine a turn, and what is looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

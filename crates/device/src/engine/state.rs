@@ -2,15 +2,10 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
-use std::time::Duration;
 
 use transport::Time;
 
 use crate::ids::QpId;
-
-/// How long work that waits for others, such as for room in a carrier, may go unchecked: nothing
-/// tells when they are done.
-pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
 /// When the background thread looks again without being woken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,17 +1,16 @@
 //! The background thread: it makes progress when the program does not.
 //!
-//! | mode | the program | what the thread does | until |
-//! |---|---|---|---|
-//! | [`Mode::Polled`] | polls | every [`LEASE`] what polls leave out; no socket wakes it after the
-//! first | a lease without a poll |
-//! | [`Mode::Watching`] | polls, and an acknowledgement waits for its next request | looks at that
-//! every [`delayed_acks::LOOK`] | the lease is over |
-//! | [`Mode::Busy`] | does not poll | a turn after the other, while each finds something | one
-//! finds nothing |
-//! | [`Mode::Lingering`] | does not poll, and a stream of datagrams comes | looks for the next
-//! train without sleeping | [`LINGER`] without one |
-//! | [`Mode::Sleeping`] | does not poll | sleeps until a doorbell, a datagram or the next deadline
-//! | woken |
+//! | mode | what the thread does | until |
+//! |---|---|---|
+//! | [`Mode::Polled`] | every [`LEASE`] what polls leave out | a lease without a poll |
+//! | [`Mode::Watching`] | a look every [`ACK_LOOK`] | the lease is over |
+//! | [`Mode::Busy`] | a turn after the other | one finds nothing |
+//! | [`Mode::Lingering`] | looks for the next train, without sleep | [`LINGER`] without one |
+//! | [`Mode::Sleeping`] | sleeps | a doorbell, a datagram or the next deadline |
+//!
+//! In the first two the program polls, and no socket wakes the thread after the first time; in the
+//! second an acknowledgement waits for the program's next request. In the others the program does
+//! not poll; a stream of datagrams comes where the thread lingers.
 //!
 //! Peers are told which it is (`link::shm::Doorbell`): one that sleeps is woken, one that polls is
 //! not, and for one that has polled for a whole lease they need not even look.
@@ -24,27 +23,10 @@ use std::time::{Duration, Instant};
 use threads::biased::MutexGuard;
 
 use super::Shared;
-use crate::engine::delayed_acks;
-use crate::engine::state::LOOK_AGAIN;
 use crate::engine::{Engine, Turn};
 use crate::panics;
+use crate::thresholds::{ACK_LOOK, LEASE, LINGER, LONGEST_SLEEP, STREAM, TURNS};
 use crate::waits::Woken;
-
-/// A stream over UDP: so many datagrams, a train of the longest ones, since the background thread
-/// last woke or looked.
-const STREAM: u64 = 12;
-/// How long the background thread looks for the next train of a stream before it sleeps. To be
-/// woken costs either side some microseconds, and often another core.
-const LINGER: Duration = Duration::from_micros(50);
-/// How long a program that polls may pause before the background thread makes progress in its
-/// place.
-pub(super) const LEASE: Duration = LOOK_AGAIN;
-
-/// The background thread sleeps no longer: what wakes it may have been closed.
-const LONGEST_SLEEP: Duration = Duration::from_secs(1);
-
-/// Turns in a row before a stream is looked for, and the thread says that it sleeps.
-const TURNS: u32 = 64;
 
 /// What the thread does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -239,8 +221,8 @@ impl<'a> Background<'a> {
         let mut left = LEASE;
         let mut seen = shared.activity.load(Ordering::Relaxed);
         loop {
-            let woken = shared.waits.wait(Some(delayed_acks::LOOK), true);
-            left = left.saturating_sub(delayed_acks::LOOK);
+            let woken = shared.waits.wait(Some(ACK_LOOK), true);
+            left = left.saturating_sub(ACK_LOOK);
             if woken != Woken::Nothing || left.is_zero() {
                 return woken;
             }

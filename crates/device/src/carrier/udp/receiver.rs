@@ -10,11 +10,8 @@ use super::port::Port;
 use super::queue::{Batch, UdpQueue};
 use crate::carrier::About;
 use crate::counters::Counters;
+use crate::thresholds::LOOKS_UNTIL_SILENT;
 use crate::waits::Waits;
-
-/// So many looks at the sockets that find nothing follow on each other before they are looked at
-/// only now and then.
-const HEAT: u32 = 4096;
 
 /// The sockets, what comes through them is checked with, and our share of the port.
 #[derive(Debug)]
@@ -99,7 +96,7 @@ impl Receiver {
         if link.was_asked_to_steer() {
             intake.was_missteered();
         }
-        *heat = if count > 0 { HEAT } else { heat.saturating_sub(1) };
+        *heat = if count > 0 { LOOKS_UNTIL_SILENT } else { heat.saturating_sub(1) };
         count
     }
 

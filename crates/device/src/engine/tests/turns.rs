@@ -5,8 +5,8 @@ use std::time::Duration;
 use iba::QpType;
 
 use crate::engine::Turn;
-use crate::engine::progress::POLLS_PER_CLOCK;
 use crate::rig::{self, Process, run};
+use crate::thresholds::POLLS_PER_CLOCK;
 
 /// Polls until nothing comes.
 fn poll_all(process: &mut Process) {
