@@ -225,7 +225,6 @@ pub(crate) fn datagram(wr_id: u64, nic: &NicInfo, to: Qpn) -> SendWr {
 /// Posts and sends.
 pub(crate) fn post(engine: &mut Engine, id: QpId, wr: SendWr) {
     engine.post_send(id, wr).expect("a good request");
-    engine.kick(id);
 }
 
 /// Lets the engines run until nothing moves.

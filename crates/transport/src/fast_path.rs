@@ -2,9 +2,9 @@
 //! when nothing is unusual.
 //!
 //! A ping-pong is made of nothing else, and most of what the three machines look at cannot matter
-//! to it. So a device may offer them the packet before it builds or parses headers. Each function
-//! here first makes sure that everything is as usual; then it does what the machines would have
-//! done. If not, it says no and has changed nothing, and the device goes the long way: rules about
+//! to it. So a device may post by [`Qp::post_fast`], and offer a packet to [`Qp::handle_fast`]
+//! before it parses headers. Each first makes sure that everything is as usual; then it does what
+//! the machines would have done. If not, it says so, and the device goes the long way: rules about
 //! what is *not* usual are in one place, there. Both ways send the same packets, so that one end
 //! may take the fast path when the other does not.
 
@@ -19,72 +19,89 @@ use crate::packet::payload;
 use crate::qp::Qp;
 use crate::time::Time;
 use crate::wqe::Wqe;
-use crate::wr::{Data, SendWr, SgList};
+use crate::wr::{Data, PlainSend, Request, SendWr, SgList};
 
-pub use self::packet::{FastPacket, FastSend};
+pub use self::packet::FastPacket;
+
+/// That the next packet of a QP may take the fast path: it begins a request, and there is nothing
+/// else to say, but for an acknowledgement behind it.
+struct Clear {
+    /// Its sequence number.
+    psn: Psn,
+    /// The acknowledgement that stayed, if one did ([`Qp::poll_requests`]).
+    ack: Option<Psn>,
+}
 
 impl Qp {
-    /// Sends the request that was posted last, if everything is as usual, and behind it an
-    /// acknowledgement that stayed ([`Qp::poll_requests`]). If so, [`Qp::poll_transmit`] has
-    /// nothing to do; if not, it does what is left to do.
+    /// Puts a request on the send queue, as [`Qp::post_send`] does, and sends it if everything is
+    /// as usual, with an acknowledgement that stayed behind it ([`Qp::poll_requests`]).
     ///
-    /// Call [`Qp::watch`] then, whatever this says.
-    #[must_use]
-    pub fn transmit_fast<E: Env>(&mut self, env: &mut E) -> bool {
-        let ack = self.ack_that_stayed();
-        if self.req.index + 1 != self.sq.len() || !self.may_begin(ack) {
-            return false;
-        }
-        let Some(wqe) = self.sq.back() else { return false };
-        if wqe.wr.opcode != WrOpcode::Send
-            || wqe.length > self.path.path_mtu.bytes()
-            || wqe.begun
-            || wqe.failure.is_some()
+    /// Says whether [`Qp::poll_transmit`] has nothing to do then; if not, it does what is left to
+    /// do. Call [`Qp::watch`] before, whatever this says.
+    ///
+    /// # Errors
+    /// As [`Qp::post_send`], and what the request itself is refused for.
+    #[inline]
+    pub fn post_fast<E: Env, R: Request>(
+        &mut self,
+        env: &mut E,
+        request: R,
+    ) -> Result<bool, R::Error> {
+        let mut clear = self.clear();
+        if let (Some(usual), Some(plain)) = (&clear, request.plain())
+            && self.takes(&plain)
         {
-            return false;
+            // The packet first: it need not wait until the request lies in its queue.
+            let PlainSend { wr_id, flags, sge } = plain;
+            let source =
+                Source::Sges { sges: slice::from_ref(&sge), offset: 0, length: sge.length };
+            if self.transmit_send(env, usual.psn, wr_id, flags, source) {
+                let data = Data::Sges(SgList::from_slice(&[sge]));
+                let wr = SendWr::new(wr_id, WrOpcode::Send, flags, data);
+                let wqe = Wqe::new(wr, sge.length);
+                self.sq.push_back(Wqe { begun: true, first: usual.psn, ..wqe });
+                return Ok(self.has_begun(env, usual));
+            }
+            clear = None;
         }
-        let (psn, length) = (self.req.psn, wqe.length);
-        let packet = FastPacket::Send { psn, se: wqe.wr.flags.contains(SendFlags::SOLICITED) };
-        let source = payload(&wqe.wr.data, 0, length);
-        env.of_request(wqe.wr.wr_id);
-        // The long way finds out again what speaks against it, and does something about it.
-        if env.transmit_fast(packet, self.attr.dest_qpn, source, length).is_err() {
-            return false;
+        self.post_send_with(|to| request.fill(to))?;
+        let (Some(clear), Some(wqe)) = (clear, self.sq.back()) else { return Ok(false) };
+        let (wr, length) = (&wqe.wr, wqe.length);
+        let is_short = wr.opcode == WrOpcode::Send && length <= self.path.path_mtu.bytes();
+        if !is_short
+            || !self.transmit_send(env, clear.psn, wr.wr_id, wr.flags, payload(&wr.data, 0, length))
+        {
+            return Ok(false);
         }
         if let Some(wqe) = self.sq.back_mut() {
-            (wqe.begun, wqe.first, wqe.packets) = (true, psn, 1);
+            (wqe.begun, wqe.first) = (true, clear.psn);
         }
-        self.has_begun(env, ack)
+        Ok(self.has_begun(env, &clear))
     }
 
-    /// Posts a SEND of one piece of memory and sends it, as [`Qp::post_send`] and
-    /// [`Qp::transmit_fast`] do, if everything is as usual; if not, nothing happened. The packet
-    /// goes first, so that it need not wait until the request lies in its queue.
-    ///
-    /// Says whether [`Qp::transmit_fast`] would have said that nothing is left to do. Call
-    /// [`Qp::watch`] then.
-    pub fn post_fast<E: Env>(&mut self, env: &mut E, send: &FastSend) -> Option<bool> {
-        let ack = self.ack_that_stayed();
-        let FastSend { wr_id, flags, sge } = *send;
-        let length = sge.length;
-        if self.req.index != self.sq.len()
-            || self.sq.len() >= self.cap.max_send_wr as usize
-            || self.cap.max_send_sge == 0
-            || length > self.path.path_mtu.bytes()
-            || !self.may_begin(ack)
-        {
-            return None;
-        }
-        let psn = self.req.psn;
-        let packet = FastPacket::Send { psn, se: flags.contains(SendFlags::SOLICITED) };
-        let source = Source::Sges { sges: slice::from_ref(&sge), offset: 0, length };
+    /// Whether the send queue takes this, and one packet carries it.
+    #[inline]
+    fn takes(&self, send: &PlainSend) -> bool {
+        self.sq.len() < self.cap.max_send_wr as usize
+            && self.cap.max_send_sge > 0
+            && send.sge.length <= self.path.path_mtu.bytes()
+    }
+
+    /// Sends a SEND of one packet. If not, the long way finds out again what speaks against it, and
+    /// does something about it.
+    #[inline]
+    fn transmit_send<E: Env>(
+        &self,
+        env: &mut E,
+        psn: Psn,
+        wr_id: u64,
+        flags: SendFlags,
+        source: Source<'_>,
+    ) -> bool {
         env.of_request(wr_id);
-        // The long way finds out again what speaks against it, and does something about it.
-        env.transmit_fast(packet, self.attr.dest_qpn, source, length).ok()?;
-        let data = Data::Sges(SgList::from_slice(&[sge]));
-        let wr = SendWr::new(wr_id, WrOpcode::Send, flags, data);
-        self.sq.push_back(Wqe { begun: true, first: psn, ..Wqe::new(wr, length) });
-        Some(self.has_begun(env, ack))
+        let packet = FastPacket::Send { psn, se: flags.contains(SendFlags::SOLICITED) };
+        let length = source.len();
+        env.transmit_fast(packet, self.attr.dest_qpn, source, length).is_ok()
     }
 
     /// Starts the ACK timer if a packet that took the fast path asks for it. The clock is read only
@@ -96,16 +113,13 @@ impl Qp {
         }
     }
 
-    /// The acknowledgement that stayed, if it is all that the peer is owed.
-    fn ack_that_stayed(&self) -> Option<Psn> {
-        if self.ack_stayed { self.resp.only_ack() } else { None }
-    }
-
-    /// Whether the next packet begins a request and has nothing to say of others, but for this
-    /// acknowledgement behind it.
-    fn may_begin(&self, ack: Option<Psn>) -> bool {
+    /// Whether a request that is posted now may be sent at once in a packet of the fast path.
+    #[inline]
+    fn clear(&self) -> Option<Clear> {
         let req = &self.req;
-        self.is_fast()
+        let ack = if self.ack_stayed { self.resp.only_ack() } else { None };
+        let is_clear = req.index == self.sq.len()
+            && self.is_fast()
             && !self.owes_cnp()
             && (ack.is_some() || !self.resp.has_answers())
             && req.psn == req.max
@@ -114,16 +128,17 @@ impl Qp {
             && req.rd_atomic == 0
             && !self.pace.is_limited()
             && req.skipped == Skipped::default()
-            && req.outstanding() < self.window.packets()
+            && req.outstanding() < self.window.packets();
+        is_clear.then_some(Clear { psn: req.psn, ack })
     }
 
     /// Notes that the last request was sent in one packet, and sends the acknowledgement behind it.
     /// False if that did not go.
-    fn has_begun<E: Env>(&mut self, env: &mut E, ack: Option<Psn>) -> bool {
+    fn has_begun<E: Env>(&mut self, env: &mut E, clear: &Clear) -> bool {
         self.req.sent_one();
         self.req.watch_due = self.req.ack_timer.is_none();
         self.ack_stayed = false;
-        let Some(psn) = ack else { return true };
+        let Some(psn) = clear.ack else { return true };
         let ack = FastPacket::Ack { psn, msn: self.resp.msn };
         if env.transmit_fast(ack, self.attr.dest_qpn, Source::Empty, 0).is_err() {
             return false;

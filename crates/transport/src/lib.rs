@@ -43,9 +43,9 @@
 //! }
 //! ```
 //!
-//! A device may try [`Qp::transmit_fast`] before it polls, with [`Qp::watch`] behind it, and
+//! A device may post by [`Qp::post_fast`], with [`Qp::watch`] behind it, and try
 //! [`Qp::handle_fast`] before it builds the headers of a packet that came: the fast path of small
-//! messages, which does what the others would have done, or nothing.
+//! messages, which does what the others would have done, or leaves it to them.
 //!
 //! What this crate does not do: parse packets (`wire`), find a QP by its number, check partition
 //! keys and source addresses, look up memory keys, keep completion queues (`device`), and automatic
@@ -90,7 +90,7 @@ pub use account::Account;
 pub use count::Ended;
 pub use env::{Completion, Counter, Env, Reason, Rx, Side, Skipped};
 pub use error::{ModifyError, PostError};
-pub use fast_path::{FastPacket, FastSend};
+pub use fast_path::FastPacket;
 pub use pace::RateLimit;
 pub use path::PathCaps;
 pub use qp::{Poll, Qp, QpInit};

@@ -6,7 +6,7 @@ use crate::error::PostError;
 use crate::qp::Qp;
 use crate::raw::ETHERNET_HEADER;
 use crate::wqe::Wqe;
-use crate::wr::{Data, RecvWr, SendWr};
+use crate::wr::{Data, RecvWr, Request, SendWr};
 
 /// The longest message (IBA 9.7.1).
 const MAX_MESSAGE: u64 = 1 << 31;
@@ -19,6 +19,39 @@ impl Qp {
     /// here.
     #[doc(alias = "ibv_post_send")]
     pub fn post_send(&mut self, wr: SendWr) -> Result<(), PostError> {
+        self.post_send_with(|to| wr.fill(to))
+    }
+
+    /// As [`Qp::post_send`], of a request that `fill` writes where it stays: it is large to move.
+    /// It is [`SendWr::EMPTY`] before.
+    ///
+    /// # Errors
+    /// That of `fill`, and as [`Qp::post_send`].
+    #[inline]
+    pub fn post_send_with<X: From<PostError>>(
+        &mut self,
+        fill: impl FnOnce(&mut SendWr) -> Result<(), X>,
+    ) -> Result<(), X> {
+        self.sq.push_back(Wqe::EMPTY);
+        let Some(wqe) = self.sq.back_mut() else { return Ok(()) };
+        let filled = fill(&mut wqe.wr).and_then(|()| Ok(self.check_last()?));
+        match (filled, self.sq.back_mut()) {
+            (Ok(length), Some(wqe)) => {
+                wqe.length = length;
+                Ok(())
+            }
+            (filled, _) => {
+                self.sq.pop_back();
+                filled.map(|_| ())
+            }
+        }
+    }
+
+    /// Whether the send queue takes the request that lies last in it, and how many bytes that is
+    /// about.
+    #[inline]
+    fn check_last(&self) -> Result<u32, PostError> {
+        let Some(Wqe { wr, .. }) = self.sq.back() else { return Ok(0) };
         let state = self.state();
         if !state.accepts_sends() {
             return Err(PostError::State(state));
@@ -31,7 +64,7 @@ impl Qp {
         if !has_operation(self.qp_type, wr.opcode) || !is_described {
             return Err(PostError::Opcode { qp_type: self.qp_type, opcode: wr.opcode });
         }
-        if self.sq.len() >= self.cap.max_send_wr as usize {
+        if self.sq.len() > self.cap.max_send_wr as usize {
             return Err(PostError::Full(self.cap.max_send_wr));
         }
         match &wr.data {
@@ -70,12 +103,10 @@ impl Qp {
         if self.qp_type == QpType::RawPacket && length < u64::from(ETHERNET_HEADER) {
             return Err(PostError::FrameLength(length));
         }
-        let length = match u32::try_from(length) {
-            Ok(bytes) if length <= MAX_MESSAGE => bytes,
-            _ => return Err(PostError::Length(length)),
-        };
-        self.sq.push_back(Wqe::new(wr, length));
-        Ok(())
+        match u32::try_from(length) {
+            Ok(bytes) if length <= MAX_MESSAGE => Ok(bytes),
+            _ => Err(PostError::Length(length)),
+        }
     }
 
     /// Puts requests on the send queue: all of them, or none if one is refused (`ibv_wr_complete`

@@ -68,6 +68,9 @@ impl Role {
 }
 
 impl Wqe {
+    /// Room for a request: a constant, as what was just stored piece by piece is slow to move.
+    pub(crate) const EMPTY: Self = Self::new(SendWr::EMPTY, 0);
+
     pub(crate) const fn new(wr: SendWr, length: u32) -> Self {
         Self {
             wr,

@@ -3,6 +3,8 @@
 use iba::{Access, Av, LKey, QKey, Qpn, RKey, SendFlags, WrOpcode};
 use smallvec::SmallVec;
 
+use crate::error::PostError;
+
 /// A scatter/gather element: bytes in a local memory region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(alias = "ibv_sge")]
@@ -114,6 +116,58 @@ impl SendWr {
             ud: None,
             srqn: 0,
         }
+    }
+}
+
+impl SendWr {
+    /// A SEND of nothing.
+    pub const EMPTY: Self =
+        Self::new(0, WrOpcode::Send, SendFlags::empty(), Data::Sges(SgList::new_const()));
+}
+
+/// A send request as a program wrote it, which is yet to be read.
+pub trait Request {
+    /// Why it was not taken.
+    type Error: From<PostError>;
+
+    /// The request, if it is a SEND without immediate data of one piece of memory.
+    fn plain(&self) -> Option<PlainSend>;
+
+    /// Writes the request where it stays, over [`SendWr::EMPTY`]: it is large to move.
+    ///
+    /// # Errors
+    /// What the program is told of a request that cannot be read.
+    fn fill(self, to: &mut SendWr) -> Result<(), Self::Error>;
+}
+
+/// A SEND without immediate data of one piece of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "callers build it")]
+pub struct PlainSend {
+    /// Given back in the completion.
+    pub wr_id: u64,
+    /// How to do it.
+    pub flags: SendFlags,
+    /// The memory.
+    pub sge: Sge,
+}
+
+impl Request for SendWr {
+    type Error = PostError;
+
+    #[inline]
+    fn plain(&self) -> Option<PlainSend> {
+        match &self.data {
+            Data::Sges(sges) if self.opcode == WrOpcode::Send && sges.len() == 1 => {
+                Some(PlainSend { wr_id: self.wr_id, flags: self.flags, sge: sges[0] })
+            }
+            _ => None,
+        }
+    }
+
+    fn fill(self, to: &mut SendWr) -> Result<(), PostError> {
+        *to = self;
+        Ok(())
     }
 }
 

@@ -259,10 +259,7 @@ impl Qp {
     #[doc(alias = "ibv_post_send")]
     pub fn post_send(&self, request: &SendRequest) -> std::result::Result<(), PostError> {
         let wr = request.build(self.0.pd.context())?;
-        let mut engine = self.0.pd.context().lock();
-        engine.post_send(self.0.id, wr)?;
-        engine.kick(self.0.id);
-        Ok(())
+        self.0.pd.context().lock().post_send(self.0.id, wr)
     }
 
     /// Posts a receive into `local`.

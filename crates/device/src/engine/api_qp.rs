@@ -1,6 +1,7 @@
 //! Queue pairs.
 
 use iba::{AttrMask, Mtu, QpAttr, QpCap, QpState, QpType, Qpn, WcFlags};
+use transport::wr::Request;
 use transport::wr::{RecvWr, SendWr};
 use transport::{PathCaps, PostError, Qp, QpInit, RateLimit};
 
@@ -476,33 +477,43 @@ impl Engine {
         Ok(under_way)
     }
 
-    /// Puts a send on a QP's queue. [`Engine::kick`] sets it going, once for a whole list.
-    #[doc(alias = "ibv_post_send")]
+    /// Puts a send of a list on a QP's queue. [`Engine::kick`] sends the list.
     #[inline]
-    pub fn post_send(&mut self, id: QpId, wr: SendWr) -> core::result::Result<(), PostError> {
+    pub fn queue_send<R: Request>(
+        &mut self,
+        id: QpId,
+        request: R,
+    ) -> core::result::Result<(), R::Error> {
         if self.is_dead() {
-            return Err(PostError::Dead);
+            return Err(PostError::Dead.into());
         }
         match self.qps.get_mut(id) {
-            Some(entry) => entry.qp.post_send(wr),
-            None => Err(PostError::State(QpState::Reset)),
+            Some(entry) => entry.qp.post_send_with(|to| request.fill(to)),
+            None => Err(PostError::State(QpState::Reset).into()),
         }
     }
 
-    /// Puts sends on a QP's queue, all or none. [`Engine::kick`] sets them going.
+    /// Puts sends on a QP's queue, all or none, and sends them.
     #[doc(alias = "ibv_wr_complete")]
     pub fn post_sends(
         &mut self,
         id: QpId,
-        wrs: impl IntoIterator<Item = SendWr>,
+        mut wrs: impl ExactSizeIterator<Item = SendWr>,
     ) -> core::result::Result<(), PostError> {
+        if wrs.len() == 1
+            && let Some(wr) = wrs.next()
+        {
+            return self.post_send(id, wr);
+        }
         if self.is_dead() {
             return Err(PostError::Dead);
         }
         match self.qps.get_mut(id) {
-            Some(entry) => entry.qp.post_sends(wrs),
-            None => Err(PostError::State(QpState::Reset)),
+            Some(entry) => entry.qp.post_sends(wrs)?,
+            None => return Err(PostError::State(QpState::Reset)),
         }
+        self.kick(id);
+        Ok(())
     }
 
     /// Puts a receive on a QP's queue. In ERR it is flushed at once, as nothing else may ever move
@@ -530,7 +541,7 @@ impl Engine {
 
     /// Sends what a QP has to send.
     pub fn kick(&mut self, id: QpId) {
-        if self.is_dead() || self.kick_fast(id) {
+        if self.is_dead() {
             return;
         }
         self.common.now = self.clock.now();

@@ -8,7 +8,9 @@
 
 pub(super) mod datagram;
 
-use transport::{FastPacket, FastSend, Qp};
+use iba::QpState;
+use transport::wr::Request;
+use transport::{FastPacket, PostError};
 
 use super::Engine;
 use super::delayed_acks::End;
@@ -59,48 +61,32 @@ impl Engine {
         true
     }
 
-    /// Sends what was posted last, if it takes the fast path and is all that there is to do.
-    pub(super) fn kick_fast(&mut self, id: QpId) -> bool {
-        self.go_fast(id, |qp, env| Some(qp.transmit_fast(env))).unwrap_or(false)
-    }
-
-    /// Posts a SEND and sends it, if it takes the fast path; if not, nothing happened.
-    pub fn post_fast(&mut self, id: QpId, send: &FastSend) -> bool {
-        if self.is_dead() {
-            return false;
-        }
-        let Some(is_all) = self.go_fast(id, |qp, env| qp.post_fast(env, send)) else {
-            return false;
-        };
-        if !is_all {
-            self.kick(id);
-        }
-        true
-    }
-
-    /// Lets a QP send by the fast path, and sees to what that leads to if it did all that there is
-    /// to do. Nothing if the QP has nothing that goes this way, and else what `send` says.
+    /// Puts a send on a QP's queue and sends it. Lists go by [`Engine::post_sends`] or
+    /// [`Engine::queue_send`].
+    #[doc(alias = "ibv_post_send")]
     #[inline]
-    fn go_fast(
-        &mut self,
-        id: QpId,
-        send: impl FnOnce(&mut Qp, &mut QpEnv<'_, '_>) -> Option<bool>,
-    ) -> Option<bool> {
+    pub fn post_send<R: Request>(&mut self, id: QpId, request: R) -> Result<(), R::Error> {
+        if self.is_dead() {
+            return Err(PostError::Dead.into());
+        }
         let Self { common, qps, clock, .. } = self;
-        let entry = qps.get_mut(id)?;
+        let Some(entry) = qps.get_mut(id) else {
+            return Err(PostError::State(QpState::Reset).into());
+        };
         let route = entry.context.route;
         if entry.queued || !(route.is_udp() || route.peer().is_some()) {
-            return None;
+            entry.qp.post_send_with(|to| request.fill(to))?;
+            self.kick(id);
+            return Ok(());
         }
         let env = &mut QpEnv::new(common, &mut entry.context);
-        let is_all = send(&mut entry.qp, env)?;
+        let is_all = entry.qp.post_fast(env, request)?;
         if !is_all || !route.is_udp() {
             entry.qp.watch(|| clock.now());
         }
         if !is_all {
-            return Some(false);
-        }
-        if route.is_udp() {
+            self.kick(id);
+        } else if route.is_udp() {
             entry.context.has_received = false;
             self.send_short_train(id);
         } else {
@@ -108,7 +94,7 @@ impl Engine {
             self.note_deadline(id);
             self.common.out.shm.ring_doorbells();
         }
-        Some(true)
+        Ok(())
     }
 
     /// Sends the train that a packet of this QP just joined by the fast path, and starts its timer.

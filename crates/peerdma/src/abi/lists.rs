@@ -87,20 +87,26 @@ pub(crate) fn length_of(list: *const Sge, count: c_int) -> Result<usize, c_int> 
 /// A scatter/gather list of `count` valid elements.
 #[inline]
 pub(crate) unsafe fn sg_list(list: *const Sge, count: c_int) -> Result<SgList, c_int> {
-    let count = length_of(list, count)?;
-    // Most have one element.
-    if count == 1 {
-        // SAFETY: the caller's promise.
-        return Ok(SgList::from_slice(&[sge(unsafe { &*list })]));
-    }
-    let mut sges = SgList::with_capacity(count);
-    for place in 0..count {
+    let mut sges = SgList::new();
+    // SAFETY: the caller's promise.
+    unsafe { extend(&mut sges, list, count) }?;
+    Ok(sges)
+}
+
+/// Appends `count` valid elements to a scatter/gather list.
+#[inline]
+pub(crate) unsafe fn extend(
+    sges: &mut SgList,
+    list: *const Sge,
+    count: c_int,
+) -> Result<(), c_int> {
+    for place in 0..length_of(list, count)? {
         // SAFETY: the caller's promise.
         let c = unsafe { list.add(place) };
         // SAFETY: as above.
         sges.push(sge(unsafe { &*c }));
     }
-    Ok(sges)
+    Ok(())
 }
 
 /// An element, as the engine takes it.

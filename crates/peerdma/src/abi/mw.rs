@@ -87,12 +87,10 @@ pub(crate) unsafe extern "C" fn bind_mw(qp: *mut Qp, mw: *mut Mw, how: *mut MwBi
         };
         let flags = SendFlags::from_bits_retain(how.send_flags);
         let wr = SendWr::new(how.wr_id, WrOpcode::BindMw, flags, bind);
-        let mut engine = own.hca.lock();
-        if let Err(error) = engine.post_send(own.id, wr) {
+        let posted = own.hca.lock().post_send(own.id, wr);
+        if let Err(error) = posted {
             return lists::refused("send", &error);
         }
-        engine.kick(own.id);
-        drop(engine);
         // The program passes the new key on when the bind has completed; if it fails, the window
         // has none that works.
         // SAFETY: contract: the window is alive; the field is the library's to write.

@@ -8,14 +8,14 @@ use std::ptr;
 
 use iba::{QKey, QpType, Qpn, RKey, SendFlags, WrOpcode};
 use smallvec::SmallVec;
-use transport::FastSend;
-use transport::wr::{self, Data, UdDest};
+use transport::PostError;
+use transport::wr::{self, Data, PlainSend, UdDest};
 use umem::Foreign;
 
 use super::ah::AhObject;
 use super::boundary::data;
 use super::errno;
-use super::lists::{each, length_of, recv_wr, refused, sg_list, sge};
+use super::lists::{each, extend, length_of, recv_wr, refused, sge};
 use super::mw;
 use super::own::qp::{self, OwnQp};
 use super::srq::SrqObject;
@@ -35,24 +35,22 @@ pub(crate) unsafe extern "C" fn post_send(
         // SAFETY: as above.
         let is_ud = unsafe { (*qp).qp_type } == QpType::Ud as u32;
         let mut engine = own.hca.lock();
-        // SAFETY: contract: the list is valid to its end.
-        let only = unsafe { first.as_ref() };
-        // SAFETY: as above.
-        let fast = only.and_then(|c| unsafe { fast(c, is_ud) });
-        if fast.is_some_and(|send| engine.post_fast(own.id, &send)) {
-            return 0;
-        }
-        let mut is_posted = false;
+        let mut is_queued = false;
         let post = |c: &mut SendWr| {
-            // SAFETY: contract: the lists and handles that a request names are valid.
-            let wr = unsafe { send_wr(own, c, is_ud) }?;
-            engine.post_send(own.id, wr).map_err(|error| refused("send", &error))?;
-            is_posted = true;
+            let is_only = c.next.is_null() && !is_queued;
+            let request = Given { own, c, is_ud };
+            let posted = if is_only {
+                engine.post_send(own.id, request)
+            } else {
+                engine.queue_send(own.id, request)
+            };
+            posted.map_err(|Errno(errno)| errno)?;
+            is_queued = !is_only;
             Ok(())
         };
         // SAFETY: contract: the list is valid to its end.
         let answer = unsafe { each(first, bad, post) };
-        if is_posted {
+        if is_queued {
             engine.kick(own.id);
         }
         answer
@@ -97,28 +95,67 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     })
 }
 
-/// A send request, as the engine takes it.
+/// The errno of a request that was not taken.
+struct Errno(c_int);
+
+impl From<PostError> for Errno {
+    fn from(error: PostError) -> Self {
+        Self(refused("send", &error))
+    }
+}
+
+/// A send request of a program: the lists and handles that it names are valid (`ibv_post_send(3)`).
+struct Given<'a> {
+    own: &'a OwnQp,
+    c: &'a SendWr,
+    is_ud: bool,
+}
+
+impl wr::Request for Given<'_> {
+    type Error = Errno;
+
+    #[inline]
+    fn plain(&self) -> Option<PlainSend> {
+        let Self { c, is_ud, .. } = *self;
+        let flags = SendFlags::from_bits_retain(c.send_flags);
+        let is_plain = c.opcode == WrOpcode::Send as u32
+            && c.num_sge == 1
+            && !is_ud
+            && !flags.contains(SendFlags::INLINE);
+        // SAFETY: what a `Given` promises.
+        let element = unsafe { c.sg_list.as_ref() }.filter(|_| is_plain)?;
+        Some(PlainSend { wr_id: c.wr_id, flags, sge: sge(element) })
+    }
+
+    #[inline]
+    fn fill(self, to: &mut wr::SendWr) -> Result<(), Errno> {
+        // SAFETY: what a `Given` promises.
+        unsafe { fill(self.own, self.c, self.is_ud, to) }.map_err(Errno)
+    }
+}
+
+/// Writes a send request as the engine takes it, over one that says nothing yet.
 ///
 /// The lists and handles it names are valid.
 #[inline]
-unsafe fn send_wr(own: &OwnQp, c: &SendWr, is_ud: bool) -> Result<wr::SendWr, c_int> {
+unsafe fn fill(own: &OwnQp, c: &SendWr, is_ud: bool, to: &mut wr::SendWr) -> Result<(), c_int> {
     let Some(opcode) = WrOpcode::from_code(c.opcode) else {
         tracing::info!(target: "peerdma::refusal", "ibv_post_send: there is no opcode {}", c.opcode);
         return Err(libc::EINVAL);
     };
     let flags = SendFlags::from_bits_retain(c.send_flags);
-    let data = if opcode == WrOpcode::BindMw {
+    (to.wr_id, to.opcode, to.flags) = (c.wr_id, opcode, flags);
+    if opcode == WrOpcode::BindMw {
         // SAFETY: the caller's promise; the opcode says that this is set.
-        unsafe { mw::posted(&own.hca, &c.bind_mw) }?
+        to.data = unsafe { mw::posted(&own.hca, &c.bind_mw) }?;
     } else if flags.contains(SendFlags::INLINE) {
         // SAFETY: the caller's promise, and the buffers of an inline request are the program's own
         // memory.
-        Data::Inline(unsafe { inline(c.sg_list, c.num_sge) }?)
-    } else {
+        to.data = Data::Inline(unsafe { inline(c.sg_list, c.num_sge) }?);
+    } else if let Data::Sges(sges) = &mut to.data {
         // SAFETY: the caller's promise.
-        Data::Sges(unsafe { sg_list(c.sg_list, c.num_sge) }?)
-    };
-    let mut to = wr::SendWr::new(c.wr_id, opcode, flags, data);
+        unsafe { extend(sges, c.sg_list, c.num_sge) }?;
+    }
     match opcode {
         WrOpcode::RdmaWrite
         | WrOpcode::RdmaWriteWithImm
@@ -152,27 +189,7 @@ unsafe fn send_wr(own: &OwnQp, c: &SendWr, is_ud: bool) -> Result<wr::SendWr, c_
         WrOpcode::SendWithImm | WrOpcode::RdmaWriteWithImm => u32::from_be(c.imm_data),
         _ => c.imm_data,
     };
-    Ok(to)
-}
-
-/// The request, if it is the only one of its list and one that can go a shorter way: a SEND of one
-/// piece of memory.
-///
-/// The list it names is valid.
-#[inline]
-unsafe fn fast(c: &SendWr, is_ud: bool) -> Option<FastSend> {
-    let flags = SendFlags::from_bits_retain(c.send_flags);
-    if !c.next.is_null()
-        || is_ud
-        || c.opcode != WrOpcode::Send as u32
-        || c.num_sge != 1
-        || flags.contains(SendFlags::INLINE)
-    {
-        return None;
-    }
-    // SAFETY: the caller's promise.
-    let element = unsafe { c.sg_list.as_ref() }?;
-    Some(FastSend { wr_id: c.wr_id, flags, sge: sge(element) })
+    Ok(())
 }
 
 /// Where a datagram goes. The handle is NULL or one of ours.

@@ -119,10 +119,7 @@ unsafe extern "C" fn complete(qp: *mut QpEx) -> c_int {
                 return libc::EINVAL;
             }
             match engine.post_sends(own.id, batch.requests.drain(..)) {
-                Ok(()) => {
-                    engine.kick(own.id);
-                    0
-                }
+                Ok(()) => 0,
                 Err(error) => lists::refused("send", &error),
             }
         });

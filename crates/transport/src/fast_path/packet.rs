@@ -1,10 +1,8 @@
-//! A packet that can take the fast path, and a request for one.
+//! A packet that can take the fast path.
 
-use iba::{Msn, Psn, SendFlags};
+use iba::{Msn, Psn};
 use wire::bth::pad_for;
 use wire::{Aeth, Headers, Opcode, Syndrome};
-
-use crate::wr::Sge;
 
 /// A packet that can take the fast path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,18 +22,6 @@ pub enum FastPacket {
         /// How many messages the responder completed.
         msn: Msn,
     },
-}
-
-/// A SEND without immediate data of one piece of memory, to be posted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "callers build it")]
-pub struct FastSend {
-    /// Given back in the completion.
-    pub wr_id: u64,
-    /// How to do it.
-    pub flags: SendFlags,
-    /// The memory.
-    pub sge: Sge,
 }
 
 impl FastPacket {

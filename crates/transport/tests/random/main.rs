@@ -100,7 +100,7 @@ struct Tally {
     forged: u64,
     partitions: u64,
     /// Packets that took the fast path, sent and received.
-    fasts: [u64; 3],
+    fasts: [u64; 2],
     /// Packets that were taken together with the one before them.
     joined: u64,
     /// Runs with an operation that was refused, and runs that ended for want of answers.
@@ -125,7 +125,7 @@ impl Tally {
         self.damaged += run.net.damaged;
         self.forged += run.weather.forged;
         self.partitions += run.weather.partitions;
-        self.fasts = [0, 1, 2].map(|way| self.fasts[way] + run.net.fasts[way]);
+        self.fasts = [0, 1].map(|way| self.fasts[way] + run.net.fasts[way]);
         self.joined += run.net.joined;
         let ended = |ending| u64::from(run.ending == Some(ending));
         self.refused += ended(Ending::Refused);

@@ -99,7 +99,7 @@ fn asleep(test: &str, qp_type: QpType, force_udp: bool, ring_size: u64) -> [Proc
 /// The work left by a program that posts much at once.
 fn post_many(sender: &mut Process, count: u64) {
     for wr_id in 0..count {
-        sender.engine.post_send(sender.qp, rig::send(wr_id, None)).expect("room for it");
+        sender.engine.queue_send(sender.qp, rig::send(wr_id, None)).expect("room for it");
     }
     sender.engine.kick(sender.qp);
 }

@@ -178,10 +178,8 @@ impl Pair {
     }
 
     pub(in crate::abi) fn post_send(&self, wr: SendWr) -> Answer {
-        let mut engine = self.domain.hca.lock();
-        engine.post_send(self.id, wr).map_err(|error| Failure(lists::refused("send", &error)))?;
-        engine.kick(self.id);
-        Ok(())
+        let posted = self.domain.hca.lock().post_send(self.id, wr);
+        posted.map_err(|error| Failure(lists::refused("send", &error)))
     }
 
     pub(in crate::abi) fn post_recv(&self, wr: RecvWr) -> Answer {
