@@ -56,12 +56,12 @@ pub fn packet(opcode: Opcode, psn: Psn) -> Headers {
 
 /// An acknowledgement of everything up to `psn`, after `msn` messages.
 pub fn ack(psn: Psn, msn: u32) -> Headers {
-    packet(Opcode::RcAck, psn).aeth(Syndrome::ACK, msn)
+    packet(Opcode::RcAck, psn).with_aeth(Syndrome::ACK, msn)
 }
 
 /// A refusal.
 pub fn nak(psn: Psn, msn: u32, syndrome: Syndrome) -> Headers {
-    packet(Opcode::RcAck, psn).aeth(syndrome, msn)
+    packet(Opcode::RcAck, psn).with_aeth(syndrome, msn)
 }
 
 /// Headers, one after the other.
@@ -74,13 +74,13 @@ pub trait Build: Sized {
     fn solicited(self) -> Self;
     /// Names remote memory, of the region that every host has.
     #[must_use]
-    fn reth(self, va: u64, dma_len: u32) -> Self;
+    fn with_reth(self, va: u64, dma_len: u32) -> Self;
     /// Names eight bytes of it.
     #[must_use]
     fn atomic(self, va: u64, swap_add: u64, compare: u64) -> Self;
     /// Answers.
     #[must_use]
-    fn aeth(self, syndrome: Syndrome, msn: u32) -> Self;
+    fn with_aeth(self, syndrome: Syndrome, msn: u32) -> Self;
     /// Gives an atomic's old value.
     #[must_use]
     fn orig(self, orig: u64) -> Self;
@@ -92,7 +92,7 @@ pub trait Build: Sized {
     fn inv(self, rkey: u32) -> Self;
     /// Identifies the sender of a datagram.
     #[must_use]
-    fn deth(self, qkey: iba::QKey, src_qp: Qpn) -> Self;
+    fn with_deth(self, qkey: iba::QKey, src_qp: Qpn) -> Self;
 }
 
 impl Build for Headers {
@@ -106,32 +106,38 @@ impl Build for Headers {
         self
     }
 
-    fn reth(self, va: u64, dma_len: u32) -> Self {
-        Self { reth: Some(Reth { va, rkey: RKey(KEY), dma_len }), ..self }
+    fn with_reth(mut self, va: u64, dma_len: u32) -> Self {
+        self.set_reth(Reth { va, rkey: RKey(KEY), dma_len });
+        self
     }
 
-    fn atomic(self, va: u64, swap_add: u64, compare: u64) -> Self {
-        let atomic_eth = Some(AtomicEth { va, rkey: RKey(KEY), swap_add, compare });
-        Self { atomic_eth, ..self }
+    fn atomic(mut self, va: u64, swap_add: u64, compare: u64) -> Self {
+        self.set_atomic_eth(AtomicEth { va, rkey: RKey(KEY), swap_add, compare });
+        self
     }
 
-    fn aeth(self, syndrome: Syndrome, msn: u32) -> Self {
-        Self { aeth: Some(Aeth { syndrome, msn: iba::Msn::new(msn) }), ..self }
+    fn with_aeth(mut self, syndrome: Syndrome, msn: u32) -> Self {
+        self.set_aeth(Aeth { syndrome, msn: iba::Msn::new(msn) });
+        self
     }
 
-    fn orig(self, orig: u64) -> Self {
-        Self { atomic_ack_eth: Some(AtomicAckEth { orig }), ..self }
+    fn orig(mut self, orig: u64) -> Self {
+        self.set_atomic_ack_eth(AtomicAckEth { orig });
+        self
     }
 
-    fn imm(self, data: u32) -> Self {
-        Self { imm_dt: Some(ImmDt { data }), ..self }
+    fn imm(mut self, data: u32) -> Self {
+        self.set_imm_dt(ImmDt { data });
+        self
     }
 
-    fn inv(self, rkey: u32) -> Self {
-        Self { ieth: Some(Ieth { rkey: RKey(rkey) }), ..self }
+    fn inv(mut self, rkey: u32) -> Self {
+        self.set_ieth(Ieth { rkey: RKey(rkey) });
+        self
     }
 
-    fn deth(self, qkey: iba::QKey, src_qp: Qpn) -> Self {
-        Self { deth: Some(Deth { qkey, src_qp }), ..self }
+    fn with_deth(mut self, qkey: iba::QKey, src_qp: Qpn) -> Self {
+        self.set_deth(Deth { qkey, src_qp });
+        self
     }
 }

@@ -138,7 +138,7 @@ impl Qp {
             Kind::Nak(syndrome) => aeth.syndrome = syndrome,
             Kind::Atomic { value, .. } => {
                 headers.bth.opcode = Opcode::RcAtomicAck;
-                headers.atomic_ack_eth = Some(AtomicAckEth { orig: value });
+                headers.set_atomic_ack_eth(AtomicAckEth { orig: value });
             }
             Kind::Read(read) => {
                 chunk = read.left.min(self.path.segment);
@@ -161,7 +161,7 @@ impl Qp {
             }
         }
         if headers.bth.opcode != Opcode::RcReadResponseMiddle {
-            headers.aeth = Some(aeth);
+            headers.set_aeth(aeth);
         }
 
         headers.bth.opcode = of_service(self.qp_type, headers.bth.opcode);

@@ -40,7 +40,7 @@ impl Qp {
         match operation {
             Operation::ReadResponse => self.handle_read_response(env, now, rx),
             Operation::AtomicAck => self.handle_atomic_ack(env, now, rx),
-            _ => match rx.headers.aeth {
+            _ => match rx.headers.aeth() {
                 Some(aeth) => self.handle_ack(env, now, psn, aeth),
                 None => env.count(Counter::DroppedPacket),
             },
@@ -142,7 +142,7 @@ impl Qp {
         let offset = psn.sub(front.first.value()).value() * mtu.bytes();
         let left = front.end().sub(psn.value()).value();
         let packets = mtu.packets(rx.length);
-        let refused = rx.headers.aeth.is_some_and(|aeth| !is_ack(aeth));
+        let refused = rx.headers.aeth().is_some_and(|aeth| !is_ack(aeth));
         // A stretch that is answered again begins with First or Only wherever it stands in the READ
         // (IBA 9.7.4).
         let ends = matches!(rx.headers.bth.opcode.position(), Position::Last | Position::Only);
@@ -167,7 +167,7 @@ impl Qp {
     /// The answer to a FLUSH or an ATOMIC WRITE: a READ response of no bytes (IBA annex A19).
     fn handle_done<E: Env>(&mut self, env: &mut E, now: Time, rx: &Rx<'_, E::Payload>) {
         let is_only = rx.headers.bth.opcode.position() == Position::Only;
-        if !is_only || rx.length > 0 || !rx.headers.aeth.is_some_and(is_ack) {
+        if !is_only || rx.length > 0 || !rx.headers.aeth().is_some_and(is_ack) {
             let failure = Failure::new(WcStatus::BadRespErr, Reason::BadResponse);
             return self.fail_front(env, failure);
         }
@@ -181,7 +181,7 @@ impl Qp {
         let Some(front) = self.sq.front().filter(|front| front.begun) else {
             return env.count(Counter::DroppedPacket);
         };
-        let value = rx.headers.atomic_ack_eth.filter(|_| rx.headers.aeth.is_some_and(is_ack));
+        let value = rx.headers.atomic_ack_eth().filter(|_| rx.headers.aeth().is_some_and(is_ack));
         let (Some(value), true) = (value, front.wr.opcode.is_atomic()) else {
             let failure = Failure::new(WcStatus::BadRespErr, Reason::BadResponse);
             return self.fail_front(env, failure);

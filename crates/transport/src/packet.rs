@@ -53,27 +53,27 @@ pub(crate) fn describe(headers: &mut Headers, wqe: &Wqe, offset: u32, position: 
     let begins = matches!(position, Position::First | Position::Only);
     match wr.opcode {
         WrOpcode::RdmaWrite | WrOpcode::RdmaWriteWithImm if begins => {
-            headers.reth = Some(Reth { va: wr.remote_addr, rkey: wr.rkey, dma_len: wqe.length });
+            headers.set_reth(Reth { va: wr.remote_addr, rkey: wr.rkey, dma_len: wqe.length });
         }
         WrOpcode::RdmaRead => {
             // A READ that is repeated from its middle requests only the rest, as in the kernel's
             // `req_retry` (IBA 9.7.6).
-            headers.reth = Some(Reth {
+            headers.set_reth(Reth {
                 va: wr.remote_addr.wrapping_add(u64::from(offset)),
                 rkey: wr.rkey,
                 dma_len: wqe.length - offset,
             });
         }
         WrOpcode::AtomicWrite | WrOpcode::Flush => {
-            headers.reth = Some(Reth { va: wr.remote_addr, rkey: wr.rkey, dma_len: wqe.length });
+            headers.set_reth(Reth { va: wr.remote_addr, rkey: wr.rkey, dma_len: wqe.length });
             if let Data::Flush(flush) = &wr.data {
                 let selectivity = if flush.whole { Selectivity::Mr } else { Selectivity::Range };
                 let (global, persistent) = (flush.global, flush.persistent);
-                headers.feth = Some(Feth { global, persistent, selectivity });
+                headers.set_feth(Feth { global, persistent, selectivity });
             }
         }
         WrOpcode::AtomicCmpAndSwp => {
-            headers.atomic_eth = Some(AtomicEth {
+            headers.set_atomic_eth(AtomicEth {
                 va: wr.remote_addr,
                 rkey: wr.rkey,
                 swap_add: wr.swap,
@@ -81,7 +81,7 @@ pub(crate) fn describe(headers: &mut Headers, wqe: &Wqe, offset: u32, position: 
             });
         }
         WrOpcode::AtomicFetchAndAdd => {
-            headers.atomic_eth = Some(AtomicEth {
+            headers.set_atomic_eth(AtomicEth {
                 va: wr.remote_addr,
                 rkey: wr.rkey,
                 swap_add: wr.compare_add,
@@ -95,9 +95,9 @@ pub(crate) fn describe(headers: &mut Headers, wqe: &Wqe, offset: u32, position: 
     }
     match wr.opcode {
         WrOpcode::SendWithImm | WrOpcode::RdmaWriteWithImm => {
-            headers.imm_dt = Some(ImmDt { data: wr.imm });
+            headers.set_imm_dt(ImmDt { data: wr.imm });
         }
-        WrOpcode::SendWithInv => headers.ieth = Some(Ieth { rkey: iba::RKey(wr.imm) }),
+        WrOpcode::SendWithInv => headers.set_ieth(Ieth { rkey: iba::RKey(wr.imm) }),
         _ => {}
     }
     // IBA 9.2.3: only what completes a receive can raise an event.

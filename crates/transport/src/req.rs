@@ -190,7 +190,7 @@ impl Qp {
             && (is_last || req.unasked + packets >= often.max(1) || in_flight + packets >= window);
         describe(&mut headers, wqe, offset, position);
         if self.qp_type == QpType::XrcSend {
-            headers.xrceth = Some(Xrceth { srqn: Srqn::new(wqe.wr.srqn) });
+            headers.set_xrceth(Xrceth { srqn: Srqn::new(wqe.wr.srqn) });
         }
         let is_run = position == Position::Middle && !headers.bth.ackreq && self.may_run();
         if is_run {
@@ -295,9 +295,9 @@ impl Qp {
         headers.bth.pad = pad_for(wqe.length as usize);
         // IBA 10.2.5, C10-15: a controlled key is set on the QP, not in the work request.
         let qkey = if dest.remote_qkey.is_controlled() { self.attr.qkey } else { dest.remote_qkey };
-        headers.deth = Some(Deth { qkey, src_qp: self.qpn });
+        headers.set_deth(Deth { qkey, src_qp: self.qpn });
         if opcode == Opcode::UdSendOnlyWithImm {
-            headers.imm_dt = Some(ImmDt { data: wqe.wr.imm });
+            headers.set_imm_dt(ImmDt { data: wqe.wr.imm });
         }
         let source = payload(&wqe.wr.data, 0, wqe.length);
         env.of_request(wqe.wr.wr_id);

@@ -245,9 +245,9 @@ fn a_packet_goes_the_short_way_only_if_its_headers_say_nothing_else() {
     let ack = FastPacket::Ack { psn: Psn::new(7), msn: iba::Msn::new(3) };
     let mut headers = ack.headers(dest, 0);
     assert_eq!(FastPacket::of(&headers, 0), Some(ack));
-    headers.aeth = Some(wire::Aeth {
+    headers.set_aeth(wire::Aeth {
         syndrome: wire::Syndrome::Ack { credits: 3 },
-        ..headers.aeth.expect("an ACK")
+        ..headers.aeth().expect("an ACK")
     });
     assert_eq!(FastPacket::of(&headers, 0), None, "credits, which nobody of ours counts");
 }

@@ -310,7 +310,7 @@ fn a_forged_duplicate_read_ends_nothing() {
     let mut net = Net::pair(Options::rc());
     net.post(0, build::read(1, FROM, 600, TO));
     net.drive();
-    let read = |psn: Psn| build::packet(Opcode::RcReadRequest, psn).reth(0xdead_0000, 600);
+    let read = |psn: Psn| build::packet(Opcode::RcReadRequest, psn).with_reth(0xdead_0000, 600);
     for back in [1, 2, 1000, (1 << 23) - 10] {
         net.forge(1, read(SQ_PSN.sub(back)), Vec::new());
     }
@@ -330,7 +330,7 @@ fn a_forged_duplicate_read_ends_nothing() {
 #[test]
 fn a_forged_request_that_hits_reaches_what_the_peer_may_reach() {
     let mut net = Net::pair(Options::rc());
-    let write = |psn: Psn, va| build::packet(Opcode::RcWriteOnly, psn).reth(va, 4);
+    let write = |psn: Psn, va| build::packet(Opcode::RcWriteOnly, psn).with_reth(va, 4);
     net.forge(1, write(SQ_PSN, TO), vec![1; 4]);
     net.drive();
     assert_eq!(net.read_memory(1, TO, 4), [1; 4]);

@@ -1,68 +1,92 @@
-//! All headers of a packet as one value.
+//! All headers of a packet as one value: the BTH read, the extension headers as they lie in it.
 
+use core::fmt;
 use core::ops::Range;
 
 use iba::{Psn, Qpn};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, IntoBytes};
 
-use crate::aeth::Aeth;
-use crate::atomic_ack_eth::AtomicAckEth;
-use crate::atomic_eth::AtomicEth;
+use crate::aeth::{Aeth, RawAeth};
+use crate::atomic_ack_eth::{AtomicAckEth, RawAtomicAckEth};
+use crate::atomic_eth::{AtomicEth, RawAtomicEth};
 use crate::bth::{self, Bth, RawBth};
-use crate::deth::Deth;
-use crate::feth::Feth;
-use crate::ieth::Ieth;
-use crate::imm_dt::ImmDt;
+use crate::deth::{Deth, RawDeth};
+use crate::feth::{Feth, RawFeth};
+use crate::ieth::{Ieth, RawIeth};
+use crate::imm_dt::{ImmDt, RawImmDt};
 use crate::opcode::{Ext, Opcode};
-use crate::reth::Reth;
-use crate::xrceth::Xrceth;
+use crate::reth::{RawReth, Reth};
+use crate::xrceth::{RawXrceth, Xrceth};
 
-/// The BTH and the extension headers of a packet.
+/// The BTH of a packet, and the extension headers that its opcode calls for, as they lie in it.
 ///
-/// A parsed value has exactly the extension headers of its opcode. Code that builds one sets those
-/// that [`OpcodeInfo::headers`](crate::opcode::OpcodeInfo::headers) lists; [`Headers::is_complete`]
-/// checks it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "one field per header of IBA")]
-#[expect(missing_docs, reason = "each is the header of that name")]
+/// An extension header is there if the opcode has it
+/// ([`OpcodeInfo::headers`](crate::opcode::OpcodeInfo::headers)), and zeros until it is set.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Headers {
+    /// The BTH. Whoever changes its opcode sets the extension headers anew.
     pub bth: Bth,
-    pub xrceth: Option<Xrceth>,
-    pub deth: Option<Deth>,
-    pub feth: Option<Feth>,
-    pub reth: Option<Reth>,
-    pub atomic_eth: Option<AtomicEth>,
-    pub aeth: Option<Aeth>,
-    pub atomic_ack_eth: Option<AtomicAckEth>,
-    pub imm_dt: Option<ImmDt>,
-    pub ieth: Option<Ieth>,
+    /// The extension headers, and zeros behind them.
+    ext: [u8; EXT_LEN],
 }
 
-/// The most bytes that the headers of one packet take: an XRC atomic.
-pub const MAX_LEN: usize = bth::LEN + 4 + 28;
+/// The most bytes that the extension headers of one packet take: those of an XRC atomic.
+const EXT_LEN: usize = 32;
+
+/// The most bytes that the headers of one packet take.
+pub const MAX_LEN: usize = bth::LEN + EXT_LEN;
+
+/// Getters and setters of extension headers.
+macro_rules! extensions {
+    ($($ext:ident $name:literal: $get:ident, $set:ident, $raw:ty;)*) => {
+        impl Headers {
+            $(
+                #[doc = concat!("The ", $name, ", if the opcode has one.")]
+                #[inline]
+                pub fn $get(&self) -> Option<$ext> {
+                    let at = self.bth.opcode.place(Ext::$ext)?;
+                    let (raw, _) = <$raw>::ref_from_prefix(self.ext.get(at..)?).ok()?;
+                    Some($ext::parse(raw))
+                }
+
+                #[doc = concat!("Sets the ", $name, ", if the opcode has one.")]
+                #[inline]
+                pub fn $set(&mut self, header: $ext) {
+                    if let Some(at) = self.bth.opcode.place(Ext::$ext) {
+                        let raw = header.to_raw();
+                        let bytes = raw.as_bytes();
+                        self.ext[at..at + bytes.len()].copy_from_slice(bytes);
+                    }
+                }
+            )*
+        }
+    };
+}
+
+extensions! {
+    Xrceth "XRCETH": xrceth, set_xrceth, RawXrceth;
+    Deth "DETH": deth, set_deth, RawDeth;
+    Feth "FETH": feth, set_feth, RawFeth;
+    Reth "RETH": reth, set_reth, RawReth;
+    AtomicEth "AtomicETH": atomic_eth, set_atomic_eth, RawAtomicEth;
+    Aeth "AETH": aeth, set_aeth, RawAeth;
+    AtomicAckEth "AtomicAckETH": atomic_ack_eth, set_atomic_ack_eth, RawAtomicAckEth;
+    ImmDt "immediate data": imm_dt, set_imm_dt, RawImmDt;
+    Ieth "IETH": ieth, set_ieth, RawIeth;
+}
 
 impl Headers {
-    /// A BTH in the default partition ([`Bth::new`]) and no extension header yet.
+    /// A BTH in the default partition ([`Bth::new`]), and zeros in the extension headers.
     #[inline]
     pub const fn new(opcode: Opcode, dest_qp: Qpn, psn: Psn) -> Self {
         Self::from_bth(Bth::new(opcode, dest_qp, psn))
     }
 
-    /// This BTH and no extension header yet.
+    /// This BTH, and zeros in the extension headers.
     #[inline]
     pub const fn from_bth(bth: Bth) -> Self {
-        Self {
-            bth,
-            xrceth: None,
-            deth: None,
-            feth: None,
-            reth: None,
-            atomic_eth: None,
-            aeth: None,
-            atomic_ack_eth: None,
-            imm_dt: None,
-            ieth: None,
-        }
+        Self { bth, ext: [0; EXT_LEN] }
     }
 
     /// Reads the headers and finds the payload of a whole packet without its ICRC: the bytes from
@@ -74,8 +98,7 @@ impl Headers {
         Ok((headers, range))
     }
 
-    /// As [`Headers::parse`], in place, since the value is large to move. After an error it is
-    /// unspecified.
+    /// As [`Headers::parse`], in place. After an error the value is unspecified.
     #[inline]
     pub fn read(&mut self, packet: &[u8]) -> Result<Range<usize>, ParseError> {
         let start = self.read_prefix(packet)?;
@@ -99,38 +122,42 @@ impl Headers {
     /// As [`Headers::parse_prefix`], in place. After an error the value is unspecified.
     #[inline]
     pub fn read_prefix(&mut self, bytes: &[u8]) -> Result<usize, ParseError> {
-        let headers = self;
-        let mut reader = Reader { rest: bytes };
-        let raw: &RawBth = reader.take("BTH")?;
+        let Ok((raw, rest)) = RawBth::ref_from_prefix(bytes) else {
+            let missing = bth::LEN - bytes.len();
+            return Err(ParseError::Truncated { header: "BTH", missing });
+        };
         if raw.tver() != bth::TVER {
             return Err(ParseError::Version(raw.tver()));
         }
-        *headers = Self::from_bth(Bth::parse(raw));
-        if let Opcode::Unknown(code) = headers.bth.opcode {
+        *self = Self::from_bth(Bth::parse(raw));
+        let opcode = self.bth.opcode;
+        if let Opcode::Unknown(code) = opcode {
             return Err(ParseError::UnknownOpcode(code));
         }
-        for ext in headers.bth.opcode.info().headers {
-            let name = ext.name();
-            match ext {
-                Ext::Xrceth => headers.xrceth = Some(Xrceth::parse(reader.take(name)?)),
-                Ext::Deth => headers.deth = Some(Deth::parse(reader.take(name)?)),
-                Ext::Feth => headers.feth = Some(Feth::parse(reader.take(name)?)),
-                Ext::Reth => headers.reth = Some(Reth::parse(reader.take(name)?)),
-                Ext::AtomicEth => headers.atomic_eth = Some(AtomicEth::parse(reader.take(name)?)),
-                Ext::Aeth => headers.aeth = Some(Aeth::parse(reader.take(name)?)),
-                Ext::AtomicAckEth => {
-                    headers.atomic_ack_eth = Some(AtomicAckEth::parse(reader.take(name)?));
-                }
-                Ext::ImmDt => headers.imm_dt = Some(ImmDt::parse(reader.take(name)?)),
-                Ext::Ieth => headers.ieth = Some(Ieth::parse(reader.take(name)?)),
+        let Some(ext) = rest.get(..opcode.headers_len() - bth::LEN) else {
+            return Err(cut_off(opcode, rest.len()));
+        };
+        self.ext[..ext.len()].copy_from_slice(ext);
+        Ok(bth::LEN + ext.len())
+    }
+
+    /// The headers of a packet with another opcode: this BTH, and those of these extension headers
+    /// that it has, too.
+    #[must_use]
+    pub fn with_opcode(&self, opcode: Opcode) -> Self {
+        let mut to = Self::from_bth(Bth { opcode, ..self.bth });
+        for ext in opcode.info().headers {
+            if let (Some(there), Some(here)) = (opcode.place(*ext), self.bth.opcode.place(*ext)) {
+                let bytes = ext.bytes();
+                to.ext[there..there + bytes].copy_from_slice(&self.ext[here..here + bytes]);
             }
         }
-        Ok(bytes.len() - reader.rest.len())
+        to
     }
 
     /// Bytes that [`Headers::emit`] writes.
     #[inline]
-    pub fn len(&self) -> usize {
+    pub const fn len(&self) -> usize {
         self.bth.opcode.headers_len()
     }
 
@@ -139,49 +166,38 @@ impl Headers {
         false
     }
 
-    /// Whether exactly the extension headers of the opcode are there.
-    pub fn is_complete(&self) -> bool {
-        let present = [
-            (Ext::Xrceth, self.xrceth.is_some()),
-            (Ext::Deth, self.deth.is_some()),
-            (Ext::Feth, self.feth.is_some()),
-            (Ext::Reth, self.reth.is_some()),
-            (Ext::AtomicEth, self.atomic_eth.is_some()),
-            (Ext::Aeth, self.aeth.is_some()),
-            (Ext::AtomicAckEth, self.atomic_ack_eth.is_some()),
-            (Ext::ImmDt, self.imm_dt.is_some()),
-            (Ext::Ieth, self.ieth.is_some()),
-        ];
-        present.into_iter().all(|(ext, is_some)| is_some == self.bth.opcode.has(ext))
-    }
-
     /// Writes the headers at the start of `buf` and returns how many bytes they took.
-    ///
-    /// The opcode decides which headers are written. One that is missing, which a debug build
-    /// asserts against, is written with default values, so that length and layout stay true.
     ///
     /// # Panics
     ///
     /// If `buf` is shorter than [`Headers::len`]; [`MAX_LEN`] always suffices.
     #[inline]
     pub fn emit(&self, buf: &mut [u8]) -> usize {
-        debug_assert!(self.is_complete(), "headers do not fit the opcode: {self:?}");
-        let mut writer = Writer { buf, len: 0 };
-        writer.put(&self.bth.to_raw());
-        for ext in self.bth.opcode.info().headers {
-            match ext {
-                Ext::Xrceth => writer.put(&self.xrceth.unwrap_or_default().to_raw()),
-                Ext::Deth => writer.put(&self.deth.unwrap_or_default().to_raw()),
-                Ext::Feth => writer.put(&self.feth.unwrap_or_default().to_raw()),
-                Ext::Reth => writer.put(&self.reth.unwrap_or_default().to_raw()),
-                Ext::AtomicEth => writer.put(&self.atomic_eth.unwrap_or_default().to_raw()),
-                Ext::Aeth => writer.put(&self.aeth.unwrap_or_default().to_raw()),
-                Ext::AtomicAckEth => writer.put(&self.atomic_ack_eth.unwrap_or_default().to_raw()),
-                Ext::ImmDt => writer.put(&self.imm_dt.unwrap_or_default().to_raw()),
-                Ext::Ieth => writer.put(&self.ieth.unwrap_or_default().to_raw()),
+        let (bth, ext) = buf[..self.len()].split_at_mut(bth::LEN);
+        bth.copy_from_slice(self.bth.to_raw().as_bytes());
+        ext.copy_from_slice(&self.ext[..ext.len()]);
+        self.len()
+    }
+}
+
+/// The header in which the bytes behind a BTH end.
+#[cold]
+fn cut_off(opcode: Opcode, mut have: usize) -> ParseError {
+    for ext in opcode.info().headers {
+        match have.checked_sub(ext.bytes()) {
+            Some(left) => have = left,
+            None => {
+                let missing = ext.bytes() - have;
+                return ParseError::Truncated { header: ext.name(), missing };
             }
         }
-        writer.len
+    }
+    unreachable!("the headers of {opcode} are all there")
+}
+
+impl fmt::Debug for Headers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
     }
 }
 
@@ -221,41 +237,6 @@ pub enum ParseError {
     },
 }
 
-/// Takes raw headers off the front of a slice.
-struct Reader<'a> {
-    rest: &'a [u8],
-}
-
-impl<'a> Reader<'a> {
-    #[inline]
-    fn take<T>(&mut self, header: &'static str) -> Result<&'a T, ParseError>
-    where
-        T: FromBytes + KnownLayout + Immutable + Unaligned,
-    {
-        let Ok((raw, rest)) = T::ref_from_prefix(self.rest) else {
-            let missing = size_of::<T>() - self.rest.len();
-            return Err(ParseError::Truncated { header, missing });
-        };
-        self.rest = rest;
-        Ok(raw)
-    }
-}
-
-/// Appends raw headers to a buffer.
-struct Writer<'a> {
-    buf: &'a mut [u8],
-    len: usize,
-}
-
-impl Writer<'_> {
-    #[inline]
-    fn put<T: IntoBytes + Immutable>(&mut self, raw: &T) {
-        let bytes = raw.as_bytes();
-        self.buf[self.len..][..bytes.len()].copy_from_slice(bytes);
-        self.len += bytes.len();
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use iba::RKey;
@@ -263,10 +244,9 @@ mod tests {
     use super::*;
 
     fn write_only() -> Headers {
-        Headers {
-            reth: Some(Reth { va: 0x1000, rkey: RKey(7), dma_len: 3 }),
-            ..Headers::new(Opcode::RcWriteOnly, Qpn::new(5), Psn::new(6))
-        }
+        let mut headers = Headers::new(Opcode::RcWriteOnly, Qpn::new(5), Psn::new(6));
+        headers.set_reth(Reth { va: 0x1000, rkey: RKey(7), dma_len: 3 });
+        headers
     }
 
     #[test]
@@ -318,6 +298,6 @@ mod tests {
 
     #[test]
     fn headers_stay_small() {
-        assert!(size_of::<Headers>() <= 192, "{} bytes", size_of::<Headers>());
+        assert!(size_of::<Headers>() <= 64, "{} bytes", size_of::<Headers>());
     }
 }

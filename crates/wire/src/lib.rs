@@ -40,7 +40,7 @@
 //! let payload = b"hello";
 //! let opcode = Opcode::new(Service::Rc, Operation::SendWithImm, Position::Only).unwrap();
 //! let mut headers = Headers::new(opcode, Qpn::new(0x11), Psn::new(0x1000));
-//! headers.imm_dt = Some(ImmDt { data: 42 });
+//! headers.set_imm_dt(ImmDt { data: 42 });
 //! headers.bth.pad = bth::pad_for(payload.len());
 //!
 //! let mut datagram = vec![0; headers.len()];

@@ -14,7 +14,6 @@ pub use table::Opcode;
 
 /// A row of the opcode table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "a row is read, not built")]
 pub struct OpcodeInfo {
     /// The kernel's name, without `IB_OPCODE_`.
     pub name: &'static str,
@@ -24,6 +23,8 @@ pub struct OpcodeInfo {
     pub position: Position,
     /// The extension headers that follow the BTH, in their order on the wire.
     pub headers: &'static [Ext],
+    /// Where each of them begins, counted from the end of the BTH.
+    pub(crate) places: Places,
     /// What the payload may be.
     pub payload: PayloadRule,
 }
@@ -230,7 +231,35 @@ pub enum Ext {
     Ieth,
 }
 
+/// Where the extension headers of an opcode lie, counted from the end of the BTH.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Places {
+    /// Where each begins, by its place in [`Ext`]; [`Places::NONE`] if the opcode does not have it.
+    starts: [u8; Ext::COUNT],
+    /// Where the last one ends.
+    end: u8,
+}
+
+impl Places {
+    const NONE: u8 = u8::MAX;
+
+    /// Those of headers that lie one behind the other.
+    const fn of(headers: &[Ext]) -> Self {
+        let (mut starts, mut end, mut index) = ([Self::NONE; Ext::COUNT], 0, 0);
+        while index < headers.len() {
+            starts[headers[index] as usize] = end;
+            // CAST: the longest is 28 bytes.
+            end += headers[index].bytes() as u8;
+            index += 1;
+        }
+        Self { starts, end }
+    }
+}
+
 impl Ext {
+    /// How many there are.
+    const COUNT: usize = Self::Ieth as usize + 1;
+
     /// The standard's name.
     pub const fn name(self) -> &'static str {
         match self {
@@ -332,7 +361,7 @@ impl Opcode {
 
     /// Whether `header` follows the BTH.
     pub fn has(self, header: Ext) -> bool {
-        self.info().headers.contains(&header)
+        self.place(header).is_some()
     }
 
     /// Whether the opcode is in the table.
@@ -342,8 +371,17 @@ impl Opcode {
 
     /// Bytes of the BTH and the extension headers.
     #[inline]
-    pub fn headers_len(self) -> usize {
-        crate::bth::LEN + self.info().headers.iter().map(|ext| ext.bytes()).sum::<usize>()
+    pub const fn headers_len(self) -> usize {
+        crate::bth::LEN + self.info().places.end as usize
+    }
+
+    /// Where an extension header begins, counted from the end of the BTH, if the opcode has it.
+    #[inline]
+    pub(crate) const fn place(self, ext: Ext) -> Option<usize> {
+        match self.info().places.starts[ext as usize] {
+            Places::NONE => None,
+            at => Some(at as usize),
+        }
     }
 }
 

@@ -229,24 +229,25 @@ impl fmt::Display for Headers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.bth, f)?;
         for ext in self.bth.opcode.info().headers {
-            let header: Option<&dyn fmt::Display> = match ext {
-                Ext::Xrceth => self.xrceth.as_ref().map(|header| header as _),
-                Ext::Deth => self.deth.as_ref().map(|header| header as _),
-                Ext::Feth => self.feth.as_ref().map(|header| header as _),
-                Ext::Reth => self.reth.as_ref().map(|header| header as _),
-                Ext::AtomicEth => self.atomic_eth.as_ref().map(|header| header as _),
-                Ext::Aeth => self.aeth.as_ref().map(|header| header as _),
-                Ext::AtomicAckEth => self.atomic_ack_eth.as_ref().map(|header| header as _),
-                Ext::ImmDt => self.imm_dt.as_ref().map(|header| header as _),
-                Ext::Ieth => self.ieth.as_ref().map(|header| header as _),
-            };
-            match header {
-                Some(header) => write!(f, ", {} {header}", ext.name())?,
-                None => write!(f, ", {} missing", ext.name())?,
+            write!(f, ", {} ", ext.name())?;
+            match ext {
+                Ext::Xrceth => fmt_some(self.xrceth(), f)?,
+                Ext::Deth => fmt_some(self.deth(), f)?,
+                Ext::Feth => fmt_some(self.feth(), f)?,
+                Ext::Reth => fmt_some(self.reth(), f)?,
+                Ext::AtomicEth => fmt_some(self.atomic_eth(), f)?,
+                Ext::Aeth => fmt_some(self.aeth(), f)?,
+                Ext::AtomicAckEth => fmt_some(self.atomic_ack_eth(), f)?,
+                Ext::ImmDt => fmt_some(self.imm_dt(), f)?,
+                Ext::Ieth => fmt_some(self.ieth(), f)?,
             }
         }
         Ok(())
     }
+}
+
+fn fmt_some(header: Option<impl fmt::Display>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    header.map_or(Ok(()), |header| header.fmt(f))
 }
 
 impl fmt::Display for Xrceth {
@@ -364,10 +365,8 @@ mod tests {
     use crate::opcode::Opcode;
 
     fn write_only() -> Vec<u8> {
-        let mut headers = Headers {
-            reth: Some(Reth { va: 0x7f00_0000_1000, rkey: RKey(0x1234), dma_len: 3 }),
-            ..Headers::new(Opcode::RcWriteOnly, Qpn::new(0x11), Psn::new(0x1000))
-        };
+        let mut headers = Headers::new(Opcode::RcWriteOnly, Qpn::new(0x11), Psn::new(0x1000));
+        headers.set_reth(Reth { va: 0x7f00_0000_1000, rkey: RKey(0x1234), dma_len: 3 });
         headers.bth.ackreq = true;
         headers.bth.pad = 1;
         let mut packet = vec![0; headers.len() + 4];

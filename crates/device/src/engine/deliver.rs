@@ -198,7 +198,7 @@ pub(super) fn deliver_datagram(
     } else {
         InPayload::Bytes(&packet[range])
     };
-    let is_datagram = headers.deth.is_some();
+    let is_datagram = headers.deth().is_some();
     let grh = is_datagram
         .then(|| {
             let length = (bytes.len() + UDP_HEADER) as u16;

@@ -152,7 +152,7 @@ pub(crate) fn deliver_to_group(
     common.counters.rx_multicast_packets += 1;
     let found = common.objects.groups.iter().find(|group| group.gid == gid);
     // A packet from before the last member left, or one that is not a datagram.
-    let Some(group) = found.filter(|_| rx.headers.deth.is_some()) else {
+    let Some(group) = found.filter(|_| rx.headers.deth().is_some()) else {
         common.counters.rx_unknown_qpn += 1;
         tracing::debug!(target: "peerdma::drop", ?gid, "no datagram for a group of ours");
         return;

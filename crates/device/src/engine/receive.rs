@@ -242,7 +242,7 @@ impl Engine {
 /// datagrams name one: the others are compared with what their QP is connected to.
 fn is_from(common: &Common, vf: u16, headers: &Headers, grh: Option<&[u8; 40]>) -> bool {
     let is_gsi = headers.bth.dest_qp == Qpn::GSI;
-    headers.deth.is_none_or(|deth| is_gsi && deth.src_qp == Qpn::GSI || vf_of(deth.src_qp) == vf)
+    headers.deth().is_none_or(|deth| is_gsi && deth.src_qp == Qpn::GSI || vf_of(deth.src_qp) == vf)
         && grh.is_none_or(|grh| common.nic.port.gids.contains(&Grh::parse(grh).sgid()))
 }
 

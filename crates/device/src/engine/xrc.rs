@@ -145,14 +145,14 @@ impl Common {
         if context.qp_type != QpType::XrcRecv {
             return true;
         }
-        let named = headers.xrceth.and_then(|xrceth| {
+        let named = headers.xrceth().and_then(|xrceth| {
             let id = SrqId(xrceth.srqn.value());
             let srq = self.objects.srqs.get(id.index())?;
             let xrc = srq.xrc.filter(|xrc| Some(xrc.xrcd) == context.xrcd)?;
             Some((id, srq.pd, xrc.cq))
         });
         let Some((srq, pd, cq)) = named else {
-            let srqn = headers.xrceth.map(|xrceth| xrceth.srqn);
+            let srqn = headers.xrceth().map(|xrceth| xrceth.srqn);
             tracing::debug!(target: "peerdma::drop", qpn = %context.qpn, ?srqn, "no such XRC SRQ");
             return false;
         };

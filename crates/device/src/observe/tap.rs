@@ -15,7 +15,7 @@ use pcap::{Capture, Direction};
 use transport::Time;
 use wire::icrc::{self, Flow, Sealer};
 use wire::ip::{Ipv4, Ipv6, Udp};
-use wire::{Ext, Headers, Opcode, Position};
+use wire::{Headers, Opcode, Position};
 
 use crate::carrier::udp::queue::Batch;
 use crate::carrier::udp::tx_sockets::Destination;
@@ -324,14 +324,10 @@ fn part_of(headers: &Headers, index: usize, count: usize) -> Option<Headers> {
     let is_first = index == 0 && matches!(whole, Position::First | Position::Only);
     let is_last = index + 1 == count && matches!(whole, Position::Last | Position::Only);
     let position = Position::new(is_first, is_last);
-    let mut part = *headers;
-    part.bth.opcode = Opcode::new(opcode.service(), opcode.operation(), position)?;
+    let mut part =
+        headers.with_opcode(Opcode::new(opcode.service(), opcode.operation(), position)?);
     // CAST: a message has at most 2^23 packets.
     part.bth.psn = headers.bth.psn.add(index as u32);
     part.bth.ackreq &= index + 1 == count;
-    let has = |ext| part.bth.opcode.has(ext);
-    let (reth, aeth) = (part.reth.filter(|_| has(Ext::Reth)), part.aeth.filter(|_| has(Ext::Aeth)));
-    let imm_dt = part.imm_dt.filter(|_| has(Ext::ImmDt));
-    let ieth = part.ieth.filter(|_| has(Ext::Ieth));
-    Some(Headers { reth, aeth, imm_dt, ieth, ..part })
+    Some(part)
 }

@@ -62,7 +62,7 @@ impl Qp {
         let opcode = of_service(self.qp_type, Opcode::RcAck);
         let mut headers = Headers::new(opcode, self.attr.dest_qpn, psn);
         let syndrome = Syndrome::RnrNak { timer: self.attr.min_rnr_timer };
-        headers.aeth = Some(Aeth { syndrome, msn: self.resp.msn });
+        headers.set_aeth(Aeth { syndrome, msn: self.resp.msn });
         if env.transmit(To::Peer, &headers, Source::Empty, Skipped::default()).is_err() {
             return Sent::Blocked;
         }

@@ -34,10 +34,11 @@ impl FastPacket {
                 headers.bth.pad = pad_for(length as usize);
                 headers
             }
-            Self::Ack { psn, msn } => Headers {
-                aeth: Some(Aeth { syndrome: Syndrome::ACK, msn }),
-                ..Headers::new(Opcode::RcAck, dest, psn)
-            },
+            Self::Ack { psn, msn } => {
+                let mut headers = Headers::new(Opcode::RcAck, dest, psn);
+                headers.set_aeth(Aeth { syndrome: Syndrome::ACK, msn });
+                headers
+            }
         }
     }
 
@@ -46,7 +47,7 @@ impl FastPacket {
         let bth = &headers.bth;
         let fast = match bth.opcode {
             Opcode::RcSendOnly => Self::Send { psn: bth.psn, se: bth.se },
-            Opcode::RcAck => Self::Ack { psn: bth.psn, msn: headers.aeth?.msn },
+            Opcode::RcAck => Self::Ack { psn: bth.psn, msn: headers.aeth()?.msn },
             _ => return None,
         };
         (fast.headers(bth.dest_qp, length) == *headers).then_some(fast)

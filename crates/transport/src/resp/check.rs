@@ -61,7 +61,7 @@ impl Qp {
 
     /// A datagram is a message of its own; only its key has to be right (IBA 9.8.3).
     fn check_datagram<P>(&self, rx: &Rx<'_, P>) -> Step {
-        match rx.headers.deth {
+        match rx.headers.deth() {
             Some(deth) if deth.qkey == self.attr.qkey => Step::CheckResource,
             _ => Step::ErrQkey,
         }
@@ -176,7 +176,7 @@ impl Qp {
                 Step::ErrReceiveTooShort
             };
         }
-        if let Some(reth) = rx.headers.reth {
+        if let Some(reth) = rx.headers.reth() {
             if reth.dma_len > MAX_MESSAGE {
                 return Step::ErrLength;
             }
@@ -190,7 +190,7 @@ impl Qp {
             }
         }
         if operation == Operation::AtomicWrite
-            && rx.headers.reth.is_none_or(|reth| reth.dma_len != 8)
+            && rx.headers.reth().is_none_or(|reth| reth.dma_len != 8)
         {
             return Step::ErrLength;
         }
@@ -210,7 +210,7 @@ impl Qp {
     pub(super) fn check_rkey<E: Env>(&mut self, env: &mut E, rx: &Rx<'_, E::Payload>) -> Step {
         let headers = rx.headers;
         let operation = headers.bth.opcode.operation();
-        let checked = if let Some(reth) = headers.reth {
+        let checked = if let Some(reth) = headers.reth() {
             let access = if operation == Operation::ReadRequest {
                 Access::REMOTE_READ
             } else {
@@ -222,7 +222,7 @@ impl Qp {
             } else {
                 env.check_remote(reth.rkey, reth.va, reth.dma_len, access)
             }
-        } else if let Some(atomic) = headers.atomic_eth {
+        } else if let Some(atomic) = headers.atomic_eth() {
             env.check_remote(atomic.rkey, atomic.va, 8, Access::REMOTE_ATOMIC)
         } else {
             Ok(())
@@ -250,7 +250,7 @@ const fn is_answered(operation: Operation) -> bool {
 
 /// The rights that a FLUSH needs.
 pub(super) fn flush_access(headers: &Headers) -> Access {
-    let feth = headers.feth.unwrap_or_default();
+    let feth = headers.feth().unwrap_or_default();
     let mut access = Access::empty();
     access.set(Access::FLUSH_GLOBAL, feth.global);
     access.set(Access::FLUSH_PERSISTENT, feth.persistent);

@@ -24,7 +24,7 @@ impl Qp {
             }
             // Reads memory again, as it is now (IBA 9.7.4).
             Operation::ReadRequest => {
-                let Some(reth) = rx.headers.reth else { return Step::Cleanup };
+                let Some(reth) = rx.headers.reth() else { return Step::Cleanup };
                 let packets = self.path.path_mtu.packets(reth.dma_len);
                 // Not a part of an earlier request: no requester does that. Dropped.
                 if psn.add(packets).is_after(self.resp.psn) || rx.length > 0 {

@@ -53,7 +53,7 @@ impl Qp {
             let ended = Ended::Well { bytes: region.length };
             env.ended(CompCntrOps::REMOTE_RDMA_WRITE, ended);
         }
-        if let Some(ieth) = rx.headers.ieth
+        if let Some(ieth) = rx.headers.ieth()
             && env.invalidate(ieth.rkey).is_err()
         {
             return Step::ErrInvalidateRkey;
@@ -114,7 +114,7 @@ impl Qp {
     }
 
     fn execute_read<P>(&mut self, rx: &Rx<'_, P>) -> Step {
-        let Some(reth) = rx.headers.reth else { return Step::ErrUnsupportedOpcode };
+        let Some(reth) = rx.headers.reth() else { return Step::ErrUnsupportedOpcode };
         let psn = rx.headers.bth.psn;
         let packets = self.path.path_mtu.packets(reth.dma_len);
         self.resp.psn = psn.add(packets);
@@ -127,7 +127,7 @@ impl Qp {
     }
 
     fn execute_atomic<E: Env>(&mut self, env: &mut E, rx: &Rx<'_, E::Payload>) -> Step {
-        let Some(atomic) = rx.headers.atomic_eth else { return Step::ErrUnsupportedOpcode };
+        let Some(atomic) = rx.headers.atomic_eth() else { return Step::ErrUnsupportedOpcode };
         let op = if rx.headers.bth.opcode.operation() == Operation::CmpSwap {
             AtomicOp::CompareSwap { compare: atomic.compare, swap: atomic.swap_add }
         } else {
@@ -147,9 +147,9 @@ impl Qp {
 
     /// Requests whose response only confirms that they are done (IBA annex A19).
     fn execute_answered<E: Env>(&mut self, env: &mut E, rx: &Rx<'_, E::Payload>) -> Step {
-        let Some(reth) = rx.headers.reth else { return Step::ErrUnsupportedOpcode };
+        let Some(reth) = rx.headers.reth() else { return Step::ErrUnsupportedOpcode };
         let done = if rx.headers.bth.opcode.operation() == Operation::Flush {
-            let whole = rx.headers.feth.is_some_and(|feth| feth.selectivity == Selectivity::Mr);
+            let whole = rx.headers.feth().is_some_and(|feth| feth.selectivity == Selectivity::Mr);
             let range = (!whole).then_some((reth.va, reth.dma_len));
             env.flush(reth.rkey, range, flush_access(rx.headers))
         } else if reth.va.is_multiple_of(8) {
@@ -187,11 +187,11 @@ impl Qp {
             Message::None => 0,
         };
         let mut imm = 0;
-        if let Some(imm_dt) = headers.imm_dt {
+        if let Some(imm_dt) = headers.imm_dt() {
             flags |= WcFlags::WITH_IMM;
             imm = imm_dt.data;
         }
-        if let Some(ieth) = headers.ieth {
+        if let Some(ieth) = headers.ieth() {
             flags |= WcFlags::WITH_INV;
             imm = ieth.rkey.0;
         }
@@ -218,7 +218,7 @@ impl Qp {
                 byte_len,
                 flags,
                 imm,
-                src_qpn: headers.deth.map_or(self.attr.dest_qpn, |deth| deth.src_qp),
+                src_qpn: headers.deth().map_or(self.attr.dest_qpn, |deth| deth.src_qp),
                 sl,
                 tm,
                 solicited: headers.bth.se || done.is_err(),

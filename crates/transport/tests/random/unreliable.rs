@@ -238,7 +238,7 @@ impl Run {
             (1, _) => build::ack(psn, 1),
             (2, QpType::Uc) => packet(Opcode::UcSendMiddle, psn),
             (_, QpType::Uc) => packet(Opcode::UcWriteLast, psn),
-            _ => packet(Opcode::UdSendOnly, psn).deth(QKey(1), PEER),
+            _ => packet(Opcode::UdSendOnly, psn).with_deth(QKey(1), PEER),
         };
         self.net.forge(to, headers, vec![0xee; 64]);
     }

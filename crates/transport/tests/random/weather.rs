@@ -97,8 +97,11 @@ impl Weather {
             1 => (build::nak(answered, 0, Syndrome::Nak(NakCode::PsnSequence)), 0),
             2 => (build::nak(answered, 0, Syndrome::Nak(NakCode::RemoteAccess)), 0),
             3 => (build::nak(answered, 0, rnr(rng)), 0),
-            4 => (build::packet(Opcode::RcReadResponseOnly, answered).aeth(Syndrome::ACK, 0), 64),
-            5 => (build::packet(Opcode::RcWriteOnly, asked).reth(BASE, 64), 64),
+            4 => (
+                build::packet(Opcode::RcReadResponseOnly, answered).with_aeth(Syndrome::ACK, 0),
+                64,
+            ),
+            5 => (build::packet(Opcode::RcWriteOnly, asked).with_reth(BASE, 64), 64),
             6 => (build::packet(Opcode::RcFetchAdd, asked).atomic(COUNTER, 1, 0), 0),
             _ => (build::packet(Opcode::RcSendOnly, asked).ackreq(), 64),
         };

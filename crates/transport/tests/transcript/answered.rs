@@ -14,13 +14,14 @@ fn flush(wr_id: u64, remote: u64, flush: Flush) -> SendWr {
 }
 
 fn flush_packet(psn: Psn, va: u64, length: u32, selectivity: Selectivity) -> wire::Headers {
-    let feth = Some(Feth { global: true, persistent: false, selectivity });
-    wire::Headers { feth, ..packet(Opcode::RcFlush, psn).reth(va, length) }
+    let mut headers = packet(Opcode::RcFlush, psn).with_reth(va, length);
+    headers.set_feth(Feth { global: true, persistent: false, selectivity });
+    headers
 }
 
 /// The answer: a READ response of no bytes.
 fn done(psn: Psn, msn: u32) -> wire::Headers {
-    packet(Opcode::RcReadResponseOnly, psn).aeth(Syndrome::ACK, msn)
+    packet(Opcode::RcReadResponseOnly, psn).with_aeth(Syndrome::ACK, msn)
 }
 
 #[test]
@@ -30,7 +31,7 @@ fn the_requester_sends_eight_bytes_or_none_and_waits_for_the_answer() {
     let wr = build::wr(9, WrOpcode::AtomicWrite, 0, 0);
     s.post(SendWr { remote_addr: 0x9000, data: value, ..wr });
     s.post(flush(10, 0x9000, RANGE));
-    recv!(s, 0, packet(Opcode::RcAtomicWrite, sq(0)).reth(0x9000, 8).ackreq(), &bytes(8));
+    recv!(s, 0, packet(Opcode::RcAtomicWrite, sq(0)).with_reth(0x9000, 8).ackreq(), &bytes(8));
     // However much it flushes, it takes one number.
     recv!(s, 0, flush_packet(sq(1), 0x9000, 4096, Selectivity::Range).ackreq());
     send!(s, 2, done(sq(0), 1));
@@ -44,7 +45,7 @@ fn they_count_among_the_reads() {
     let mut s = Station::new(&Options { rd_atomic: 1, ..Options::rc() });
     s.post(build::read(9, BASE, 8, 0x9000));
     s.post(flush(10, 0x9000, RANGE));
-    recv!(s, 0, packet(Opcode::RcReadRequest, sq(0)).reth(0x9000, 8).ackreq());
+    recv!(s, 0, packet(Opcode::RcReadRequest, sq(0)).with_reth(0x9000, 8).ackreq());
     recv_nothing!(s, 0);
 }
 
@@ -60,15 +61,15 @@ fn an_ack_is_no_answer() {
 #[test]
 fn an_atomic_write_is_eight_bytes_at_a_multiple_of_eight() {
     let mut s = Station::new(&Options::rc());
-    send!(s, 0, packet(Opcode::RcAtomicWrite, rq(0)).reth(BASE + 8, 8), &bytes(8));
+    send!(s, 0, packet(Opcode::RcAtomicWrite, rq(0)).with_reth(BASE + 8, 8), &bytes(8));
     recv!(s, 0, done(rq(0), 1));
     assert_eq!(s.peek(BASE + 8, 8), bytes(8));
     // Asked again it is answered again, and not done again.
     s.poke(BASE + 8, &[9; 8]);
-    send!(s, 1, packet(Opcode::RcAtomicWrite, rq(0)).reth(BASE + 8, 8), &bytes(8));
+    send!(s, 1, packet(Opcode::RcAtomicWrite, rq(0)).with_reth(BASE + 8, 8), &bytes(8));
     recv!(s, 1, done(rq(0), 1));
     assert_eq!(s.peek(BASE + 8, 8), [9; 8]);
-    send!(s, 2, packet(Opcode::RcAtomicWrite, rq(1)).reth(BASE + 4, 8), &bytes(8));
+    send!(s, 2, packet(Opcode::RcAtomicWrite, rq(1)).with_reth(BASE + 4, 8), &bytes(8));
     recv!(s, 2, nak(rq(1), 1, Syndrome::Nak(NakCode::InvalidRequest)));
     assert_eq!(s.qp.last_refusal(), Some(Step::ErrMisalignedAtomic));
 }

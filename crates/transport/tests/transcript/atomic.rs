@@ -3,7 +3,7 @@
 use crate::prelude::*;
 
 fn answer(psn: Psn, msn: u32, orig: u64) -> wire::Headers {
-    packet(Opcode::RcAtomicAck, psn).aeth(Syndrome::ACK, msn).orig(orig)
+    packet(Opcode::RcAtomicAck, psn).with_aeth(Syndrome::ACK, msn).orig(orig)
 }
 
 #[test]
@@ -56,6 +56,6 @@ fn atomics_count_among_the_reads() {
     let mut s = Station::new(&Options { rd_atomic: 1, ..Options::rc() });
     s.post(build::read(9, BASE, 8, 0x9000));
     s.post(build::fetch_add(10, BASE, 0x9000, 1));
-    recv!(s, 0, packet(Opcode::RcReadRequest, sq(0)).reth(0x9000, 8).ackreq());
+    recv!(s, 0, packet(Opcode::RcReadRequest, sq(0)).with_reth(0x9000, 8).ackreq());
     recv_nothing!(s, 0);
 }

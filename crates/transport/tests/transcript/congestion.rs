@@ -57,9 +57,9 @@ fn a_qp_notifies_once_in_fifty_microseconds() {
 fn marked_answers_are_answered_too() {
     let mut s = with_ecn(Options::rc());
     s.post(build::read(1, BASE, 4, BASE));
-    recv!(s, 0, packet(Opcode::RcReadRequest, sq(0)).ackreq().reth(BASE, 4));
+    recv!(s, 0, packet(Opcode::RcReadRequest, sq(0)).ackreq().with_reth(BASE, 4));
     s.marked = true;
-    send!(s, 5, packet(Opcode::RcReadResponseOnly, sq(0)).aeth(Syndrome::ACK, 1), b"mark");
+    send!(s, 5, packet(Opcode::RcReadResponseOnly, sq(0)).with_aeth(Syndrome::ACK, 1), b"mark");
     recv!(s, 5, cnp(), &[0; 16]);
     s.sent(1, WcStatus::Success);
 }
@@ -75,7 +75,7 @@ fn unreliable_connections_notify_and_datagrams_only_count() {
     let mut s = with_ecn(Options::ud());
     s.post_recv(build::recv(7, BASE, 100));
     s.marked = true;
-    send!(s, 10, packet(Opcode::UdSendOnly, rq(0)).deth(QKEY, PEER), b"mark");
+    send!(s, 10, packet(Opcode::UdSendOnly, rq(0)).with_deth(QKEY, PEER), b"mark");
     recv_nothing!(s, 1000);
     assert_eq!(s.host.counted(Counter::NpEcnMarkedRocePackets), 1);
 }

@@ -19,11 +19,11 @@ fn a_send_that_comes_again_is_acknowledged_and_not_delivered() {
 #[test]
 fn an_old_write_is_not_written_again() {
     let mut s = Station::new(&Options::rc());
-    send!(s, 0, packet(Opcode::RcWriteOnly, rq(0)).reth(BASE, 1).ackreq(), &[1]);
-    send!(s, 0, packet(Opcode::RcWriteOnly, rq(1)).reth(BASE, 1).ackreq(), &[2]);
+    send!(s, 0, packet(Opcode::RcWriteOnly, rq(0)).with_reth(BASE, 1).ackreq(), &[1]);
+    send!(s, 0, packet(Opcode::RcWriteOnly, rq(1)).with_reth(BASE, 1).ackreq(), &[2]);
     s.at(0);
     s.host.out.clear();
-    send!(s, 1, packet(Opcode::RcWriteOnly, rq(0)).reth(BASE, 1), &[1]);
+    send!(s, 1, packet(Opcode::RcWriteOnly, rq(0)).with_reth(BASE, 1), &[1]);
     // With the newest number, which confirms that both are here.
     recv!(s, 1, ack(rq(1), 2));
     assert_eq!(s.peek(BASE, 1), [2]);
@@ -32,13 +32,13 @@ fn an_old_write_is_not_written_again() {
 #[test]
 fn a_read_that_comes_again_reads_again() {
     let mut s = Station::new(&Options::rc());
-    send!(s, 0, packet(Opcode::RcReadRequest, rq(0)).reth(BASE, 600));
+    send!(s, 0, packet(Opcode::RcReadRequest, rq(0)).with_reth(BASE, 600));
     s.at(0);
     s.host.out.clear();
     s.poke(BASE, &[5; 600]);
     // The requester asks for the missing part.
-    send!(s, 1, packet(Opcode::RcReadRequest, rq(1)).reth(BASE + 256, 344));
-    let aeth = |headers: wire::Headers| headers.aeth(Syndrome::ACK, 1);
+    send!(s, 1, packet(Opcode::RcReadRequest, rq(1)).with_reth(BASE + 256, 344));
+    let aeth = |headers: wire::Headers| headers.with_aeth(Syndrome::ACK, 1);
     recv!(s, 1, aeth(packet(Opcode::RcReadResponseFirst, rq(1))), &[5; 256]);
     recv!(s, 1, aeth(packet(Opcode::RcReadResponseLast, rq(2))), &[5; 88]);
     recv_nothing!(s, 1);
@@ -50,10 +50,10 @@ fn a_read_that_comes_again_reads_again() {
 #[test]
 fn a_read_that_comes_again_and_is_refused_is_refused_by_its_number() {
     let mut s = Station::new(&Options::rc());
-    send!(s, 0, packet(Opcode::RcReadRequest, rq(0)).reth(BASE, 600));
+    send!(s, 0, packet(Opcode::RcReadRequest, rq(0)).with_reth(BASE, 600));
     s.at(0);
     s.host.out.clear();
-    send!(s, 1, packet(Opcode::RcReadRequest, rq(1)).reth(u64::MAX - 4096, 344));
+    send!(s, 1, packet(Opcode::RcReadRequest, rq(1)).with_reth(u64::MAX - 4096, 344));
     recv!(s, 1, nak(rq(1), 1, Syndrome::Nak(NakCode::RemoteAccess)));
     assert_eq!(s.qp.state(), QpState::Err);
 }
@@ -64,7 +64,7 @@ fn a_read_that_was_never_asked_for_is_dropped() {
     s.post_recv(build::recv(7, BASE, 10));
     send!(s, 0, packet(Opcode::RcSendOnly, rq(0)));
     // It would reach beyond what is known.
-    send!(s, 1, packet(Opcode::RcReadRequest, rq(0)).reth(BASE, 600));
+    send!(s, 1, packet(Opcode::RcReadRequest, rq(0)).with_reth(BASE, 600));
     recv_nothing!(s, 1);
 }
 
@@ -72,7 +72,7 @@ fn a_read_that_was_never_asked_for_is_dropped() {
 fn an_atomic_that_comes_again_is_answered_from_memory_of_it() {
     let mut s = Station::new(&Options::rc());
     let request = packet(Opcode::RcFetchAdd, rq(0)).atomic(BASE, 1, 0);
-    let answer = packet(Opcode::RcAtomicAck, rq(0)).aeth(Syndrome::ACK, 1).orig(0);
+    let answer = packet(Opcode::RcAtomicAck, rq(0)).with_aeth(Syndrome::ACK, 1).orig(0);
     for micros in 0..3 {
         send!(s, micros, request);
         recv!(s, micros, answer);
@@ -93,7 +93,7 @@ fn as_many_results_are_kept_as_there_are_resources() {
     send!(s, 1, request(0));
     recv_nothing!(s, 1);
     send!(s, 1, request(1));
-    recv!(s, 1, packet(Opcode::RcAtomicAck, rq(1)).aeth(Syndrome::ACK, 3).orig(1));
+    recv!(s, 1, packet(Opcode::RcAtomicAck, rq(1)).with_aeth(Syndrome::ACK, 3).orig(1));
 }
 
 #[test]

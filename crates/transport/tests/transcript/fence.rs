@@ -7,9 +7,9 @@ fn a_fenced_request_waits_for_reads_and_atomics() {
     let mut s = Station::new(&Options::rc());
     s.post(build::read(8, BASE, 8, 0x9000));
     s.post(SendWr { flags: SendFlags::FENCE, ..build::send(9, BASE, 0) });
-    recv!(s, 0, packet(Opcode::RcReadRequest, sq(0)).reth(0x9000, 8).ackreq());
+    recv!(s, 0, packet(Opcode::RcReadRequest, sq(0)).with_reth(0x9000, 8).ackreq());
     recv_nothing!(s, 0);
-    let response = packet(Opcode::RcReadResponseOnly, sq(0)).aeth(Syndrome::ACK, 1);
+    let response = packet(Opcode::RcReadResponseOnly, sq(0)).with_aeth(Syndrome::ACK, 1);
     send!(s, 2, response, &[0; 8]);
     recv!(s, 2, packet(Opcode::RcSendOnly, sq(1)).ackreq());
 }
@@ -19,7 +19,7 @@ fn a_fence_does_not_wait_for_writes() {
     let mut s = Station::new(&Options::rc());
     s.post(build::write(8, BASE, 0, 0x9000));
     s.post(SendWr { flags: SendFlags::FENCE, ..build::send(9, BASE, 0) });
-    recv!(s, 0, packet(Opcode::RcWriteOnly, sq(0)).reth(0x9000, 0).ackreq());
+    recv!(s, 0, packet(Opcode::RcWriteOnly, sq(0)).with_reth(0x9000, 0).ackreq());
     recv!(s, 0, packet(Opcode::RcSendOnly, sq(1)).ackreq());
 }
 

@@ -40,7 +40,7 @@ fn requests_posted_in_err_are_accepted_and_flushed() {
 fn answers_that_wait_are_forgotten() {
     let mut s = Station::new(&Options::rc());
     s.host.room = Some(0);
-    send!(s, 0, packet(Opcode::RcReadRequest, rq(0)).reth(BASE, 8));
+    send!(s, 0, packet(Opcode::RcReadRequest, rq(0)).with_reth(BASE, 8));
     s.to_state(QpState::Err);
     s.host.room = None;
     recv_nothing!(s, 1);

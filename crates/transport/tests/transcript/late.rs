@@ -26,7 +26,7 @@ fn an_ack_that_does_not_wait_goes_before_requests() {
     send!(s, 0, request(rq(0)), b"a");
     s.post(build::read(1, BASE, 1, 0xdead));
     recv!(s, 0, ack(rq(0), 1));
-    recv!(s, 0, packet(Opcode::RcReadRequest, sq(0)).reth(0xdead, 1).ackreq());
+    recv!(s, 0, packet(Opcode::RcReadRequest, sq(0)).with_reth(0xdead, 1).ackreq());
     recv_nothing!(s, 1);
 }
 
@@ -109,9 +109,9 @@ fn an_answer_with_data_is_sent_at_once_after_the_ack_before_it() {
     let mut s = station();
     send!(s, 0, request(rq(0)), b"a");
     recv_nothing!(s, 1);
-    send!(s, 1, packet(Opcode::RcReadRequest, rq(1)).reth(BASE, 4));
+    send!(s, 1, packet(Opcode::RcReadRequest, rq(1)).with_reth(BASE, 4));
     recv!(s, 1, ack(rq(0), 2));
-    recv!(s, 1, packet(Opcode::RcReadResponseOnly, rq(1)).aeth(Syndrome::ACK, 2), b"a\0\0\0");
+    recv!(s, 1, packet(Opcode::RcReadResponseOnly, rq(1)).with_aeth(Syndrome::ACK, 2), b"a\0\0\0");
     recv_nothing!(s, 1000);
 }
 

@@ -29,36 +29,36 @@ fn messages_end_before_the_next_begins() {
     for opcode in [Opcode::RcSendFirst, Opcode::RcSendOnly, Opcode::RcWriteLast] {
         refused(&[first], packet(opcode, rq(1)), 256, Step::ErrMissingOpcodeLastC);
     }
-    let read = packet(Opcode::RcReadRequest, rq(1)).reth(BASE, 8);
+    let read = packet(Opcode::RcReadRequest, rq(1)).with_reth(BASE, 8);
     refused(&[first], read, 0, Step::ErrMissingOpcodeLastC);
 }
 
 #[test]
 fn lengths_are_exact() {
     let first = (packet(Opcode::RcSendFirst, rq(0)), 256);
-    let write = (packet(Opcode::RcWriteFirst, rq(0)).reth(BASE, 300), 256);
+    let write = (packet(Opcode::RcWriteFirst, rq(0)).with_reth(BASE, 300), 256);
     let cases: [(&[_], _, _); 10] = [
         (&[], packet(Opcode::RcSendFirst, rq(0)), 255),
         (&[], packet(Opcode::RcSendFirst, rq(0)), 0),
         (&[], packet(Opcode::RcSendOnly, rq(0)), 257),
         (&[first], packet(Opcode::RcSendMiddle, rq(1)), 512),
         (&[first], packet(Opcode::RcSendLast, rq(1)), 0),
-        (&[], packet(Opcode::RcWriteOnly, rq(0)).reth(BASE, 9), 8),
-        (&[], packet(Opcode::RcWriteFirst, rq(0)).reth(BASE, 256), 256),
+        (&[], packet(Opcode::RcWriteOnly, rq(0)).with_reth(BASE, 9), 8),
+        (&[], packet(Opcode::RcWriteFirst, rq(0)).with_reth(BASE, 256), 256),
         (&[write], packet(Opcode::RcWriteLast, rq(1)), 45),
         (&[write], packet(Opcode::RcWriteMiddle, rq(1)), 256),
-        (&[], packet(Opcode::RcReadRequest, rq(0)).reth(BASE, u32::MAX), 0),
+        (&[], packet(Opcode::RcReadRequest, rq(0)).with_reth(BASE, u32::MAX), 0),
     ];
     for (before, headers, length) in cases {
         refused(before, headers, length, Step::ErrLength);
     }
-    refused(&[], packet(Opcode::RcReadRequest, rq(0)).reth(BASE, 8), 4, Step::ErrLength);
+    refused(&[], packet(Opcode::RcReadRequest, rq(0)).with_reth(BASE, 8), 4, Step::ErrLength);
 }
 
 #[test]
 fn a_flush_to_nowhere_is_an_invalid_request() {
-    let mut flush = packet(Opcode::RcFlush, rq(0)).reth(BASE, 8);
-    flush.feth = Some(wire::Feth::default());
+    let mut flush = packet(Opcode::RcFlush, rq(0)).with_reth(BASE, 8);
+    flush.set_feth(wire::Feth::default());
     refused(&[], flush, 0, Step::ErrUnsupportedOpcode);
 }
 
@@ -111,11 +111,11 @@ fn noise_does_no_harm() {
                 if rng.chance(800) {
                     let length = [0, 8, 256, 600, u32::MAX][rng.below(5) as usize];
                     headers = headers
-                        .reth(BASE + rng.below(9), length)
+                        .with_reth(BASE + rng.below(9), length)
                         .atomic(BASE + rng.below(9), 1, 2)
-                        .aeth(Syndrome::from(rng.next() as u8), 1)
+                        .with_aeth(Syndrome::from(rng.next() as u8), 1)
                         .orig(1)
-                        .deth(QKEY, PEER);
+                        .with_deth(QKEY, PEER);
                 }
                 headers.bth.ackreq = rng.chance(500);
                 s.skipped = Skipped { psns: rng.below(3) as u32, messages: rng.next() as u32 };

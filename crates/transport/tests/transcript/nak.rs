@@ -81,7 +81,7 @@ fn a_refusal_after_a_lost_answer_waits_for_the_answer() {
     s.host.out.clear();
     send!(s, 1, nak(sq(1), 1, Syndrome::Nak(NakCode::RemoteAccess)));
     s.completed_nothing();
-    recv!(s, 1, packet(Opcode::RcReadRequest, sq(0)).reth(0x9000, 8).ackreq());
+    recv!(s, 1, packet(Opcode::RcReadRequest, sq(0)).with_reth(0x9000, 8).ackreq());
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn a_key_that_cannot_be_invalidated_ends_the_responder_without_a_nak() {
 fn a_read_refused_in_the_middle_is_not_asked_for_again() {
     let mut s = Station::new(&Options::rc());
     s.post(build::read(9, BASE, 600, 0x9000));
-    recv!(s, 0, packet(Opcode::RcReadRequest, sq(0)).reth(0x9000, 600).ackreq());
+    recv!(s, 0, packet(Opcode::RcReadRequest, sq(0)).with_reth(0x9000, 600).ackreq());
     send!(s, 1, nak(sq(1), 0, Syndrome::Nak(NakCode::RemoteAccess)));
     s.sent(9, WcStatus::RemAccessErr);
     assert_eq!(s.qp.state(), QpState::Err);

@@ -4,10 +4,10 @@ use crate::prelude::*;
 
 fn response(position: char, psn: Psn, msn: u32) -> wire::Headers {
     match position {
-        'f' => packet(Opcode::RcReadResponseFirst, psn).aeth(Syndrome::ACK, msn),
+        'f' => packet(Opcode::RcReadResponseFirst, psn).with_aeth(Syndrome::ACK, msn),
         'm' => packet(Opcode::RcReadResponseMiddle, psn),
-        'l' => packet(Opcode::RcReadResponseLast, psn).aeth(Syndrome::ACK, msn),
-        _ => packet(Opcode::RcReadResponseOnly, psn).aeth(Syndrome::ACK, msn),
+        'l' => packet(Opcode::RcReadResponseLast, psn).with_aeth(Syndrome::ACK, msn),
+        _ => packet(Opcode::RcReadResponseOnly, psn).with_aeth(Syndrome::ACK, msn),
     }
 }
 
@@ -17,7 +17,7 @@ fn a_read_uses_a_number_for_each_packet_of_its_answer() {
     let data = bytes(600);
     s.post(build::read(9, BASE, 600, 0x9000));
     s.post(build::send(10, BASE, 0));
-    recv!(s, 0, packet(Opcode::RcReadRequest, sq(0)).reth(0x9000, 600).ackreq());
+    recv!(s, 0, packet(Opcode::RcReadRequest, sq(0)).with_reth(0x9000, 600).ackreq());
     recv!(s, 0, packet(Opcode::RcSendOnly, sq(3)).ackreq());
     send!(s, 2, response('f', sq(0), 1), &data[..256]);
     send!(s, 2, response('m', sq(1), 1), &data[256..512]);
@@ -36,7 +36,7 @@ fn a_response_acknowledges_what_came_before_the_read() {
     s.post(build::send(9, BASE, 1));
     s.post(build::read(10, BASE, 1, 0x9000));
     recv!(s, 0, packet(Opcode::RcSendOnly, sq(0)).ackreq(), &[0]);
-    recv!(s, 0, packet(Opcode::RcReadRequest, sq(1)).reth(0x9000, 1).ackreq());
+    recv!(s, 0, packet(Opcode::RcReadRequest, sq(1)).with_reth(0x9000, 1).ackreq());
     send!(s, 2, response('o', sq(1), 2), b"x");
     s.sent(9, WcStatus::Success);
     s.sent(10, WcStatus::Success);
@@ -47,13 +47,13 @@ fn an_ack_after_an_unanswered_read_shows_that_the_answer_was_lost() {
     let mut s = Station::new(&Options::rc());
     s.post(build::read(9, BASE, 600, 0x9000));
     s.post(build::send(10, BASE, 1));
-    recv!(s, 0, packet(Opcode::RcReadRequest, sq(0)).reth(0x9000, 600).ackreq());
+    recv!(s, 0, packet(Opcode::RcReadRequest, sq(0)).with_reth(0x9000, 600).ackreq());
     recv!(s, 0, packet(Opcode::RcSendOnly, sq(3)).ackreq(), &[0]);
     send!(s, 2, response('f', sq(0), 1), &[1; 256]);
     send!(s, 2, ack(sq(3), 2));
     assert_eq!(s.host.counted(Counter::ImpliedNakSeqErr), 1);
     // Only the rest is requested again, under the number where the answer broke off.
-    recv!(s, 2, packet(Opcode::RcReadRequest, sq(1)).reth(0x9100, 344).ackreq());
+    recv!(s, 2, packet(Opcode::RcReadRequest, sq(1)).with_reth(0x9100, 344).ackreq());
     recv!(s, 2, packet(Opcode::RcSendOnly, sq(3)).ackreq(), &[1]);
     // Its answer begins with First again.
     send!(s, 4, response('f', sq(1), 2), &[2; 256]);
@@ -67,17 +67,17 @@ fn an_ack_after_an_unanswered_read_shows_that_the_answer_was_lost() {
 fn a_gap_within_the_answer_is_acted_upon_once() {
     let mut s = Station::new(&Options::rc());
     s.post(build::read(9, BASE, 4 * 256, 0x9000));
-    recv!(s, 0, packet(Opcode::RcReadRequest, sq(0)).reth(0x9000, 1024).ackreq());
+    recv!(s, 0, packet(Opcode::RcReadRequest, sq(0)).with_reth(0x9000, 1024).ackreq());
     send!(s, 2, response('f', sq(0), 1), &[1; 256]);
     send!(s, 2, response('m', sq(2), 1), &[1; 256]);
     send!(s, 2, response('l', sq(3), 1), &[1; 256]);
-    recv!(s, 2, packet(Opcode::RcReadRequest, sq(1)).reth(0x9100, 768).ackreq());
+    recv!(s, 2, packet(Opcode::RcReadRequest, sq(1)).with_reth(0x9100, 768).ackreq());
     recv_nothing!(s, 2);
     assert_eq!(s.host.counted(Counter::ImpliedNakSeqErr), 1);
     // Once it is closed, the next gap is another one.
     send!(s, 4, response('f', sq(1), 1), &[1; 256]);
     send!(s, 4, response('l', sq(3), 1), &[1; 256]);
-    recv!(s, 4, packet(Opcode::RcReadRequest, sq(2)).reth(0x9200, 512).ackreq());
+    recv!(s, 4, packet(Opcode::RcReadRequest, sq(2)).with_reth(0x9200, 512).ackreq());
 }
 
 /// A slow peer sends everything that was requested first, before it gets to the repeated request.
@@ -85,10 +85,10 @@ fn a_gap_within_the_answer_is_acted_upon_once() {
 fn a_peer_that_still_answers_is_not_asked_a_third_time() {
     let mut s = Station::new(&Options { retry_cnt: 1, ..Options::rc() });
     s.post(build::read(9, BASE, 4 * 256, 0x9000));
-    recv!(s, 0, packet(Opcode::RcReadRequest, sq(0)).reth(0x9000, 1024).ackreq());
+    recv!(s, 0, packet(Opcode::RcReadRequest, sq(0)).with_reth(0x9000, 1024).ackreq());
     send!(s, 2, response('f', sq(0), 1), &[1; 256]);
     send!(s, 4, response('m', sq(2), 1), &[1; 256]);
-    recv!(s, 4, packet(Opcode::RcReadRequest, sq(1)).reth(0x9100, 768).ackreq());
+    recv!(s, 4, packet(Opcode::RcReadRequest, sq(1)).with_reth(0x9100, 768).ackreq());
     // The rest of the first answer, and an even older one: each less than a timeout of 8.2 us after
     // the other.
     send!(s, 11, response('l', sq(3), 1), &[1; 256]);
@@ -98,7 +98,7 @@ fn a_peer_that_still_answers_is_not_asked_a_third_time() {
     send!(s, 32, response('f', sq(1), 1), &[1; 256]);
     send!(s, 32, response('m', sq(2), 1), &[1; 256]);
     // Silence is told from that: it is asked once more, and then given up.
-    recv!(s, 41, packet(Opcode::RcReadRequest, sq(3)).reth(0x9300, 256).ackreq());
+    recv!(s, 41, packet(Opcode::RcReadRequest, sq(3)).with_reth(0x9300, 256).ackreq());
     s.at(100);
     s.sent(9, WcStatus::RetryExcErr);
 }
@@ -109,7 +109,7 @@ fn an_answer_of_the_wrong_length_fails_the_read() {
         (response('o', sq(0), 1), 99),
         (response('f', sq(0), 1), 256),
         (response('m', sq(0), 1), 100),
-        (packet(Opcode::RcAtomicAck, sq(0)).aeth(Syndrome::ACK, 1).orig(0), 0),
+        (packet(Opcode::RcAtomicAck, sq(0)).with_aeth(Syndrome::ACK, 1).orig(0), 0),
     ] {
         let mut s = Station::new(&Options::rc());
         s.post(build::read(9, BASE, 100, 0x9000));
@@ -135,7 +135,7 @@ fn an_answer_without_a_place_is_asked_for_again_when_there_is_one() {
     let mut s = Station::new(&Options::rc());
     s.post(build::read(9, BASE, 512, 0x9000));
     s.post(build::fetch_add(10, BASE, 0x9000, 5));
-    recv!(s, 0, packet(Opcode::RcReadRequest, sq(0)).reth(0x9000, 512).ackreq());
+    recv!(s, 0, packet(Opcode::RcReadRequest, sq(0)).with_reth(0x9000, 512).ackreq());
     recv!(s, 0, packet(Opcode::RcFetchAdd, sq(2)).atomic(0x9000, 5, 0).ackreq());
     send!(s, 1, response('f', sq(0), 1), &[1; 256]);
     s.host.no_place = Some(LocalError::NotPresent);
@@ -145,7 +145,7 @@ fn an_answer_without_a_place_is_asked_for_again_when_there_is_one() {
     recv_nothing!(s, 1_000_000);
     assert_eq!(s.host.counted(Counter::LocalAckTimeoutErr), 0);
     s.host.no_place = None;
-    recv!(s, 1_000_200, packet(Opcode::RcReadRequest, sq(1)).reth(0x9100, 256).ackreq());
+    recv!(s, 1_000_200, packet(Opcode::RcReadRequest, sq(1)).with_reth(0x9100, 256).ackreq());
     recv!(s, 1_000_200, packet(Opcode::RcFetchAdd, sq(2)).atomic(0x9000, 5, 0).ackreq());
     send!(s, 1_000_201, response('o', sq(1), 1), &[2; 256]);
     s.sent(9, WcStatus::Success);
@@ -158,7 +158,7 @@ fn an_answer_whose_place_will_not_come_fails_the_request_without_the_peer() {
     s.post(build::fetch_add(9, BASE, 0x9000, 5));
     s.at(0);
     s.host.no_place = Some(LocalError::NotPresent);
-    let answer = packet(Opcode::RcAtomicAck, sq(0)).aeth(Syndrome::ACK, 1).orig(0);
+    let answer = packet(Opcode::RcAtomicAck, sq(0)).with_aeth(Syndrome::ACK, 1).orig(0);
     send!(s, 1, answer);
     s.host.out.clear();
     s.host.no_place = Some(LocalError::Fault);
@@ -181,7 +181,7 @@ fn an_answer_that_finds_its_place_after_all_is_not_waited_for() {
     s.sent(9, WcStatus::Success);
     s.host.out.clear();
     s.host.no_place = Some(LocalError::Fault);
-    recv!(s, 3, packet(Opcode::RcReadRequest, sq(1)).reth(0x9000, 8).ackreq());
+    recv!(s, 3, packet(Opcode::RcReadRequest, sq(1)).with_reth(0x9000, 8).ackreq());
 }
 
 #[test]
@@ -199,11 +199,11 @@ fn no_more_reads_are_outstanding_than_the_depth() {
     for wr_id in 0..3 {
         s.post(build::read(wr_id, BASE, 8, 0x9000));
     }
-    recv!(s, 0, packet(Opcode::RcReadRequest, sq(0)).reth(0x9000, 8).ackreq());
-    recv!(s, 0, packet(Opcode::RcReadRequest, sq(1)).reth(0x9000, 8).ackreq());
+    recv!(s, 0, packet(Opcode::RcReadRequest, sq(0)).with_reth(0x9000, 8).ackreq());
+    recv!(s, 0, packet(Opcode::RcReadRequest, sq(1)).with_reth(0x9000, 8).ackreq());
     recv_nothing!(s, 0);
     send!(s, 2, response('o', sq(0), 1), &[0; 8]);
-    recv!(s, 2, packet(Opcode::RcReadRequest, sq(2)).reth(0x9000, 8).ackreq());
+    recv!(s, 2, packet(Opcode::RcReadRequest, sq(2)).with_reth(0x9000, 8).ackreq());
 }
 
 #[test]
@@ -217,13 +217,13 @@ fn without_depth_a_read_fails() {
 #[test]
 fn an_empty_read_needs_no_key() {
     let mut s = Station::new(&Options::rc());
-    let mut headers = packet(Opcode::RcReadRequest, rq(0)).reth(0, 0);
-    headers.reth.as_mut().unwrap().rkey = RKey(0xbad);
+    let mut headers = packet(Opcode::RcReadRequest, rq(0)).with_reth(0, 0);
+    headers.set_reth(wire::Reth { rkey: RKey(0xbad), ..headers.reth().unwrap() });
     send!(s, 0, headers);
     recv!(s, 0, response('o', rq(0), 1));
 
     s.post(build::read(9, BASE, 0, 0x9000));
-    recv!(s, 0, packet(Opcode::RcReadRequest, sq(0)).reth(0x9000, 0).ackreq());
+    recv!(s, 0, packet(Opcode::RcReadRequest, sq(0)).with_reth(0x9000, 0).ackreq());
     send!(s, 1, response('o', sq(0), 1));
     s.sent(9, WcStatus::Success);
 }
@@ -235,7 +235,7 @@ fn a_read_is_answered_piece_by_piece_and_in_order() {
     s.poke(BASE, &data);
     s.post_recv(build::recv(7, BASE + 0x1000, 10));
     s.host.room = Some(1);
-    send!(s, 0, packet(Opcode::RcReadRequest, rq(0)).reth(BASE, 600));
+    send!(s, 0, packet(Opcode::RcReadRequest, rq(0)).with_reth(BASE, 600));
     send!(s, 0, packet(Opcode::RcSendOnly, rq(3)).ackreq());
     recv!(s, 0, response('f', rq(0), 1), &data[..256]);
     recv!(s, 0, response('m', rq(1), 2), &data[256..512]);
@@ -247,7 +247,7 @@ fn a_read_is_answered_piece_by_piece_and_in_order() {
 fn requests_and_answers_take_turns() {
     let mut s = Station::new(&Options::rc());
     s.host.room = Some(0);
-    send!(s, 0, packet(Opcode::RcReadRequest, rq(0)).reth(BASE, 512));
+    send!(s, 0, packet(Opcode::RcReadRequest, rq(0)).with_reth(BASE, 512));
     s.post(build::send(9, BASE, 512));
     s.host.room = None;
     recv!(s, 1, response('f', rq(0), 1), &[0; 256]);
@@ -260,8 +260,8 @@ fn requests_and_answers_take_turns() {
 fn more_reads_than_resources_are_an_invalid_request() {
     let mut s = Station::new(&Options { rd_atomic: 1, ..Options::rc() });
     s.host.room = Some(0);
-    send!(s, 0, packet(Opcode::RcReadRequest, rq(0)).reth(BASE, 8));
-    send!(s, 0, packet(Opcode::RcReadRequest, rq(1)).reth(BASE, 8));
+    send!(s, 0, packet(Opcode::RcReadRequest, rq(0)).with_reth(BASE, 8));
+    send!(s, 0, packet(Opcode::RcReadRequest, rq(1)).with_reth(BASE, 8));
     s.host.room = None;
     recv!(s, 1, response('o', rq(0), 1), &[0; 8]);
     recv!(s, 1, nak(rq(1), 1, Syndrome::Nak(NakCode::InvalidRequest)));
@@ -272,7 +272,7 @@ fn more_reads_than_resources_are_an_invalid_request() {
 fn memory_that_goes_away_while_it_is_read_is_a_nak_in_its_place() {
     let mut s = Station::new(&Options::rc());
     s.host.room = Some(1);
-    send!(s, 0, packet(Opcode::RcReadRequest, rq(0)).reth(BASE, 600));
+    send!(s, 0, packet(Opcode::RcReadRequest, rq(0)).with_reth(BASE, 600));
     s.at(0);
     s.host.memory.borrow_mut().region_mut(KEY).unwrap().present = false;
     recv!(s, 0, response('f', rq(0), 1), &[0; 256]);
@@ -287,7 +287,7 @@ fn interrupted() -> Station {
     let mut s = Station::new(&Options { min_rnr_timer: 12, timeout: 14, ..Options::rc() });
     s.poke(BASE, &bytes(600));
     s.host.room = Some(1);
-    send!(s, 0, packet(Opcode::RcReadRequest, rq(0)).reth(BASE, 600));
+    send!(s, 0, packet(Opcode::RcReadRequest, rq(0)).with_reth(BASE, 600));
     send!(s, 0, packet(Opcode::RcFetchAdd, rq(3)).atomic(BASE + 0x1000, 1, 0));
     s.at(0);
     s.host.memory.borrow_mut().absent = 1;
@@ -300,7 +300,7 @@ fn bring_back(s: &Station) {
 }
 
 fn atomic_answer(psn: Psn, msn: u32, value: u64) -> wire::Headers {
-    packet(Opcode::RcAtomicAck, psn).aeth(Syndrome::ACK, msn).orig(value)
+    packet(Opcode::RcAtomicAck, psn).with_aeth(Syndrome::ACK, msn).orig(value)
 }
 
 #[test]
@@ -324,7 +324,7 @@ fn memory_that_stays_away_is_an_rnr_nak_in_the_place_of_the_packet() {
     // The peer takes nothing of it before it asks again.
     recv_nothing!(s, 1_000_000);
     assert!(!s.qp.owes_answers());
-    send!(s, 1_000_000, packet(Opcode::RcReadRequest, rq(1)).reth(BASE + 256, 344));
+    send!(s, 1_000_000, packet(Opcode::RcReadRequest, rq(1)).with_reth(BASE + 256, 344));
     recv!(s, 1_000_000, response('f', rq(1), 2), &bytes(600)[256..512]);
     send!(s, 1_000_001, packet(Opcode::RcFetchAdd, rq(3)).atomic(BASE + 0x1000, 1, 0));
     recv!(s, 1_000_001, response('l', rq(2), 2), &bytes(600)[512..]);
@@ -340,11 +340,11 @@ fn memory_that_stays_away_is_an_rnr_nak_in_the_place_of_the_packet() {
 fn an_answer_that_was_put_off_goes_back_as_far_as_it_is_asked_for() {
     let mut s = interrupted();
     recv!(s, 4_000, rnr_nak(rq(1), 2, 12));
-    send!(s, 5_000, packet(Opcode::RcReadRequest, rq(0)).reth(BASE, 600));
+    send!(s, 5_000, packet(Opcode::RcReadRequest, rq(0)).with_reth(BASE, 600));
     // And is put off again, if it must be.
     recv_nothing!(s, 8_999);
     recv!(s, 9_000, rnr_nak(rq(0), 2, 12));
-    send!(s, 10_000, packet(Opcode::RcReadRequest, rq(0)).reth(BASE, 600));
+    send!(s, 10_000, packet(Opcode::RcReadRequest, rq(0)).with_reth(BASE, 600));
     bring_back(&s);
     recv!(s, 10_000, response('f', rq(0), 2), &bytes(256));
 }
@@ -362,7 +362,7 @@ fn requests_after_an_answer_that_is_put_off_are_carried_out_and_answered_in_orde
     // The program's own requests continue meanwhile.
     s.post(build::send(9, BASE, 0));
     recv!(s, 4_002, packet(Opcode::RcSendOnly, sq(0)).ackreq());
-    send!(s, 4_003, packet(Opcode::RcReadRequest, rq(1)).reth(BASE + 256, 344));
+    send!(s, 4_003, packet(Opcode::RcReadRequest, rq(1)).with_reth(BASE + 256, 344));
     recv!(s, 4_003, response('f', rq(1), 3), &bytes(600)[256..512]);
     recv!(s, 4_003, response('l', rq(2), 3), &bytes(600)[512..]);
     recv!(s, 4_003, atomic_answer(rq(3), 3, 0));
@@ -396,13 +396,13 @@ fn a_read_that_is_put_off_in_the_middle_is_asked_for_from_there() {
     let mut s = Station::new(&Options { rnr_retry: 1, ..Options::rc() });
     s.post(build::read(9, BASE, 600, 0x9000));
     s.post(build::fetch_add(10, BASE + 0x1000, 0x9000, 5));
-    recv!(s, 0, packet(Opcode::RcReadRequest, sq(0)).reth(0x9000, 600).ackreq());
+    recv!(s, 0, packet(Opcode::RcReadRequest, sq(0)).with_reth(0x9000, 600).ackreq());
     recv!(s, 0, packet(Opcode::RcFetchAdd, sq(3)).atomic(0x9000, 5, 0).ackreq());
     send!(s, 1, response('f', sq(0), 2), &[1; 256]);
     send!(s, 1, rnr_nak(sq(1), 2, 12));
     // Code 12: 640 us.
     recv_nothing!(s, 640);
-    recv!(s, 641, packet(Opcode::RcReadRequest, sq(1)).reth(0x9100, 344).ackreq());
+    recv!(s, 641, packet(Opcode::RcReadRequest, sq(1)).with_reth(0x9100, 344).ackreq());
     recv!(s, 641, packet(Opcode::RcFetchAdd, sq(3)).atomic(0x9000, 5, 0).ackreq());
     send!(s, 642, response('f', sq(1), 2), &[2; 256]);
     send!(s, 642, response('l', sq(2), 2), &[3; 88]);

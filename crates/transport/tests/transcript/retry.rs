@@ -112,11 +112,11 @@ fn a_late_ack_overtakes_the_retransmission() {
 fn a_read_is_asked_for_again_from_where_it_broke_off() {
     let mut s = Station::new(&Options::rc());
     s.post(build::read(9, BASE, 600, 0x9000));
-    recv!(s, 0, packet(Opcode::RcReadRequest, sq(0)).reth(0x9000, 600).ackreq());
-    let first = packet(Opcode::RcReadResponseFirst, sq(0)).aeth(Syndrome::ACK, 1);
+    recv!(s, 0, packet(Opcode::RcReadRequest, sq(0)).with_reth(0x9000, 600).ackreq());
+    let first = packet(Opcode::RcReadResponseFirst, sq(0)).with_aeth(Syndrome::ACK, 1);
     send!(s, 4, first, &[1; 256]);
     recv_nothing!(s, 12);
-    recv!(s, 13, packet(Opcode::RcReadRequest, sq(1)).reth(0x9100, 344).ackreq());
+    recv!(s, 13, packet(Opcode::RcReadRequest, sq(1)).with_reth(0x9100, 344).ackreq());
 }
 
 /// Nothing of a window arrived, time after time: perhaps that many do not fit on the path.

@@ -88,7 +88,7 @@ fn a_copy_of_the_nak_is_not_another_one() {
 #[test]
 fn the_last_packet_of_a_write_with_immediate_waits_alone() {
     let mut s = Station::new(&Options::rc());
-    send!(s, 0, packet(Opcode::RcWriteFirst, rq(0)).reth(BASE, 300), &[1; 256]);
+    send!(s, 0, packet(Opcode::RcWriteFirst, rq(0)).with_reth(BASE, 300), &[1; 256]);
     let last = packet(Opcode::RcWriteLastWithImm, rq(1)).imm(3).ackreq();
     send!(s, 0, last, &[2; 44]);
     recv!(s, 0, rnr_nak(rq(1), 0, 1));

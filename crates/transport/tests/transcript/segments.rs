@@ -12,7 +12,7 @@ fn a_packet_of_many_mtus_uses_as_many_numbers() {
     let data = bytes(2600);
     s.poke(BASE, &data);
     s.post(build::write(9, BASE, 2600, 0x9000));
-    recv!(s, 0, packet(Opcode::RcWriteFirst, sq(0)).reth(0x9000, 2600), &data[..1024]);
+    recv!(s, 0, packet(Opcode::RcWriteFirst, sq(0)).with_reth(0x9000, 2600), &data[..1024]);
     recv!(s, 0, packet(Opcode::RcWriteMiddle, sq(4)), &data[1024..2048]);
     recv!(s, 0, packet(Opcode::RcWriteLast, sq(8)).ackreq(), &data[2048..]);
     send!(s, 1, ack(sq(10), 1));
@@ -29,8 +29,8 @@ fn the_responder_counts_the_same_way() {
     s.received(7, WcStatus::Success);
     recv!(s, 0, ack(rq(6), 1));
 
-    send!(s, 1, packet(Opcode::RcReadRequest, rq(7)).reth(BASE, 2000));
-    let aeth = |headers: wire::Headers| headers.aeth(Syndrome::ACK, 2);
+    send!(s, 1, packet(Opcode::RcReadRequest, rq(7)).with_reth(BASE, 2000));
+    let aeth = |headers: wire::Headers| headers.with_aeth(Syndrome::ACK, 2);
     recv!(s, 1, aeth(packet(Opcode::RcReadResponseFirst, rq(7))), &[0; 1024]);
     recv!(s, 1, aeth(packet(Opcode::RcReadResponseLast, rq(11))), &[0; 976]);
     assert_eq!(s.qp.query().rq_psn, rq(15));
@@ -40,8 +40,8 @@ fn the_responder_counts_the_same_way() {
 fn a_read_is_answered_in_packets_of_many_mtus() {
     let mut s = Station::new(&options());
     s.post(build::read(9, BASE, 1500, 0x9000));
-    recv!(s, 0, packet(Opcode::RcReadRequest, sq(0)).reth(0x9000, 1500).ackreq());
-    let aeth = |headers: wire::Headers| headers.aeth(Syndrome::ACK, 1);
+    recv!(s, 0, packet(Opcode::RcReadRequest, sq(0)).with_reth(0x9000, 1500).ackreq());
+    let aeth = |headers: wire::Headers| headers.with_aeth(Syndrome::ACK, 1);
     send!(s, 1, aeth(packet(Opcode::RcReadResponseFirst, sq(0))), &[1; 1024]);
     send!(s, 1, aeth(packet(Opcode::RcReadResponseLast, sq(4))), &[1; 476]);
     s.sent(9, WcStatus::Success);
@@ -127,7 +127,7 @@ fn nothing_is_overtaken() {
     s.post(build::send(1, BASE, 0));
     s.post(build::write(2, BASE, 8, BASE));
     recv!(s, 0, packet(Opcode::RcSendOnly, sq(0)).ackreq());
-    recv!(s, 0, packet(Opcode::RcWriteOnly, sq(1)).reth(BASE, 8).ackreq(), &[0; 8]);
+    recv!(s, 0, packet(Opcode::RcWriteOnly, sq(1)).with_reth(BASE, 8).ackreq(), &[0; 8]);
     assert_eq!(s.host.direct_done, 0);
     send!(s, 1, rnr_nak(sq(0), 0, 1));
     s.post(build::write(3, BASE, 8, BASE));
@@ -165,7 +165,7 @@ fn immediate_data_goes_by_packet() {
     let mut s = direct();
     let wr = build::write(2, BASE, 1, BASE);
     s.post(SendWr { opcode: WrOpcode::RdmaWriteWithImm, ..wr });
-    let headers = packet(Opcode::RcWriteOnlyWithImm, sq(0)).reth(BASE, 1).imm(0).ackreq();
+    let headers = packet(Opcode::RcWriteOnlyWithImm, sq(0)).with_reth(BASE, 1).imm(0).ackreq();
     recv!(s, 0, headers, &[0]);
 }
 
@@ -173,7 +173,7 @@ fn immediate_data_goes_by_packet() {
 fn what_the_peers_memory_refuses_is_sent_so_that_the_peer_refuses_it() {
     let mut s = direct();
     s.post(build::write(2, BASE, 1, 0));
-    recv!(s, 0, packet(Opcode::RcWriteOnly, sq(0)).reth(0, 1).ackreq(), &[0]);
+    recv!(s, 0, packet(Opcode::RcWriteOnly, sq(0)).with_reth(0, 1).ackreq(), &[0]);
     send!(s, 1, nak(sq(0), 0, Syndrome::Nak(NakCode::RemoteAccess)));
     s.sent(2, WcStatus::RemAccessErr);
 }

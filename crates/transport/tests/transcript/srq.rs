@@ -49,7 +49,7 @@ fn on_uc_a_lost_message_uses_its_receive_up() {
 fn on_ud_a_message_too_long_uses_its_receive_up() {
     let mut s = Station::new(&Options { has_srq: true, ..Options::ud() });
     s.host.srq.push_back(build::recv(7, BASE, 44));
-    send!(s, 0, packet(Opcode::UdSendOnly, rq(0)).deth(QKEY, PEER), b"12345");
+    send!(s, 0, packet(Opcode::UdSendOnly, rq(0)).with_deth(QKEY, PEER), b"12345");
     s.received(7, WcStatus::LocLenErr);
     assert_eq!(s.qp.state(), QpState::Rts);
 }

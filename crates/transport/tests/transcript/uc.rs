@@ -19,7 +19,7 @@ fn nothing_is_acknowledged() {
     s.post_recv(build::recv(7, BASE, 8));
     send!(s, 0, packet(Opcode::UcSendOnly, rq(0)).ackreq(), b"x");
     s.received(7, WcStatus::Success);
-    send!(s, 0, packet(Opcode::UcWriteOnly, rq(1)).reth(BASE, 1).ackreq(), b"y");
+    send!(s, 0, packet(Opcode::UcWriteOnly, rq(1)).with_reth(BASE, 1).ackreq(), b"y");
     recv_nothing!(s, 0);
     assert_eq!(s.peek(BASE, 1), b"y");
 }
@@ -71,11 +71,11 @@ fn without_a_receive_a_message_is_lost() {
 #[test]
 fn what_may_not_be_is_dropped_without_a_word() {
     let mut s = Station::new(&Options { access: Access::empty(), ..Options::uc() });
-    send!(s, 0, packet(Opcode::UcWriteOnly, rq(0)).reth(BASE, 1), b"x");
+    send!(s, 0, packet(Opcode::UcWriteOnly, rq(0)).with_reth(BASE, 1), b"x");
     assert_eq!(s.qp.last_refusal(), Some(Step::ErrUnsupportedOpcode));
 
     let mut s = Station::new(&Options::uc());
-    send!(s, 0, packet(Opcode::UcWriteOnly, rq(0)).reth(0, 1), b"x");
+    send!(s, 0, packet(Opcode::UcWriteOnly, rq(0)).with_reth(0, 1), b"x");
     assert_eq!(s.qp.last_refusal(), Some(Step::ErrRkeyViolation));
     s.post_recv(build::recv(7, BASE, 3));
     send!(s, 1, packet(Opcode::UcSendOnly, rq(1)), b"long");

@@ -15,7 +15,9 @@ fn receiver() -> Options {
 }
 
 fn to_queue(srqn: u32, headers: wire::Headers) -> wire::Headers {
-    wire::Headers { xrceth: Some(Xrceth { srqn: Srqn::new(srqn) }), ..headers }
+    let mut headers = headers;
+    headers.set_xrceth(Xrceth { srqn: Srqn::new(srqn) });
+    headers
 }
 
 #[test]
@@ -26,10 +28,10 @@ fn every_packet_of_a_request_names_the_queue() {
     s.post(SendWr { srqn: 5, ..build::send(9, BASE, 300) });
     recv!(s, 0, to_queue(5, packet(Opcode::XrcSendFirst, sq(0))), &data[..256]);
     recv!(s, 0, to_queue(5, packet(Opcode::XrcSendLast, sq(1)).ackreq()), &data[256..]);
-    send!(s, 2, packet(Opcode::XrcAck, sq(1)).aeth(Syndrome::ACK, 1));
+    send!(s, 2, packet(Opcode::XrcAck, sq(1)).with_aeth(Syndrome::ACK, 1));
     assert_eq!(s.sent(9, WcStatus::Success).opcode, WcOpcode::Send);
     s.post(SendWr { srqn: 6, ..build::read(10, BASE, 8, 0x9000) });
-    recv!(s, 3, to_queue(6, packet(Opcode::XrcReadRequest, sq(2)).reth(0x9000, 8).ackreq()));
+    recv!(s, 3, to_queue(6, packet(Opcode::XrcReadRequest, sq(2)).with_reth(0x9000, 8).ackreq()));
 }
 
 #[test]
@@ -39,11 +41,11 @@ fn the_receiver_takes_from_the_queue_and_answers_as_rc_does() {
     let data = bytes(300);
     send!(s, 0, to_queue(5, packet(Opcode::XrcSendFirst, rq(0))), &data[..256]);
     send!(s, 1, to_queue(5, packet(Opcode::XrcSendLast, rq(1)).ackreq()), &data[256..]);
-    recv!(s, 1, packet(Opcode::XrcAck, rq(1)).aeth(Syndrome::ACK, 1));
+    recv!(s, 1, packet(Opcode::XrcAck, rq(1)).with_aeth(Syndrome::ACK, 1));
     assert_eq!(s.received(7, WcStatus::Success).byte_len, 300);
     assert_eq!(s.peek(BASE, 300), data);
-    send!(s, 2, to_queue(5, packet(Opcode::XrcReadRequest, rq(2)).reth(BASE, 8)));
-    recv!(s, 2, packet(Opcode::XrcReadResponseOnly, rq(2)).aeth(Syndrome::ACK, 2), &data[..8]);
+    send!(s, 2, to_queue(5, packet(Opcode::XrcReadRequest, rq(2)).with_reth(BASE, 8)));
+    recv!(s, 2, packet(Opcode::XrcReadResponseOnly, rq(2)).with_aeth(Syndrome::ACK, 2), &data[..8]);
 }
 
 #[test]
@@ -60,15 +62,15 @@ fn each_end_is_deaf_to_what_the_other_is_for() {
 fn memory_that_is_absent_is_an_rnr_nak_as_on_rc() {
     let mut s = Station::new(&receiver());
     s.host.memory.borrow_mut().absent = 1;
-    let write = to_queue(5, packet(Opcode::XrcWriteOnly, rq(0)).reth(BASE, 4).ackreq());
+    let write = to_queue(5, packet(Opcode::XrcWriteOnly, rq(0)).with_reth(BASE, 4).ackreq());
     send!(s, 0, write, b"abcd");
     let timer = s.qp.query().min_rnr_timer;
     let refused = Syndrome::RnrNak { timer };
-    recv!(s, 0, packet(Opcode::XrcAck, rq(0)).aeth(refused, 0));
+    recv!(s, 0, packet(Opcode::XrcAck, rq(0)).with_aeth(refused, 0));
     s.host.memory.borrow_mut().absent = 0;
     send!(s, 20, write, b"abcd");
-    recv!(s, 20, packet(Opcode::XrcAck, rq(0)).aeth(Syndrome::ACK, 1));
-    send!(s, 21, to_queue(5, packet(Opcode::XrcReadRequest, rq(1)).reth(BASE, 4)));
+    recv!(s, 20, packet(Opcode::XrcAck, rq(0)).with_aeth(Syndrome::ACK, 1));
+    send!(s, 21, to_queue(5, packet(Opcode::XrcReadRequest, rq(1)).with_reth(BASE, 4)));
     s.host.memory.borrow_mut().absent = 1;
-    recv!(s, 5_000, packet(Opcode::XrcAck, rq(1)).aeth(refused, 2));
+    recv!(s, 5_000, packet(Opcode::XrcAck, rq(1)).with_aeth(refused, 2));
 }

@@ -1,6 +1,6 @@
 //! The opcode table itself.
 
-use super::{Ext, OpcodeInfo, Operation, PayloadRule, Position};
+use super::{Ext, OpcodeInfo, Operation, PayloadRule, Places, Position};
 
 /// Builds the enum, both conversions and the table from one row per opcode.
 macro_rules! opcodes {
@@ -42,6 +42,7 @@ macro_rules! opcodes {
                         operation: Operation::$operation,
                         position: Position::$position,
                         headers: &[$(Ext::$header),*],
+                        places: const { Places::of(&[$(Ext::$header),*]) },
                         payload: PayloadRule::$payload$(($bytes))?,
                     },)*
                     Self::Unknown(_) => &OpcodeInfo {
@@ -49,6 +50,7 @@ macro_rules! opcodes {
                         operation: Operation::Unknown,
                         position: Position::Only,
                         headers: &[],
+                        places: const { Places::of(&[]) },
                         payload: PayloadRule::Any,
                     },
                 }

@@ -34,7 +34,10 @@ impl Common {
     ) {
         let opcode = Opcode::new(Service::Ud, Operation::Send, Position::Only);
         let is_ours = Some(rx.headers.bth.opcode) == opcode
-            && rx.headers.deth.is_some_and(|deth| deth.qkey == GSI_QKEY && deth.src_qp == Qpn::GSI)
+            && rx
+                .headers
+                .deth()
+                .is_some_and(|deth| deth.qkey == GSI_QKEY && deth.src_qp == Qpn::GSI)
             && rx.payload.len() as usize == LEN;
         let mut mad = Box::new([0; LEN]);
         let grh = rx.grh.map(Grh::parse).filter(|grh| self.nic.port.gids.contains(&grh.dgid()));
@@ -259,6 +262,6 @@ impl Engine {
 fn gsi_headers(psn: iba::Psn) -> Headers {
     let opcode = Opcode::new(Service::Ud, Operation::Send, Position::Only);
     let mut headers = Headers::new(opcode.expect("datagrams are sent"), Qpn::GSI, psn);
-    headers.deth = Some(Deth { qkey: GSI_QKEY, src_qp: Qpn::GSI });
+    headers.set_deth(Deth { qkey: GSI_QKEY, src_qp: Qpn::GSI });
     headers
 }

@@ -75,7 +75,8 @@ impl Common {
 
     /// What an incoming packet tells about us.
     fn note_in(&self, headers: &Headers) -> Note {
-        let named = headers.reth.map(|reth| reth.rkey).or(headers.atomic_eth.map(|eth| eth.rkey));
+        let named =
+            headers.reth().map(|reth| reth.rkey).or(headers.atomic_eth().map(|eth| eth.rkey));
         let region = named.map(|rkey| (rkey.0, self.memory.mrs.kind_of(rkey.0)));
         Note { qpn: Some(headers.bth.dest_qp), wr_id: None, region }
     }

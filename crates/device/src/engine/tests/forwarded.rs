@@ -55,7 +55,7 @@ impl Victim {
 fn packet(nic: &NicInfo, to: Qpn) -> (About, Vec<u8>) {
     let (port, av) = (nic.config.udp_port, rig::av(nic));
     let mut headers = Headers::new(Opcode::UdSendOnly, to, Psn::new(0));
-    headers.deth = Some(wire::deth::Deth { qkey: rig::QKEY, src_qp: Qpn::new(0x77_7777) });
+    headers.set_deth(wire::deth::Deth { qkey: rig::QKEY, src_qp: Qpn::new(0x77_7777) });
     let mut queue = UdpQueue::new(1, port, port);
     let pushed = queue.push(STRANGER.into(), &av, &headers, 8, |room| {
         room.fill(9);
@@ -199,7 +199,7 @@ fn a_local_datagram_has_a_local_source() {
         (av.dgid.to_ip(), own, 2),
     ] {
         let mut headers = Headers::new(Opcode::UdSendOnly, victim.qpn, Psn::new(0));
-        headers.deth = Some(wire::deth::Deth { qkey: rig::QKEY, src_qp });
+        headers.set_deth(wire::deth::Deth { qkey: rig::QKEY, src_qp });
         let grh = Grh::new(src, av.dgid.to_ip(), 0, 64, 40).expect("one family").to_bytes();
         let record = Record {
             headers: &headers,

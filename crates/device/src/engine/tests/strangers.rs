@@ -107,7 +107,7 @@ fn a_ring_between_users_carries_what_any_ring_does() {
     let (_, qpn) = objects.qp(&mut victim, QpType::Ud);
     let mut headers = wire::Headers::new(wire::Opcode::UdSendOnly, qpn, iba::Psn::new(0));
     let src_qp = iba::Qpn::new(u32::from(peer.common.nic.vf) << 14 | 100);
-    headers.deth = Some(wire::deth::Deth { qkey: rig::QKEY, src_qp });
+    headers.set_deth(wire::deth::Deth { qkey: rig::QKEY, src_qp });
     let skipped = transport::env::Skipped::default();
     let record = crate::carrier::shm::record::Record {
         headers: &headers,
