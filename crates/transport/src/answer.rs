@@ -10,11 +10,10 @@ mod queued;
 
 use iba::{CompCntrOps, Psn, QpEvent};
 use wire::bth::pad_for;
-use wire::{Aeth, AtomicAckEth, Headers, NakCode, Opcode, Position, Syndrome};
+use wire::{Aeth, AtomicAckEth, Headers, NakCode, Operation, Position, Syndrome};
 
 use crate::count::Ended;
 use crate::env::{Counter, Env, RemoteError, Skipped, Source, To, TransmitError};
-use crate::packet::of_service;
 use crate::qp::{Qp, Sent};
 use crate::resp::{Responder, Step};
 use crate::time::Time;
@@ -126,8 +125,10 @@ impl Qp {
     pub(crate) fn transmit_answer<E: Env>(&mut self, env: &mut E, now: Time, most: usize) -> Sent {
         let first = self.resp.answers.front().filter(|answer| !answer.is_put_off());
         let Some(answer) = first else { return Sent::Nothing };
-        let mut headers = Headers::new(Opcode::RcAck, self.attr.dest_qpn, answer.psn);
         let mut aeth = Aeth { syndrome: Syndrome::ACK, msn: self.resp.msn };
+        let (mut operation, mut position) = (Operation::Ack, Position::Only);
+        // What an atomic found.
+        let mut found = None;
         let mut source = Source::Empty;
         // How much of a READ this packet carries, and further ones that are like it.
         let (mut chunk, mut run) = (0, 1);
@@ -137,21 +138,16 @@ impl Qp {
             Kind::Ack => {}
             Kind::Nak(syndrome) => aeth.syndrome = syndrome,
             Kind::Atomic { value, .. } => {
-                headers.bth.opcode = Opcode::RcAtomicAck;
-                headers.set_atomic_ack_eth(AtomicAckEth { orig: value });
+                operation = Operation::AtomicAck;
+                found = Some(AtomicAckEth { orig: value });
             }
             Kind::Read(read) => {
                 chunk = read.left.min(self.path.segment);
                 is_last = chunk == read.left;
                 counts = read.counts;
-                headers.bth.opcode = match Position::new(!read.begun, is_last) {
-                    Position::First => Opcode::RcReadResponseFirst,
-                    Position::Middle => Opcode::RcReadResponseMiddle,
-                    Position::Last => Opcode::RcReadResponseLast,
-                    Position::Only => Opcode::RcReadResponseOnly,
-                };
-                headers.bth.pad = pad_for(chunk as usize);
-                if self.may_run() && headers.bth.opcode == Opcode::RcReadResponseMiddle {
+                operation = Operation::ReadResponse;
+                position = Position::new(!read.begun, is_last);
+                if self.may_run() && position == Position::Middle {
                     run = ((read.left - 1) / chunk).min(most as u32).max(1);
                 }
                 if chunk > 0 {
@@ -160,11 +156,14 @@ impl Qp {
                 }
             }
         }
-        if headers.bth.opcode != Opcode::RcReadResponseMiddle {
-            headers.set_aeth(aeth);
+        let opcode = self.opcode(operation, position);
+        let mut headers = Headers::new(opcode, self.attr.dest_qpn, answer.psn);
+        headers.bth.pad = pad_for(chunk as usize);
+        // A middle packet has none.
+        headers.set_aeth(aeth);
+        if let Some(found) = found {
+            headers.set_atomic_ack_eth(found);
         }
-
-        headers.bth.opcode = of_service(self.qp_type, headers.bth.opcode);
 
         let sent = if run > 1 {
             env.transmit_run(&headers, source, run)

@@ -1,48 +1,39 @@
 //! A request as a packet: its opcode, its headers, its part of the payload.
 
-use iba::{QpType, SendFlags, WrOpcode};
-use wire::{AtomicEth, Feth, Headers, Ieth, ImmDt, Opcode, Position, Reth, Selectivity};
+use iba::{SendFlags, WrOpcode};
+use wire::{
+    AtomicEth, Feth, Headers, Ieth, ImmDt, Opcode, Operation, Position, Reth, Selectivity, Service,
+};
 
 use crate::env::Source;
+use crate::qp::Qp;
 use crate::wqe::Wqe;
 use crate::wr::Data;
 
-/// The opcode of a packet of a request over RC, UC or XRC.
-pub(crate) fn request_opcode(qp_type: QpType, opcode: WrOpcode, position: Position) -> Opcode {
-    use Position::{First, Last, Middle, Only};
-    use WrOpcode as W;
-
-    let rc = match (opcode, position) {
-        (W::RdmaWrite | W::RdmaWriteWithImm, First) => Opcode::RcWriteFirst,
-        (W::RdmaWrite | W::RdmaWriteWithImm, Middle) => Opcode::RcWriteMiddle,
-        (W::RdmaWrite, Last) => Opcode::RcWriteLast,
-        (W::RdmaWrite, Only) => Opcode::RcWriteOnly,
-        (W::RdmaWriteWithImm, Last) => Opcode::RcWriteLastWithImm,
-        (W::RdmaWriteWithImm, Only) => Opcode::RcWriteOnlyWithImm,
-        (W::RdmaRead, _) => Opcode::RcReadRequest,
-        (W::AtomicCmpAndSwp, _) => Opcode::RcCmpSwap,
-        (W::AtomicFetchAndAdd, _) => Opcode::RcFetchAdd,
-        (W::AtomicWrite, _) => Opcode::RcAtomicWrite,
-        (W::Flush, _) => Opcode::RcFlush,
-        (_, First) => Opcode::RcSendFirst,
-        (_, Middle) => Opcode::RcSendMiddle,
-        (W::SendWithImm, Last) => Opcode::RcSendLastWithImm,
-        (W::SendWithImm, Only) => Opcode::RcSendOnlyWithImm,
-        (W::SendWithInv, Last) => Opcode::RcSendLastWithInv,
-        (W::SendWithInv, Only) => Opcode::RcSendOnlyWithInv,
-        (_, Last) => Opcode::RcSendLast,
-        (_, Only) => Opcode::RcSendOnly,
-    };
-    of_service(qp_type, rc)
+impl Qp {
+    /// The opcode of a packet of the QP's service. One that the service does not have is unknown:
+    /// no such request is posted ([`Qp::post_send`]).
+    pub(crate) fn opcode(&self, operation: Operation, position: Position) -> Opcode {
+        Service::of(self.qp_type)
+            .and_then(|service| Opcode::new(service, operation, position))
+            .unwrap_or(Opcode::Unknown(0xff))
+    }
 }
 
-/// The opcode that is the same for a QP's service as this one is for RC: only the top three bits
-/// differ (IBA table 38).
-pub(crate) fn of_service(qp_type: QpType, rc: Opcode) -> Opcode {
-    match qp_type {
-        QpType::Uc => Opcode::from(u8::from(rc) | 0x20),
-        QpType::XrcSend | QpType::XrcRecv => Opcode::from(u8::from(rc) | 0xa0),
-        _ => rc,
+/// What the packets of a request do.
+pub(crate) const fn operation_of(opcode: WrOpcode) -> Operation {
+    match opcode {
+        WrOpcode::RdmaWrite => Operation::Write,
+        WrOpcode::RdmaWriteWithImm => Operation::WriteWithImm,
+        WrOpcode::SendWithImm => Operation::SendWithImm,
+        WrOpcode::SendWithInv => Operation::SendWithInv,
+        WrOpcode::RdmaRead => Operation::ReadRequest,
+        WrOpcode::AtomicCmpAndSwp => Operation::CmpSwap,
+        WrOpcode::AtomicFetchAndAdd => Operation::FetchAdd,
+        WrOpcode::AtomicWrite => Operation::AtomicWrite,
+        WrOpcode::Flush => Operation::Flush,
+        // No packet carries the others.
+        _ => Operation::Send,
     }
 }
 
@@ -114,32 +105,5 @@ pub(crate) fn payload(data: &Data, offset: u32, length: u32) -> Source<'_> {
         Data::Bind(_) | Data::Flush(_) => Source::Empty,
         Data::Sges(sges) => Source::Sges { sges, offset: u64::from(offset), length },
         Data::Inline(bytes) => Source::Bytes(&bytes[offset as usize..][..length as usize]),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use wire::{Operation, Service};
-
-    use super::*;
-
-    #[test]
-    fn request_opcodes_are_those_of_the_table() {
-        let table = [
-            (WrOpcode::Send, Operation::Send),
-            (WrOpcode::SendWithImm, Operation::SendWithImm),
-            (WrOpcode::SendWithInv, Operation::SendWithInv),
-            (WrOpcode::RdmaWrite, Operation::Write),
-            (WrOpcode::RdmaWriteWithImm, Operation::WriteWithImm),
-        ];
-        for (opcode, operation) in table {
-            for position in [Position::First, Position::Middle, Position::Last, Position::Only] {
-                for (qp_type, service) in [(QpType::Rc, Service::Rc), (QpType::Uc, Service::Uc)] {
-                    if let Some(expected) = Opcode::new(service, operation, position) {
-                        assert_eq!(request_opcode(qp_type, opcode, position), expected);
-                    }
-                }
-            }
-        }
     }
 }

@@ -19,7 +19,7 @@ use wire::{Deth, Headers, ImmDt, Opcode, Position, Srqn, Xrceth};
 
 use crate::env::{Counter, Env, LocalError, Reason, Skipped, Source, To, TransmitError};
 use crate::pace;
-use crate::packet::{describe, payload, request_opcode};
+use crate::packet::{describe, operation_of, payload};
 use crate::qp::{Qp, Sent};
 use crate::time::Time;
 use crate::wqe::Failure;
@@ -182,7 +182,10 @@ impl Qp {
         }
 
         let position = Position::new(offset == 0, is_last);
-        let opcode = request_opcode(self.qp_type, wqe.wr.opcode, position);
+        let operation = operation_of(wqe.wr.opcode);
+        // An answer of many packets is asked for in one.
+        let of_packet = if wqe.is_answered() { Position::Only } else { position };
+        let opcode = self.opcode(operation, of_packet);
         let mut headers = Headers::new(opcode, self.attr.dest_qpn, req.psn);
         // Often enough that the window opens before it is full.
         let often = if self.path.reliable { window / 2 } else { window / 4 };

@@ -9,11 +9,10 @@
 use core::time::Duration;
 
 use iba::Psn;
-use wire::{Aeth, Headers, Opcode, Syndrome};
+use wire::{Aeth, Headers, Operation, Position, Syndrome};
 
 use super::{Answer, Kind};
 use crate::env::{Counter, Env, Skipped, Source, To};
-use crate::packet::of_service;
 use crate::qp::{Qp, Sent};
 use crate::resp::Responder;
 use crate::time::Time;
@@ -59,7 +58,7 @@ impl Qp {
         if now.since(since) < patience || !self.state().receives() {
             return Sent::Blocked;
         }
-        let opcode = of_service(self.qp_type, Opcode::RcAck);
+        let opcode = self.opcode(Operation::Ack, Position::Only);
         let mut headers = Headers::new(opcode, self.attr.dest_qpn, psn);
         let syndrome = Syndrome::RnrNak { timer: self.attr.min_rnr_timer };
         headers.set_aeth(Aeth { syndrome, msn: self.resp.msn });

@@ -1,7 +1,7 @@
 //! The checks of the responder, in their order.
 
 use iba::{Access, QpType};
-use wire::{Headers, Opcode, Operation, Position};
+use wire::{Headers, Opcode, Operation, PayloadRule};
 
 use super::{GRH_BYTES, Held, Message, Region, Step};
 use crate::env::{Counter, Env, RemoteError, Rx};
@@ -151,12 +151,12 @@ impl Qp {
             length == mtu.saturating_mul(rx.packets)
         };
         let within = self.path.reliable || length <= mtu;
-        let fits = match opcode.position() {
-            _ if operation == Operation::AtomicWrite => length == 8,
-            _ if is_answered(operation) => length == 0,
-            Position::First | Position::Middle => whole,
-            Position::Last => length > 0 && within,
-            Position::Only => within,
+        let fits = match opcode.info().payload {
+            PayloadRule::Empty => length == 0,
+            PayloadRule::Exactly(bytes) => length == bytes.into(),
+            PayloadRule::Full => whole,
+            PayloadRule::Some => length > 0 && within,
+            PayloadRule::Any => within,
         };
         if !fits {
             return Step::ErrLength;
