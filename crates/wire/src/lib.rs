@@ -11,8 +11,9 @@
 //! ```
 //!
 //! Every header comes twice: as it lies in a packet (`RawBth`, a layout with getters and setters)
-//! and as what it says (`Bth`, a small value). [`Headers`] is all headers of one packet as values:
-//! what the transport decides on and what it hands out.
+//! and as what it says (`Bth`, a small value). [`Headers`] is all headers of one packet: the BTH as
+//! a value, and behind it the bytes of the extension headers that the opcode calls for, which are
+//! read and set one by one.
 //!
 //! | module | what it knows |
 //! |---|---|

@@ -1,0 +1,189 @@
+//! What a datagram is checked for before a QP sees it, and to whom it goes.
+
+use std::ops::Range;
+
+use iba::Qpn;
+use wire::grh::{self, Grh};
+use wire::icrc::{Flow, IcrcError};
+use wire::{Headers, Position};
+
+use super::super::common::Common;
+use super::super::multicast::is_for_group;
+use super::{Arrival, Way};
+use crate::carrier::About;
+use crate::carrier::shm::Forwarded;
+use crate::carrier::udp::Intake;
+use crate::qp::{QpTable, vf_of};
+
+/// The bits of a P_Key that name the partition; the other says how far its member is trusted (IBA
+/// 10.9.1.1).
+const PARTITION: u16 = 0x7fff;
+
+/// Bytes of a UDP header.
+const UDP_HEADER: usize = 8;
+
+/// To whom a datagram of this port goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Dest {
+    /// To the QP that it names.
+    Qp,
+    /// To QP 1.
+    Gsi,
+    /// To the members of a multicast group.
+    Group,
+    /// To the process of this virtual function.
+    Process(u16),
+}
+
+/// What the ICRC of so many datagrams covers of the headers around them; none, if they are not for
+/// this port. They are counted.
+pub(in crate::engine) fn flow_of(common: &mut Common, about: &About, count: usize) -> Option<Flow> {
+    let &About { src, dst, .. } = about;
+    common.counters.rx_udp_packets += count as u64;
+    // The socket hears every address of the host; the port is only those of its netdev (the
+    // kernel's rxe_match_dgid).
+    if !dst.ip().is_multicast() && !common.nic.port.gids.contains(&dst.ip().into()) {
+        common.counters.rx_wrong_destination += count as u64;
+        tracing::debug!(target: "peerdma::drop", %src, %dst, "not an address of this port");
+        return None;
+    }
+    Flow::new(src, dst)
+}
+
+/// The packet that a datagram carries, without its ICRC, and the identification that this was right
+/// for; none, if it was not. That is counted.
+#[inline]
+pub(super) fn check<'a>(
+    common: &mut Common,
+    intake: &mut Intake,
+    arrival: Arrival<'_>,
+    bytes: &'a [u8],
+) -> Option<(&'a [u8], u16)> {
+    let Arrival { way, about, flow, .. } = arrival;
+    let verified = intake.verifier.verify(flow, bytes);
+    if !common.is_plain() && (way == Way::Forwarded || is_for(common.nic.vf, bytes)) {
+        common.record_datagram(about, verified.as_ref().map_or(0, |(_, id)| *id), bytes);
+    }
+    match verified {
+        Ok(good) => Some(good),
+        Err(error) => {
+            match error {
+                IcrcError::Parse(_) => common.counters.rx_malformed_packets += 1,
+                _ => common.counters.rx_icrc_encapsulated += 1,
+            }
+            tracing::debug!(target: "peerdma::drop", src = %about.src, "{error}");
+            None
+        }
+    }
+}
+
+/// Whether a datagram, good or not, is for this process rather than for another one of the host.
+pub(in crate::engine) fn is_for(vf: u16, bytes: &[u8]) -> bool {
+    let dest = Headers::parse_prefix(bytes).map_or(0, |(headers, _)| headers.bth.dest_qp.value());
+    dest <= 1 || dest == Qpn::MULTICAST.value() || vf_of(Qpn::new(dest)) == vf
+}
+
+/// Reads the headers of a packet, and says where its payload lies; not of one that cannot be read,
+/// or of another partition. That is counted.
+#[inline]
+pub(super) fn read(
+    common: &mut Common,
+    about: &About,
+    packet: &[u8],
+    headers: &mut Headers,
+) -> Option<Range<usize>> {
+    let src = about.src;
+    let range = match headers.read(packet) {
+        Ok(range) => range,
+        Err(error) => {
+            common.counters.rx_malformed_packets += 1;
+            tracing::debug!(target: "peerdma::drop", %src, "{error}");
+            return None;
+        }
+    };
+    // IBA C9-42; the port's only key is the default one, of a full member.
+    let pkey = headers.bth.pkey.0;
+    if pkey & PARTITION != iba::PKey::DEFAULT.0 & PARTITION {
+        common.counters.pkey_violation += 1;
+        tracing::debug!(target: "peerdma::drop", %src, pkey, "not our partition");
+        return None;
+    }
+    Some(range)
+}
+
+/// To whom a packet goes; to nobody, if that cannot be.
+#[inline]
+pub(super) fn destination(
+    common: &mut Common,
+    arrival: Arrival<'_>,
+    headers: &Headers,
+) -> Option<Dest> {
+    let &About { src, dst, .. } = arrival.about;
+    let (dest_qp, is_of_socket) = (headers.bth.dest_qp, arrival.way == Way::Socket);
+    let Some(to_group) = is_for_group(dest_qp, dst) else {
+        common.counters.rx_wrong_destination += 1;
+        tracing::debug!(target: "peerdma::drop", %src, %dst, "a group's QP or address without the other");
+        return None;
+    };
+    if to_group {
+        // The kernel gave every process that joined a copy, so none comes by way of another.
+        return (is_of_socket && !common.is_port_down()).then_some(Dest::Group);
+    }
+    let vf = vf_of(dest_qp);
+    Some(match dest_qp {
+        Qpn::GSI if is_of_socket => Dest::Gsi,
+        _ if dest_qp.value() > 1 && vf != common.nic.vf && is_of_socket => Dest::Process(vf),
+        _ => Dest::Qp,
+    })
+}
+
+/// Gives a datagram to the process of this host whose it is.
+pub(super) fn pass_on(
+    common: &mut Common,
+    intake: &mut Intake,
+    about: &About,
+    headers: &Headers,
+    vf: u16,
+    bytes: &[u8],
+) {
+    match common.out.shm.forward(common.now, vf, about, bytes) {
+        Forwarded::Yes => {
+            common.counters.forwarded_packets += 1;
+            intake.was_missteered();
+        }
+        Forwarded::NoRoom => common.counters.dropped_packets += 1,
+        Forwarded::NoSuchProcess => {
+            common.counters.rx_unknown_qpn += 1;
+            let (qpn, src) = (headers.bth.dest_qp, about.src);
+            tracing::debug!(target: "peerdma::drop", %qpn, %src, "no such QP, as no such process");
+        }
+    }
+}
+
+/// How many packets, this one included, a QP would take together if more like it came with it.
+pub(super) fn joinable(
+    common: &Common,
+    qps: &mut QpTable,
+    arrival: Arrival<'_>,
+    headers: &Headers,
+) -> u32 {
+    // Who records packets or tampers with them sees each.
+    let is_plain = arrival.way == Way::Socket
+        && headers.bth.opcode.position() == Position::Middle
+        && common.is_plain();
+    if !is_plain {
+        return 0;
+    }
+    let Some(entry) = qps.by_number(headers.bth.dest_qp) else { return 0 };
+    let is_from_peer = entry.context.route.is_udp()
+        && entry.context.av.dgid == iba::Gid::from(arrival.about.src.ip());
+    if is_from_peer { entry.qp.joinable(headers) } else { 0 }
+}
+
+/// What a receive of a datagram of so many bytes has before the payload.
+pub(super) fn grh_of(about: &About, bytes: usize) -> Option<[u8; grh::LEN]> {
+    let &About { src, dst, traffic_class, hop_limit } = about;
+    // CAST: a datagram is shorter than 64 KiB.
+    let length = (bytes + UDP_HEADER) as u16;
+    Grh::new(src.ip(), dst.ip(), traffic_class, hop_limit, length).map(|grh| grh.to_bytes())
+}
