@@ -158,5 +158,33 @@ fn conclude(lines: &[Line], require: Require) -> Outcome {
     if require == Require::All && not_run > 0 {
         return Err(format!("{not_run} tests did not run, and all were required"));
     }
+    if passed == 0 && lines.iter().any(|line| line.impossible.is_some() || line.not_run() > 0) {
+        return Err("nothing that was asked for can run here".to_owned());
+    }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(passed: u64, impossible: Option<&str>) -> Line {
+        Line {
+            name: "suite",
+            budget: Duration::from_secs(1),
+            took: Duration::ZERO,
+            counts: Counts { passed, ..Counts::default() },
+            skipped: Vec::new(),
+            impossible: impossible.map(str::to_owned),
+            error: None,
+        }
+    }
+
+    #[test]
+    fn a_run_in_which_nothing_could_run_is_no_success() {
+        let missing = || line(0, Some("its sources are missing"));
+        assert!(conclude(&[missing()], Require::Nothing).is_err());
+        assert!(conclude(&[missing(), line(3, None)], Require::Nothing).is_ok());
+        assert!(conclude(&[line(0, None)], Require::Nothing).is_ok(), "checks have no tests");
+    }
 }
