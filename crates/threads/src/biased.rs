@@ -10,8 +10,9 @@
 
 #![allow(unsafe_code, reason = "a lock promises that one holds it at a time")]
 
+#[cfg(any(test, not(loom)))]
 mod bias;
-#[cfg(loom)]
+#[cfg(all(test, loom))]
 mod models;
 
 #[cfg(not(loom))]
