@@ -10,14 +10,15 @@ mod exporters;
 mod importers;
 mod table;
 
-use std::error::Error;
 use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use exporters::{Buffer, Exporter, Machine};
 use importers::{Class, Importer};
-use table::{Row, Table};
+use table::Table;
+
+use super::outcome::Outcome;
 
 /// What `peerdma matrix` takes.
 #[derive(clap::Args)]
@@ -30,8 +31,6 @@ pub(crate) struct Args {
     #[arg(long)]
     by_c: bool,
 }
-
-type Outcome<T> = Result<T, Box<dyn Error>>;
 
 pub(crate) fn main(args: Args) -> ExitCode {
     match run(&args) {
@@ -105,11 +104,4 @@ fn measure() -> Outcome<Table> {
         }
     }
     Ok(Table { rows: rows.into_iter().map(|(row, _)| row).collect() })
-}
-
-impl Row {
-    /// Whether the row is measured with a NIC that reaches the exporter, or with one that does not.
-    fn is_at(&self, reaches: bool) -> bool {
-        self.reaches.unwrap_or(true) == reaches
-    }
 }

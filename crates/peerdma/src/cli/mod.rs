@@ -5,6 +5,7 @@ mod dmabuf;
 mod explain;
 mod gpu;
 mod matrix;
+mod outcome;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;

@@ -15,10 +15,10 @@ use std::sync::Arc;
 
 use dmabuf::{DeviceAddr, DmaBuf};
 
-use super::Outcome;
 use super::exporters::Exporter;
 use super::importers::{Class, errno_name, import_statically, static_importer};
 use super::table::{Cell, Row, Table};
+use crate::cli::outcome::Outcome;
 
 const SOURCE: &str = include_str!("by_c.c");
 

@@ -7,8 +7,8 @@ use gpu::{Bo, Domain, Gpu, GpuConfig, Place, Preset};
 use pci::{DeviceConfig, HostBridgeConfig, PciConfig, PciTree, SwitchConfig};
 use verbs::{Context, Device, Dm, NicConfig};
 
-use super::Outcome;
 use super::table::{Cell, Row};
+use crate::cli::outcome::Outcome;
 
 /// Bytes of each buffer.
 pub(super) const SIZE: u64 = 64 << 10;

@@ -12,9 +12,9 @@ use verbs::{
     SendRequest,
 };
 
-use super::Outcome;
 use super::exporters::{Buffer, Machine};
 use super::table::Cell;
+use crate::cli::outcome::Outcome;
 
 /// Nothing on one host takes this long.
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::Outcome;
+use crate::cli::outcome::Outcome;
 
 /// `ok VRAM`, `ok system`, `ok NIC`, or the step that was refused and its errno.
 pub(super) type Cell = String;
@@ -105,6 +105,11 @@ impl Table {
 }
 
 impl Row {
+    /// Whether the row is measured with a NIC that reaches the exporter, or with one that does not.
+    pub(super) fn is_at(&self, reaches: bool) -> bool {
+        self.reaches.unwrap_or(true) == reaches
+    }
+
     fn path(&self) -> &'static str {
         match self.reaches {
             Some(true) => "yes",
