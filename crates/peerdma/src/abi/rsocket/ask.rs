@@ -1,7 +1,10 @@
 //! Which queue pair belongs to a UDP address: what the service does with what comes by UDP.
 
+use std::ffi::c_int;
 use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
+use std::time::Instant;
 
 use iba::{Av, Qpn};
 use rsocket::SEND_LOW_WATER;
@@ -9,16 +12,31 @@ use rsocket::datagram::Ask;
 use rustix::net::{RecvFlags, recvfrom};
 
 use super::datagram::DatagramSocket;
-use super::socket::Socket;
+use super::service::Served;
 use crate::abi::rdmacm::Answer;
 use crate::abi::rdmacm::handle::Handle;
 
 /// How long an address may take. Somebody just spoke from it.
-const PATIENCE_MS: std::ffi::c_int = 2000;
+const PATIENCE_MS: c_int = 2000;
+
+impl Served for DatagramSocket {
+    fn interest(&self) -> Option<c_int> {
+        self.udp().ok().map(|udp| udp.as_raw_fd())
+    }
+
+    fn serve(self: Arc<Self>) {
+        self.asked();
+    }
+
+    /// Datagrams have none.
+    fn probe(&self) -> Option<Instant> {
+        None
+    }
+}
 
 impl DatagramSocket {
     /// Takes what came by UDP.
-    pub(super) fn asked(&self, socket: &Arc<Socket>) {
+    fn asked(&self) {
         let mut bytes = [0; SEND_LOW_WATER as usize];
         let Ok(udp) = self.udp() else { return };
         let Ok((_, length, from)) = recvfrom(udp, &mut bytes[..], RecvFlags::DONTWAIT) else {
@@ -30,18 +48,18 @@ impl DatagramSocket {
             tracing::debug!(target: "peerdma::rsocket", "{from} speaks another protocol over UDP");
             return;
         };
-        if let Err(failure) = self.answer(socket, from, &ask, &received[ask.size()..]) {
+        if let Err(failure) = self.answer(from, &ask, &received[ask.size()..]) {
             tracing::info!(target: "peerdma::rsocket", "no queue pair for {from}: {failure:?}");
         }
     }
 
-    fn answer(&self, socket: &Arc<Socket>, from: SocketAddr, ask: &Ask, data: &[u8]) -> Answer {
-        let sizes = socket.options().sizes;
+    fn answer(&self, from: SocketAddr, ask: &Ask, data: &[u8]) -> Answer {
+        let sizes = self.common.options().sizes;
         let mut state = self.state();
         if ask.has_data {
             state.deliver(from, data, sizes);
             drop(state);
-            socket.watchers.notify();
+            self.common.watchers.notify();
             state = self.state();
         }
         let peer = state.peer(self, from, sizes)?;

@@ -21,7 +21,7 @@ use rsocket::{Control, Credit, End, Hello, Mapping, Sent, Sge, Sizes, Stream, Wr
 use smallvec::{SmallVec, smallvec};
 use transport::wr::{Data, RecvWr, SendWr, SgList, Sge as Piece};
 
-use super::map::Maps;
+use super::mappings::Maps;
 use super::memory::{Pieces, unreachable};
 use super::settings::SETTINGS;
 use super::waker::Watchers;
@@ -51,7 +51,7 @@ pub(super) struct Conn {
     /// One sends at a time, and one receives.
     pub(super) sender: Mutex<()>,
     pub(super) receiver: Mutex<()>,
-    pub(super) maps: Mutex<Maps>,
+    maps: Mutex<Maps>,
     watchers: Arc<Watchers>,
 }
 
@@ -121,6 +121,10 @@ impl Conn {
 
     pub(super) fn core(&self) -> MutexGuard<'_, Stream> {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn maps(&self) -> MutexGuard<'_, Maps> {
+        self.maps.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The queue pair.

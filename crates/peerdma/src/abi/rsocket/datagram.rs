@@ -6,7 +6,7 @@
 //! the path MTU goes over UDP as well.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::ffi::c_int;
+use std::ffi::{c_int, c_short};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use descriptors::Known;
 use device::Wc;
 use iba::{Access, Av, LKey, QKey, QpCap, QpType, Qpn, SendFlags, WcStatus, WrOpcode};
-use libc::{sockaddr, socklen_t, ssize_t};
+use libc::ssize_t;
 use rsocket::datagram::{Ask, Header};
 use rsocket::{How, SEND_LOW_WATER, Sizes};
 use rustix::event::epoll;
@@ -26,19 +26,18 @@ use rustix::net::{
 use smallvec::{SmallVec, smallvec};
 use transport::wr::{Data, RecvWr, SendWr, Sge as Piece, UdDest};
 
+use super::common::{Common, IN, OUT};
 use super::conn::has_event;
 use super::memory::{Pieces, unreachable};
-use super::poll;
 use super::service;
-use super::socket::{Kind, Socket};
-use super::stream::give_address;
 use crate::abi::rdmacm::handle::Handle;
 use crate::abi::rdmacm::objects::{Address, Domain, Memory, Pair, Queue};
-use crate::abi::rdmacm::{Answer, Failure, sockaddr as addresses};
+use crate::abi::rdmacm::{Answer, Failure};
 use crate::abi::types::rdma::UDP_QKEY;
 
 /// See the module.
 pub(super) struct DatagramSocket {
+    pub(super) common: Common,
     udp: Known,
     /// Readable when a queue pair has an event.
     events: Known,
@@ -169,14 +168,14 @@ impl End {
         self.qp.post_recv(RecvWr { wr_id: RECEIVE | u64::from(buffer), sges })
     }
 
-    /// Sends a datagram. There is a free buffer, and it fits.
-    fn send(&mut self, there: &There, from: &mut Pieces<'_>) -> Answer {
-        let Some(buffer) = self.free.pop() else { return Err(Failure::quiet(libc::EAGAIN)) };
+    /// Sends a datagram, which fits, unless no buffer is free.
+    fn send(&mut self, there: &There, from: &mut Pieces<'_>) -> Answer<bool> {
+        let Some(buffer) = self.free.pop() else { return Ok(false) };
         let posted = self.post_send(buffer, there, from);
         if posted.is_err() {
             self.free.push(buffer);
         }
-        posted
+        posted.map(|()| true)
     }
 
     fn post_send(&self, buffer: u32, there: &There, from: &mut Pieces<'_>) -> Answer {
@@ -317,7 +316,7 @@ impl State {
 
 impl DatagramSocket {
     /// A new socket.
-    pub(super) fn create(domain: c_int) -> Answer<Socket> {
+    pub(super) fn create(domain: c_int) -> Answer<Self> {
         let family =
             if domain == libc::AF_INET6 { AddressFamily::INET6 } else { AddressFamily::INET };
         let udp = socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
@@ -326,9 +325,8 @@ impl DatagramSocket {
             epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|error| failed("rsocket", error))?;
         // The program knows the number of the first, and programs select(2).
         let (udp, events) = (Known::at_its_number(udp), Known::new(events));
-        let fd = udp.as_raw_fd();
-        let datagram = Self { udp, events, state: Mutex::default() };
-        Ok(Socket::new(fd, Kind::Datagram(Box::new(datagram))))
+        let common = Common::new(udp.as_raw_fd());
+        Ok(Self { common, udp, events, state: Mutex::default() })
     }
 
     /// The UDP socket.
@@ -345,27 +343,27 @@ impl DatagramSocket {
     }
 
     /// Has the service look after it, from the first use of its address on.
-    fn serve(&self, socket: &Arc<Socket>, state: &mut State) -> Answer {
+    fn have_served(self: &Arc<Self>, state: &mut State) -> Answer {
         if !state.is_served {
-            service::add(socket)?;
+            service::add(self)?;
             state.is_served = true;
         }
         Ok(())
     }
 
     /// `bind(2)`.
-    pub(super) fn bind(&self, socket: &Arc<Socket>, addr: SocketAddr) -> Answer {
+    pub(super) fn bind(self: &Arc<Self>, addr: SocketAddr) -> Answer {
         bind(self.udp()?, &addr).map_err(|error| failed("rbind", error))?;
         tracing::info!(target: "peerdma::rsocket", "bound to {addr}");
-        self.serve(socket, &mut self.state())
+        self.have_served(&mut self.state())
     }
 
     /// `connect(2)`.
-    pub(super) fn connect(&self, socket: &Arc<Socket>, addr: SocketAddr) -> Answer {
+    pub(super) fn connect(self: &Arc<Self>, addr: SocketAddr) -> Answer {
         connect(self.udp()?, &addr).map_err(|error| failed("rconnect", error))?;
-        let sizes = socket.options().sizes;
+        let sizes = self.common.options().sizes;
         let mut state = self.state();
-        self.serve(socket, &mut state)?;
+        self.have_served(&mut state)?;
         state.peer(self, addr, sizes)?;
         state.connected = Some(addr);
         Ok(())
@@ -396,49 +394,41 @@ impl DatagramSocket {
     }
 
     /// Sends a datagram to `to`, or to the address it is connected to.
-    pub(super) fn send(
-        &self,
-        socket: &Arc<Socket>,
-        mut from: Pieces<'_>,
+    /// None if no buffer is free: then it is for the caller to wait.
+    pub(super) fn try_send(
+        self: &Arc<Self>,
+        from: &mut Pieces<'_>,
         to: Option<SocketAddr>,
-        flags: c_int,
-    ) -> Answer<ssize_t> {
+    ) -> Answer<Option<ssize_t>> {
         let length = from.left();
         if length > SEND_LOW_WATER as usize - Ask::MAX {
             let what = format!("rsend: a datagram of {length} bytes");
             return Err(Failure::new(libc::EMSGSIZE, what));
         }
-        loop {
-            let sizes = socket.options().sizes;
-            let mut state = self.state();
-            if state.no_writes {
-                return Err(Failure::new(libc::EPIPE, "rsend: the rsocket was shut down"));
-            }
-            let Some(to) = to.or(state.connected) else {
-                let what = "rsend: the rsocket is not connected, and there is no address";
-                return Err(Failure::new(libc::EDESTADDRREQ, what));
-            };
-            self.serve(socket, &mut state)?;
-            let peer = state.peer(self, to, sizes)?;
-            let fits = Header::MAX + length <= state.ends[peer.end].mtu;
-            let Some(there) = peer.there.filter(|_| fits) else {
-                let ask = state.ask(peer.end, true);
-                let mut bytes = vec![0; length];
-                from.read(&mut bytes)?;
-                drop(state);
-                return self.send_udp(&ask, &bytes, to).map(|()| length.cast_signed());
-            };
-            if state.ends[peer.end].free.is_empty() {
-                state.look(false);
-            }
-            match state.ends[peer.end].send(&there, &mut from) {
-                Ok(()) => return Ok(length.cast_signed()),
-                Err(full) if full.errno() == libc::EAGAIN && socket.may_wait(flags) => {}
-                Err(failure) => return Err(failure),
-            }
-            drop(state);
-            self.wait(socket, libc::POLLOUT)?;
+        let sizes = self.common.options().sizes;
+        let mut state = self.state();
+        if state.no_writes {
+            return Err(Failure::new(libc::EPIPE, "rsend: the rsocket was shut down"));
         }
+        let Some(to) = to.or(state.connected) else {
+            let what = "rsend: the rsocket is not connected, and there is no address";
+            return Err(Failure::new(libc::EDESTADDRREQ, what));
+        };
+        self.have_served(&mut state)?;
+        let peer = state.peer(self, to, sizes)?;
+        let fits = Header::MAX + length <= state.ends[peer.end].mtu;
+        let Some(there) = peer.there.filter(|_| fits) else {
+            let ask = state.ask(peer.end, true);
+            let mut bytes = vec![0; length];
+            from.read(&mut bytes)?;
+            drop(state);
+            return self.send_udp(&ask, &bytes, to).map(|()| Some(length.cast_signed()));
+        };
+        if state.ends[peer.end].free.is_empty() {
+            state.look(false);
+        }
+        let sent = state.ends[peer.end].send(&there, from)?;
+        Ok(sent.then_some(length.cast_signed()))
     }
 
     /// Sends over UDP.
@@ -452,55 +442,40 @@ impl DatagramSocket {
             .map_err(|error| failed("rsend", error))
     }
 
-    /// Receives a datagram, and says who sent it. What does not fit is lost (`udp(7)`).
-    pub(super) fn receive(
+    /// Receives a datagram, if there is one, and says which address sent it. What does not fit is
+    /// lost (`udp(7)`).
+    pub(super) fn try_receive(
         &self,
-        socket: &Arc<Socket>,
-        mut to: Pieces<'_>,
+        to: &mut Pieces<'_>,
         flags: c_int,
-    ) -> Answer<(ssize_t, Option<SocketAddr>)> {
-        loop {
-            let mut state = self.state();
-            if state.messages.is_empty() {
-                state.look(false);
-            }
-            if let Some(message) = state.messages.pop_front() {
-                let source = message.source;
-                let count = state.read(&message, &mut to);
-                if flags & libc::MSG_PEEK != 0 || count.is_err() {
-                    state.messages.push_front(message);
-                } else {
-                    state.done(&message);
-                }
-                return Ok((count?.cast_signed(), Some(source)));
-            }
-            if state.no_reads {
-                return Ok((0, None));
-            }
-            drop(state);
-            if !socket.may_wait(flags) {
-                return Err(Failure::quiet(libc::EAGAIN));
-            }
-            self.wait(socket, libc::POLLIN)?;
+    ) -> Answer<Option<(ssize_t, Option<SocketAddr>)>> {
+        let mut state = self.state();
+        if state.messages.is_empty() {
+            state.look(false);
         }
-    }
-
-    /// Waits as a program would.
-    fn wait(&self, socket: &Socket, events: std::ffi::c_short) -> Answer {
-        let mut fds = [libc::pollfd { fd: socket.fd, events, revents: 0 }];
-        poll::poll(&mut fds, -1).map(drop)
+        if let Some(message) = state.messages.pop_front() {
+            let source = message.source;
+            let count = state.read(&message, to);
+            if flags & libc::MSG_PEEK != 0 || count.is_err() {
+                state.messages.push_front(message);
+            } else {
+                state.done(&message);
+            }
+            return Ok(Some((count?.cast_signed(), Some(source))));
+        }
+        Ok(state.no_reads.then_some((0, None)))
     }
 
     /// What `poll(2)` would say of it.
-    pub(super) fn ready(&self, arm: bool) -> std::ffi::c_short {
+    pub(super) fn ready(&self, arm: bool) -> c_short {
         let mut state = self.state();
         state.look(arm);
         let mut ready = 0;
         if !state.messages.is_empty() || state.no_reads {
-            ready |= libc::POLLIN | libc::POLLRDNORM;
+            ready |= IN;
         }
         if state.ends.iter().all(|end| !end.free.is_empty()) || state.no_writes {
-            ready |= libc::POLLOUT | libc::POLLWRNORM;
+            ready |= OUT;
         }
         ready
     }
@@ -515,7 +490,7 @@ impl DatagramSocket {
     }
 
     /// Takes the events there are.
-    pub(super) fn happened(&self, socket: &Socket) {
+    pub(super) fn happened(&self) {
         let mut state = self.state();
         for end in &mut state.ends {
             if has_event(end.queue()) && end.queue().take_event().is_ok() {
@@ -523,11 +498,11 @@ impl DatagramSocket {
             }
         }
         drop(state);
-        socket.watchers.notify();
+        self.common.watchers.notify();
     }
 
     /// `shutdown(2)`.
-    pub(super) fn shutdown(&self, socket: &Socket, how: How) -> Answer {
+    pub(super) fn shutdown(&self, how: How) -> Answer {
         let mut state = self.state();
         if state.connected.is_none() {
             return Err(Failure::new(libc::ENOTCONN, "rshutdown: the rsocket is not connected"));
@@ -535,7 +510,7 @@ impl DatagramSocket {
         state.no_reads |= how != How::Write;
         state.no_writes |= how != How::Read;
         drop(state);
-        socket.watchers.notify();
+        self.common.watchers.notify();
         Ok(())
     }
 
@@ -555,16 +530,7 @@ impl DatagramSocket {
     }
 
     /// `getpeername(2)` or `getsockname(2)`.
-    ///
-    /// # Safety
-    ///
-    /// There is room for an address of the length that is said.
-    pub(super) unsafe fn name(
-        &self,
-        is_peer: bool,
-        addr: *mut sockaddr,
-        len: *mut socklen_t,
-    ) -> Answer {
+    pub(super) fn name(&self, is_peer: bool) -> Answer<SocketAddr> {
         let udp = self.udp()?;
         let name = || -> rustix::io::Result<SocketAddr> {
             if is_peer {
@@ -573,10 +539,7 @@ impl DatagramSocket {
                 getsockname(udp)?.try_into()
             }
         };
-        let name = name().map_err(|error| failed("the name of an rsocket", error))?;
-        // SAFETY: the caller's promise.
-        unsafe { give_address(&addresses::write(name), addr, len) };
-        Ok(())
+        name().map_err(|error| failed("the name of an rsocket", error))
     }
 }
 

@@ -2,11 +2,13 @@
 //! the verbs of this library.
 //!
 //! ```text
-//!   rsend, rrecv, rpoll, ...      io, poll, option, map, epoll: one file for each kind of call
-//!        |
+//!   rsend, rrecv, rpoll, ...      lifecycle, io, poll, option, map, epoll: one file for each
+//!        |                        kind of call
 //!   socket::Socket                what a descriptor stands for, found in a table
 //!     |        |
 //!   stream   datagram             connecting and accepting              UDP socket and UD queue pairs
+//!     |   \    |   \
+//!     |    common  service        number, flags, options                the thread
 //!     |        |
 //!   conn::Conn |                  a connected stream: queue pair and memory
 //!     |    \   |
@@ -35,18 +37,24 @@
 //! `RDMAV_FORK_SAFE` connects after the fork instead.
 
 mod ask;
+mod common;
 mod conn;
 mod datagram;
 pub(crate) mod epoll;
 pub(crate) mod io;
+pub(crate) mod lifecycle;
 pub(crate) mod map;
+mod mappings;
 mod memory;
+mod names;
 pub(crate) mod option;
 pub(crate) mod poll;
+mod route;
 mod service;
 mod settings;
-pub(crate) mod socket;
+mod socket;
 mod stream;
+mod transfer;
 mod waker;
 
 use std::ffi::c_int;

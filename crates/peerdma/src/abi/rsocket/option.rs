@@ -8,12 +8,14 @@ use std::time::Instant;
 use libc::{linger, socklen_t};
 use rsocket::{End, scale, unscale};
 
+use super::common::Common;
 use super::datagram::DatagramSocket;
-use super::socket::{Kind, Socket, find};
+use super::route::path_data;
+use super::socket::{Socket, find};
 use super::stream::{Phase, StreamSocket};
-use super::{call, done};
+use super::{call, done, service};
 use crate::abi::rdmacm::{Answer, Failure};
-use crate::abi::types::rdma::{PathData, PathRecord, SaPathRec};
+use crate::abi::types::rdma::{PathData, SaPathRec};
 
 /// Options of rsockets' own.
 const SOL_RDMA: c_int = 0x10000;
@@ -70,15 +72,12 @@ pub(crate) unsafe extern "C" fn rsetsockopt(
     len: socklen_t,
 ) -> c_int {
     done("rsetsockopt", || {
-        let socket = find(fd)?;
         let given = Given { value, length: len as usize };
-        match &socket.kind {
+        match find(fd)? {
             // SAFETY: contract: the value is as long as said.
-            Kind::Stream(stream) => unsafe { set(&socket, stream, level, name, given) },
+            Socket::Stream(stream) => unsafe { set(&stream, level, name, given) },
             // SAFETY: as above.
-            Kind::Datagram(datagram) => unsafe {
-                set_datagram(&socket, datagram, level, name, given)
-            },
+            Socket::Datagram(datagram) => unsafe { set_datagram(&datagram, level, name, given) },
         }
     })
 }
@@ -88,13 +87,8 @@ pub(crate) unsafe extern "C" fn rsetsockopt(
 /// # Safety
 ///
 /// The value is as long as said.
-unsafe fn set(
-    socket: &Socket,
-    stream: &StreamSocket,
-    level: c_int,
-    name: c_int,
-    given: Given,
-) -> Answer {
+unsafe fn set(stream: &StreamSocket, level: c_int, name: c_int, given: Given) -> Answer {
+    let socket = &stream.common;
     // SAFETY: the caller's promise.
     let number = || unsafe { given.get::<c_int>() };
     match (level, name) {
@@ -140,7 +134,7 @@ unsafe fn set(
             options.keep_idle = Some(seconds.cast_unsigned());
             options.probe = options.probe.map(|_| Instant::now() + options.keep_idle());
             drop(options);
-            super::service::wake();
+            service::wake();
         }
         (libc::IPPROTO_TCP, libc::TCP_NODELAY) => socket.options().no_delay = number()? != 0,
         // A reliable connection does these by itself.
@@ -172,12 +166,12 @@ unsafe fn set(
 ///
 /// The value is as long as said.
 unsafe fn set_datagram(
-    socket: &Socket,
     datagram: &DatagramSocket,
     level: c_int,
     name: c_int,
     given: Given,
 ) -> Answer {
+    let socket = &datagram.common;
     if level == SOL_RDMA {
         // SAFETY: the caller's promise.
         return set_size(socket, name, unsafe { given.get::<c_int>() }?.cast_unsigned());
@@ -206,16 +200,10 @@ unsafe fn set_datagram(
 /// # Safety
 ///
 /// There is as much room as said.
-unsafe fn get_datagram(
-    socket: &Socket,
-    datagram: &DatagramSocket,
-    level: c_int,
-    name: c_int,
-    room: Room,
-) -> Answer {
+unsafe fn get_datagram(datagram: &DatagramSocket, level: c_int, name: c_int, room: Room) -> Answer {
     if level == SOL_RDMA {
         // SAFETY: the caller's promise.
-        return unsafe { get(socket, None, level, name, room) };
+        return unsafe { get(&datagram.common, None, level, name, room) };
     }
     let fd = datagram.udp()?.as_raw_fd();
     // SAFETY: the caller's promise; the kernel looks at the pointers itself.
@@ -224,7 +212,7 @@ unsafe fn get_datagram(
 }
 
 /// Sets one of the sizes that are set before a connection.
-fn set_size(socket: &Socket, name: c_int, size: u32) -> Answer {
+fn set_size(socket: &Common, name: c_int, size: u32) -> Answer {
     let sizes = &mut socket.options().sizes;
     match name {
         RDMA_SQSIZE => sizes.sq_size = size.min(SIZE_MAX),
@@ -249,23 +237,7 @@ unsafe fn route(given: Given) -> Answer<Vec<u8>> {
     Ok(bytes.to_vec())
 }
 
-/// The path of a route that a program gave.
-///
-/// # Errors
-/// EINVAL if it is not one path.
-pub(super) fn route_of(bytes: &[u8]) -> Answer<PathData> {
-    if bytes.len() != size_of::<PathData>() {
-        let (length, size) = (bytes.len(), size_of::<PathData>());
-        return Err(Failure::new(
-            libc::EINVAL,
-            format!("RDMA_ROUTE: {length} bytes; one path has {size}"),
-        ));
-    }
-    // SAFETY: there are as many bytes, and the structure is made of integers.
-    Ok(unsafe { bytes.as_ptr().cast::<PathData>().read_unaligned() })
-}
-
-fn set_keepalive(socket: &Socket, is_on: bool) {
+fn set_keepalive(socket: &Common, is_on: bool) {
     let mut options = socket.options();
     if is_on && options.keep_idle.is_none() {
         let system = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_keepalive_time");
@@ -273,7 +245,7 @@ fn set_keepalive(socket: &Socket, is_on: bool) {
     }
     options.probe = is_on.then(|| Instant::now() + options.keep_idle());
     drop(options);
-    super::service::wake();
+    service::wake();
 }
 
 /// Room for the value of an option.
@@ -326,13 +298,11 @@ pub(crate) unsafe extern "C" fn rgetsockopt(
             return Err(Failure::new(libc::EFAULT, "rgetsockopt: no room for the value"));
         }
         let room = Room { value, length };
-        match &socket.kind {
+        match &socket {
             // SAFETY: contract: there is as much room as said.
-            Kind::Stream(stream) => unsafe { get(&socket, Some(stream), level, name, room) },
+            Socket::Stream(stream) => unsafe { get(&socket, Some(stream), level, name, room) },
             // SAFETY: as above.
-            Kind::Datagram(datagram) => unsafe {
-                get_datagram(&socket, datagram, level, name, room)
-            },
+            Socket::Datagram(datagram) => unsafe { get_datagram(datagram, level, name, room) },
         }
     })
 }
@@ -343,7 +313,7 @@ pub(crate) unsafe extern "C" fn rgetsockopt(
 ///
 /// There is as much room as said.
 unsafe fn get(
-    socket: &Socket,
+    socket: &Common,
     stream: Option<&StreamSocket>,
     level: c_int,
     name: c_int,
@@ -404,7 +374,7 @@ unsafe fn get(
 }
 
 /// `SO_ERROR`: what went wrong, once.
-fn take_error(socket: &Socket, stream: Option<&StreamSocket>) -> c_int {
+fn take_error(socket: &Common, stream: Option<&StreamSocket>) -> c_int {
     let failed = stream
         .and_then(StreamSocket::connected)
         .is_some_and(|conn| conn.core().end() == Some(End::Failed));
@@ -460,34 +430,6 @@ unsafe fn give_route(stream: Option<&StreamSocket>, asked: &[u8], room: Room) ->
     // SAFETY: the caller's promise.
     unsafe { room.give_bytes(bytes) };
     Ok(())
-}
-
-/// A path as it goes over the wire.
-fn path_data(path: &SaPathRec) -> PathData {
-    /// "Exactly", of sizes and rates.
-    const EXACTLY: u8 = 2 << 6;
-    let flow = u32::from_be(path.flow_label) << 8 | u32::from(path.hop_limit);
-    PathData {
-        flags: path.preference.into(),
-        reserved: 0,
-        path: PathRecord {
-            service_id: 0,
-            dgid: path.dgid,
-            sgid: path.sgid,
-            dlid: path.dlid,
-            slid: path.slid,
-            flowlabel_hoplimit: flow.to_be(),
-            tclass: path.traffic_class,
-            reversible_numpath: (path.reversible as u8) << 7 | 1,
-            pkey: path.pkey,
-            qosclass_sl: u16::from(path.sl).to_be(),
-            mtu: path.mtu | EXACTLY,
-            rate: path.rate | EXACTLY,
-            packetlifetime: path.packet_life_time | EXACTLY,
-            preference: 0,
-            reserved: [0; 6],
-        },
-    }
 }
 
 /// `fcntl(2)`. The argument is variadic in C; on all our machines it travels as a named one would,

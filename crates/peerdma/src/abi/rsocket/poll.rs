@@ -1,86 +1,18 @@
 //! Waiting for several sockets and other descriptors at once.
 
-use std::ffi::{c_int, c_short};
-use std::sync::Arc;
+use std::ffi::c_int;
 use std::time::{Duration, Instant};
 
 use libc::{fd_set, nfds_t, pollfd, timeval};
-use rsocket::End;
 
 use super::call;
 use super::settings::SETTINGS;
-use super::socket::{Kind, Socket, lookup};
-use super::stream::{Phase, StreamSocket};
+use super::socket::{Socket, lookup};
 use super::waker::{Waker, Watchers};
 use crate::abi::rdmacm::{Answer, Failure};
 
-const IN: c_short = libc::POLLIN | libc::POLLRDNORM;
-const OUT: c_short = libc::POLLOUT | libc::POLLWRNORM;
-
-impl StreamSocket {
-    /// What `poll(2)` would say of it. With `arm` its descriptor becomes readable when that may
-    /// change.
-    fn ready(&self, arm: bool) -> c_short {
-        match (self.phase(), self.connected()) {
-            (Phase::Listening, _) if self.has_connections() => IN,
-            (Phase::Failed, _) => IN | OUT | libc::POLLERR,
-            (Phase::Connected, Some(conn)) => {
-                let core = conn.check(arm);
-                let mut ready = 0;
-                if core.available() > 0 || !core.is_readable() {
-                    ready |= IN;
-                }
-                if conn.may_send(&core) || !core.is_writable() {
-                    ready |= OUT;
-                }
-                ready
-                    | match core.end() {
-                        None => 0,
-                        // Programs take it for the end, even if there is something to read first.
-                        Some(End::Disconnected) if core.available() > 0 => 0,
-                        Some(End::Disconnected) => libc::POLLHUP,
-                        Some(End::Failed) => libc::POLLERR,
-                    }
-            }
-            _ => 0,
-        }
-    }
-
-    /// Its descriptor is readable.
-    fn happened(&self) {
-        if let Some(conn) = self.connected() {
-            conn.take_event();
-        }
-    }
-}
-
-impl Socket {
-    fn ready(&self, events: c_short, arm: bool) -> c_short {
-        let always = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
-        let ready = match &self.kind {
-            Kind::Stream(stream) => stream.ready(arm),
-            Kind::Datagram(datagram) => datagram.ready(arm),
-        };
-        ready & (events | always)
-    }
-
-    fn descriptor(&self) -> Answer<Option<c_int>> {
-        match &self.kind {
-            Kind::Stream(stream) => stream.descriptor(),
-            Kind::Datagram(datagram) => datagram.descriptor().map(Some),
-        }
-    }
-
-    fn happened(&self) {
-        match &self.kind {
-            Kind::Stream(stream) => stream.happened(),
-            Kind::Datagram(datagram) => datagram.happened(self),
-        }
-    }
-}
-
 /// One descriptor of a call, with the socket it is, if it is one.
-type Asked = Option<Arc<Socket>>;
+type Asked = Option<Socket>;
 
 /// When a timeout is over; a negative one never is.
 pub(super) fn deadline(timeout_ms: c_int) -> Option<Instant> {

@@ -1,24 +1,43 @@
 //! The thread that looks after sockets while their program does something else.
 
+use std::ffi::c_int;
 use std::fmt::Display;
 use std::os::fd::AsRawFd;
+use std::ptr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, PoisonError};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
-use super::socket::{Kind, Socket};
 use crate::abi::context;
 use crate::abi::rdmacm::bell::Bell;
 use crate::abi::rdmacm::{Answer, Failure};
+
+/// A socket, as the thread knows it.
+pub(super) trait Served: Send + Sync {
+    /// The descriptor that the thread waits for: none if the program took its number.
+    fn interest(&self) -> Option<c_int>;
+
+    /// That descriptor is readable.
+    fn serve(self: Arc<Self>);
+
+    /// Sends a probe if one is due, and says when the next one is.
+    fn probe(&self) -> Option<Instant>;
+}
 
 /// What the thread and the program share.
 struct Service {
     /// The thread, once there is one.
     thread: Option<Thread>,
     /// Who is looked after.
-    sockets: Vec<Arc<Socket>>,
+    sockets: Vec<Arc<dyn Served>>,
     /// Counts how often the thread let go of all sockets.
     round: u64,
+}
+
+impl Service {
+    fn drop_one<S: Served>(&mut self, socket: &Arc<S>) {
+        self.sockets.retain(|known| !ptr::addr_eq(Arc::as_ptr(known), Arc::as_ptr(socket)));
+    }
 }
 
 struct Thread {
@@ -41,28 +60,28 @@ fn at_work() -> MutexGuard<'static, ()> {
 }
 
 /// Looks after a socket from now on.
-pub(super) fn add(socket: &Arc<Socket>) -> Answer {
+pub(super) fn add<S: Served + 'static>(socket: &Arc<S>) -> Answer {
     watch_forks();
     let mut service = lock();
     if service.thread.is_none() {
         service.thread = Some(start()?);
     }
-    service.sockets.push(Arc::clone(socket));
+    service.sockets.push(Arc::clone(socket) as Arc<dyn Served>);
     ring(&service);
     Ok(())
 }
 
 /// Looks after a socket no more. It may be in use until the thread comes round.
-pub(super) fn forget(socket: &Arc<Socket>) {
+pub(super) fn forget<S: Served>(socket: &Arc<S>) {
     let mut service = lock();
-    service.sockets.retain(|known| !Arc::ptr_eq(known, socket));
+    service.drop_one(socket);
     ring(&service);
 }
 
 /// Looks after a socket no more, and waits until the thread has let go of it.
-pub(super) fn remove(socket: &Arc<Socket>) {
+pub(super) fn remove<S: Served>(socket: &Arc<S>) {
     let mut service = lock();
-    service.sockets.retain(|known| !Arc::ptr_eq(known, socket));
+    service.drop_one(socket);
     let Some(thread) = &service.thread else { return };
     if thread.id == thread::current().id() {
         return;
@@ -108,7 +127,7 @@ const WITHOUT_BELL: Duration = Duration::from_millis(10);
 const MOST_ASLEEP: Duration = Duration::from_secs(1);
 
 fn run(mut bell: Arc<Bell>) {
-    let mut sockets: Vec<Arc<Socket>> = Vec::new();
+    let mut sockets: Vec<Arc<dyn Served>> = Vec::new();
     let mut fds = Vec::new();
     loop {
         // Let go of what was held, and only then say so.
@@ -139,7 +158,7 @@ fn run(mut bell: Arc<Bell>) {
             // A negative descriptor is passed over.
             let fd = socket.interest().unwrap_or(-1);
             fds.push(libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
-            if let Some(due) = probe(socket) {
+            if let Some(due) = socket.probe() {
                 next = Some(next.map_or(due, |next| next.min(due)));
             }
         }
@@ -157,46 +176,10 @@ fn run(mut bell: Arc<Bell>) {
         let working = at_work();
         for (socket, fd) in sockets.iter().zip(&fds[1..]) {
             if fd.revents != 0 {
-                socket.serve();
+                Arc::clone(socket).serve();
             }
         }
         drop(working);
-    }
-}
-
-/// Sends a probe if one is due, and says when the next one is.
-fn probe(socket: &Socket) -> Option<Instant> {
-    let mut options = socket.options();
-    let due = options.probe?;
-    let now = Instant::now();
-    if due > now {
-        return Some(due);
-    }
-    let next = now + options.keep_idle();
-    options.probe = Some(next);
-    drop(options);
-    match &socket.kind {
-        Kind::Stream(stream) => stream.probe(),
-        Kind::Datagram(_) => {}
-    }
-    Some(next)
-}
-
-impl Socket {
-    /// The descriptor that the service waits for: none if the program took its number.
-    fn interest(&self) -> Option<std::ffi::c_int> {
-        match &self.kind {
-            Kind::Stream(stream) => stream.interest(),
-            Kind::Datagram(datagram) => datagram.udp().ok().map(|udp| udp.as_raw_fd()),
-        }
-    }
-
-    /// That descriptor is readable.
-    fn serve(self: &Arc<Self>) {
-        match &self.kind {
-            Kind::Stream(stream) => stream.serve(self),
-            Kind::Datagram(datagram) => datagram.asked(self),
-        }
     }
 }
 

@@ -1,27 +1,28 @@
 //! Stream sockets: from their beginning to the connection, and its end.
 
 use std::collections::VecDeque;
-use std::ffi::c_int;
+use std::ffi::{c_int, c_short};
 use std::mem;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, RawFd};
-use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Instant;
 
 use descriptors::Known;
 use device::cm::ConnParam;
-use libc::{sockaddr, sockaddr_storage, socklen_t};
+use libc::{sockaddr, socklen_t};
 use rsocket::{Control, End, Hello, How};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair,
 };
 
+use super::common::{Common, IN, OUT};
 use super::conn::Conn;
-use super::option::route_of;
-use super::service;
-use super::socket::{Kind, Socket};
+use super::names::internet;
+use super::route::route_of;
+use super::service::{self, Served};
 use crate::abi::rdmacm::handle::{Event, Handle};
-use crate::abi::rdmacm::{Answer, Failure, sockaddr as addresses};
+use crate::abi::rdmacm::{Answer, Failure};
 
 /// How often an address or a route is asked for again, each time for twice as long, beginning with
 /// a second.
@@ -33,6 +34,7 @@ const REQUESTS: c_int = 16;
 
 /// See the module.
 pub(super) struct StreamSocket {
+    pub(super) common: Common,
     /// It goes before the identifier that connected it.
     conn: OnceLock<Conn>,
     id: Handle,
@@ -43,7 +45,7 @@ pub(super) struct StreamSocket {
     to: Mutex<Option<SocketAddr>>,
     listener: OnceLock<Listener>,
     /// The listener that made it, until it is connected.
-    parent: Mutex<Weak<Socket>>,
+    parent: Mutex<Weak<Self>>,
 }
 
 /// Where a socket is.
@@ -78,7 +80,7 @@ struct Listener {
 
 #[derive(Default)]
 struct Queue {
-    ready: VecDeque<Arc<Socket>>,
+    ready: VecDeque<Arc<StreamSocket>>,
     /// Connections that were accepted and are not there yet.
     half_open: usize,
 }
@@ -96,13 +98,14 @@ fn lost(error: rustix::io::Errno) -> Failure {
 
 impl StreamSocket {
     /// A new socket.
-    pub(super) fn create(domain: c_int) -> Answer<Socket> {
-        let stream = Self::around(Handle::stream()?, domain, Phase::New);
-        Ok(Socket::new(stream.id.fd(), Kind::Stream(Box::new(stream))))
+    pub(super) fn create(domain: c_int) -> Answer<Self> {
+        let id = Handle::stream()?;
+        Ok(Self::around(Common::new(id.fd()), id, domain, Phase::New))
     }
 
-    fn around(id: Handle, domain: c_int, phase: Phase) -> Self {
+    fn around(common: Common, id: Handle, domain: c_int, phase: Phase) -> Self {
         Self {
+            common,
             conn: OnceLock::new(),
             id,
             domain,
@@ -151,13 +154,11 @@ impl StreamSocket {
     pub(super) unsafe fn bind(&self, addr: *const sockaddr, len: socklen_t) -> Answer {
         let _phase = self.lock();
         // SAFETY: the caller's promise.
-        let room = unsafe { address("rbind", addr, len) }?;
-        // SAFETY: the room is as long as any address.
-        self.id.bind(unsafe { addresses::read("rbind", (&raw const room).cast()) }?)
+        self.id.bind(unsafe { internet("rbind", addr, len) }?)
     }
 
     /// `listen(2)`.
-    pub(super) fn listen(&self, socket: &Arc<Socket>, backlog: c_int) -> Answer {
+    pub(super) fn listen(self: &Arc<Self>, backlog: c_int) -> Answer {
         let mut phase = self.lock();
         match *phase {
             Phase::Listening => return Ok(()),
@@ -176,13 +177,13 @@ impl StreamSocket {
         let listener = Listener { backlog, bell, queue: Mutex::default() };
         // It is the first: the phase says so.
         let _ = self.listener.set(listener);
-        service::add(socket)?;
+        service::add(self)?;
         *phase = Phase::Listening;
         Ok(())
     }
 
     /// `accept(2)`.
-    pub(super) fn accept(&self, may_wait: bool) -> Answer<Arc<Socket>> {
+    pub(super) fn accept(&self, may_wait: bool) -> Answer<Arc<Self>> {
         let listener = self.listener.get().filter(|_| self.phase() == Phase::Listening);
         let Some(listener) = listener else {
             return Err(Failure::new(libc::EINVAL, "raccept: the rsocket does not listen"));
@@ -201,6 +202,41 @@ impl StreamSocket {
     /// What `rpoll` says of a listener.
     pub(super) fn has_connections(&self) -> bool {
         self.listener.get().is_some_and(|listener| !listener.queue().ready.is_empty())
+    }
+
+    /// What `poll(2)` would say of it. With `arm` its descriptor becomes readable when that may
+    /// change.
+    pub(super) fn ready(&self, arm: bool) -> c_short {
+        match (self.phase(), self.connected()) {
+            (Phase::Listening, _) if self.has_connections() => IN,
+            (Phase::Failed, _) => IN | OUT | libc::POLLERR,
+            (Phase::Connected, Some(conn)) => {
+                let core = conn.check(arm);
+                let mut ready = 0;
+                if core.available() > 0 || !core.is_readable() {
+                    ready |= IN;
+                }
+                if conn.may_send(&core) || !core.is_writable() {
+                    ready |= OUT;
+                }
+                ready
+                    | match core.end() {
+                        None => 0,
+                        // Programs take it for the end, even if there is something to read first.
+                        Some(End::Disconnected) if core.available() > 0 => 0,
+                        Some(End::Disconnected) => libc::POLLHUP,
+                        Some(End::Failed) => libc::POLLERR,
+                    }
+            }
+            _ => 0,
+        }
+    }
+
+    /// Its descriptor is readable.
+    pub(super) fn happened(&self) {
+        if let Some(conn) = self.connected() {
+            conn.take_event();
+        }
     }
 
     /// The descriptor that is readable when something happened, if there is one.
@@ -225,8 +261,7 @@ impl StreamSocket {
     ///
     /// The address is as long as said.
     pub(super) unsafe fn connect(
-        &self,
-        socket: &Arc<Socket>,
+        self: &Arc<Self>,
         addr: *const sockaddr,
         len: socklen_t,
     ) -> Answer {
@@ -245,21 +280,19 @@ impl StreamSocket {
             }
         }
         // SAFETY: the caller's promise.
-        let room = unsafe { address("rconnect", addr, len) }?;
-        // SAFETY: the room is as long as any address.
-        let to = unsafe { addresses::read("rconnect", (&raw const room).cast()) }?;
-        self.id.set_blocking(!socket.is_nonblocking())?;
+        let to = unsafe { internet("rconnect", addr, len) }?;
+        self.id.set_blocking(!self.common.is_nonblocking())?;
         *self.to.lock().unwrap_or_else(PoisonError::into_inner) = Some(to);
         let mut now = Phase::Opening(Step::Address(0));
         let begun = self.ask_address(0);
-        let answer = self.go_on(socket, &mut now, begun);
+        let answer = self.go_on(&mut now, begun);
         *phase = now;
         drop(phase);
         if now == Phase::Failed {
             return answer;
         }
         self.id.set_blocking(false)?;
-        service::add(socket)?;
+        service::add(self)?;
         if now == Phase::Connected {
             return Ok(());
         }
@@ -274,8 +307,8 @@ impl StreamSocket {
         self.id.happened(None)
     }
 
-    fn ask_route(&self, socket: &Socket) -> Answer<Event> {
-        let route = mem::take(&mut socket.options().route);
+    fn ask_route(&self) -> Answer<Event> {
+        let route = mem::take(&mut self.common.options().route);
         if route.is_empty() {
             self.id.resolve_route()?;
         } else {
@@ -286,7 +319,7 @@ impl StreamSocket {
 
     /// Goes through the steps of a connection until one has to wait, which is EAGAIN. `done` is
     /// what came of the step it is at.
-    fn go_on(&self, socket: &Socket, phase: &mut Phase, done: Answer<Event>) -> Answer {
+    fn go_on(&self, phase: &mut Phase, done: Answer<Event>) -> Answer {
         let mut done = done;
         loop {
             let Phase::Opening(step) = *phase else { return done.map(drop) };
@@ -306,15 +339,15 @@ impl StreamSocket {
                 (Step::Route(times), Err(late))
                     if late.errno() == libc::ETIMEDOUT && times < RETRIES =>
                 {
-                    (Step::Route(times + 1), self.ask_route(socket))
+                    (Step::Route(times + 1), self.ask_route())
                 }
                 (_, Err(failure)) => {
                     *phase = Phase::Failed;
-                    socket.options().error = failure.errno();
+                    self.common.options().error = failure.errno();
                     return Err(failure);
                 }
-                (Step::Address(_), Ok(_)) => (Step::Route(0), self.ask_route(socket)),
-                (Step::Route(_), Ok(_)) => (Step::Response, self.ask_peer(socket)),
+                (Step::Address(_), Ok(_)) => (Step::Route(0), self.ask_route()),
+                (Step::Route(_), Ok(_)) => (Step::Response, self.ask_peer()),
                 (Step::Response, Ok(said)) => match self.meet(&said) {
                     Ok(()) => {
                         *phase = Phase::Connected;
@@ -333,16 +366,16 @@ impl StreamSocket {
     }
 
     /// Makes the queue pair and asks the peer.
-    fn ask_peer(&self, socket: &Socket) -> Answer<Event> {
-        let conn = self.make_conn(socket)?;
+    fn ask_peer(&self) -> Answer<Event> {
+        let conn = self.make_conn()?;
         self.id.connect(conn.qp(), &conn.hello().to_bytes())?;
         self.id.happened(Some(conn.qp()))
     }
 
     /// Makes the queue pair. This is done once.
-    fn make_conn(&self, socket: &Socket) -> Answer<&Conn> {
-        let sizes = socket.options().sizes;
-        let conn = Conn::create(&self.id, sizes, Arc::clone(&socket.watchers))?;
+    fn make_conn(&self) -> Answer<&Conn> {
+        let sizes = self.common.options().sizes;
+        let conn = Conn::create(&self.id, sizes, Arc::clone(&self.common.watchers))?;
         Ok(self.conn.get_or_init(|| conn))
     }
 
@@ -356,61 +389,8 @@ impl StreamSocket {
         Ok(())
     }
 
-    /// What the service waits for: nothing while there is nothing to do.
-    pub(super) fn interest(&self) -> Option<c_int> {
-        match self.phase() {
-            Phase::Listening => {
-                let listener = self.listener.get()?;
-                let queue = listener.queue();
-                let has_room = queue.ready.len() + queue.half_open < listener.backlog;
-                if has_room { self.id.own_fd() } else { None }
-            }
-            Phase::Opening(_) | Phase::Connected => self.id.own_fd(),
-            Phase::New | Phase::Failed => None,
-        }
-    }
-
-    /// The service found its channel readable.
-    pub(super) fn serve(&self, socket: &Arc<Socket>) {
-        let mut phase = self.lock();
-        match *phase {
-            Phase::Listening => {
-                drop(phase);
-                self.take_request(socket);
-            }
-            Phase::Opening(step) => {
-                let done = self.id.happened(self.conn.get().map(Conn::qp));
-                let answer = self.go_on(socket, &mut phase, done);
-                let now = *phase;
-                drop(phase);
-                if step == Step::Ready {
-                    self.opened(socket, now);
-                }
-                if now != Phase::Opening(step)
-                    && let Err(failure) = answer
-                    && failure.errno() != libc::EAGAIN
-                {
-                    tracing::info!(target: "peerdma::rsocket", "not connected: {failure:?}");
-                }
-                if !matches!(now, Phase::Opening(_)) {
-                    socket.watchers.notify();
-                }
-            }
-            Phase::Connected => {
-                drop(phase);
-                let Some(conn) = self.conn.get() else { return };
-                match self.id.happened(Some(conn.qp())) {
-                    Ok(Event::Disconnected) => conn.finish(End::Disconnected),
-                    Ok(Event::Removed) => conn.finish(End::Failed),
-                    Ok(Event::Done(_)) | Err(_) => {}
-                }
-            }
-            Phase::New | Phase::Failed => {}
-        }
-    }
-
     /// Takes a request that came to a listener.
-    fn take_request(&self, socket: &Arc<Socket>) {
+    fn take_request(self: &Arc<Self>) {
         let (id, asked) = match self.id.request() {
             Ok(request) => request,
             Err(failure) => {
@@ -420,58 +400,53 @@ impl StreamSocket {
                 return;
             }
         };
-        let stream = Self::around(id, self.domain, Phase::Opening(Step::Ready));
-        *stream.parent.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(socket);
-        let fd = stream.id.fd();
-        let new = Arc::new(socket.child(fd, Kind::Stream(Box::new(stream))));
-        let Kind::Stream(stream) = &new.kind else { return };
+        let common = self.common.child(id.fd());
+        let new = Arc::new(Self::around(common, id, self.domain, Phase::Opening(Step::Ready)));
+        *new.parent.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(self);
         if let Some(listener) = self.listener.get() {
             listener.queue().half_open += 1;
         }
-        let accepted = stream.answer(&new, asked);
+        let accepted = new.answer(asked);
         let is_waiting = accepted.is_err_and(|failure| failure.errno() == libc::EAGAIN);
         if is_waiting && service::add(&new).is_ok() {
             return;
         }
         if let Err(failure) = accepted {
             tracing::info!(target: "peerdma::rsocket", "a connection is refused: {failure:?}");
-            stream.id.reject();
+            new.id.reject();
         }
-        let mut phase = stream.lock();
+        let mut phase = new.lock();
         *phase = if accepted.is_ok() { Phase::Connected } else { Phase::Failed };
         let now = *phase;
         drop(phase);
         if now == Phase::Connected && service::add(&new).is_err() {
             return;
         }
-        stream.opened(&new, now);
+        new.opened(now);
     }
 
     /// Accepts the request it was made for.
-    fn answer(&self, socket: &Socket, asked: ConnParam) -> Answer {
+    fn answer(&self, asked: ConnParam) -> Answer {
         self.id.set_blocking(false)?;
-        let conn = self.make_conn(socket)?;
+        let conn = self.make_conn()?;
         self.meet(&asked.private_data)?;
         self.id.accept(conn.qp(), asked, &conn.hello().to_bytes())?;
         self.id.happened(Some(conn.qp())).map(drop)
     }
 
     /// A connection that a listener took is there, or is not to be.
-    fn opened(&self, socket: &Arc<Socket>, now: Phase) {
+    fn opened(self: &Arc<Self>, now: Phase) {
         if matches!(now, Phase::Opening(_)) {
             return;
         }
         let parent = mem::take(&mut *self.parent.lock().unwrap_or_else(PoisonError::into_inner));
         let parent = parent.upgrade();
-        let listener = parent.as_ref().and_then(|parent| match &parent.kind {
-            Kind::Stream(stream) => stream.listener.get(),
-            Kind::Datagram(_) => None,
-        });
+        let listener = parent.as_ref().and_then(|parent| parent.listener.get());
         if let Some(listener) = listener {
             let mut queue = listener.queue();
             queue.half_open -= 1;
             if now == Phase::Connected {
-                queue.ready.push_back(Arc::clone(socket));
+                queue.ready.push_back(Arc::clone(self));
                 // There is room for a byte of each that fits the queue.
                 if listener.bell.1.look().is_ok() {
                     let _ = send(&listener.bell.1, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
@@ -479,15 +454,15 @@ impl StreamSocket {
             }
         }
         if now == Phase::Failed || listener.is_none() {
-            service::forget(socket);
+            service::forget(self);
         }
         if let Some(parent) = parent {
-            parent.watchers.notify();
+            parent.common.watchers.notify();
         }
     }
 
     /// Sends a probe, if it is connected.
-    pub(super) fn probe(&self) {
+    fn send_probe(&self) {
         if let Some(conn) = self.connected() {
             let mut core = conn.check(false);
             if core.end().is_none() && core.may_control() {
@@ -497,13 +472,13 @@ impl StreamSocket {
     }
 
     /// `shutdown(2)`: tells the peer, and waits until it knows.
-    pub(super) fn shutdown(&self, socket: &Socket, how: How) -> Answer {
+    pub(super) fn shutdown(&self, how: How) -> Answer {
         let Some(conn) = self.connected() else {
             let what = "rshutdown: the rsocket is not connected";
             return Err(Failure::new(libc::ENOTCONN, what));
         };
         if how != How::Read {
-            socket.options().probe = None;
+            self.common.options().probe = None;
         }
         let mut core = conn.core();
         let control = core.shutdown(how);
@@ -521,15 +496,15 @@ impl StreamSocket {
         if ended {
             conn.flush();
         }
-        socket.watchers.notify();
+        self.common.watchers.notify();
         Ok(())
     }
 
     /// The program is done with it.
-    pub(super) fn close(&self, socket: &Arc<Socket>) {
+    pub(super) fn close(&self) {
         if self.connected().is_some_and(|conn| conn.core().end().is_none()) {
             // It ends, with or without the peer's knowledge.
-            let _ = self.shutdown(socket, How::Both);
+            let _ = self.shutdown(How::Both);
         }
         let ready = self.listener.get().map(|listener| mem::take(&mut listener.queue().ready));
         // Nobody will have them: their peers learn it from the connection manager.
@@ -538,27 +513,16 @@ impl StreamSocket {
 
     /// `getpeername(2)`.
     ///
-    /// # Safety
-    ///
-    /// There is room for an address of the length that is said.
-    pub(super) unsafe fn peer_name(&self, addr: *mut sockaddr, len: *mut socklen_t) -> Answer {
+    /// # Errors
+    /// As of [`conn`](Self::conn).
+    pub(super) fn peer_name(&self) -> Answer<SocketAddr> {
         self.conn()?;
-        let peer = self.id.remote().unwrap_or_else(|| self.nowhere());
-        // SAFETY: the caller's promise.
-        unsafe { give_address(&addresses::write(peer), addr, len) };
-        Ok(())
+        Ok(self.id.remote().unwrap_or_else(|| self.nowhere()))
     }
 
     /// `getsockname(2)`.
-    ///
-    /// # Safety
-    ///
-    /// There is room for an address of the length that is said.
-    pub(super) unsafe fn own_name(&self, addr: *mut sockaddr, len: *mut socklen_t) -> Answer {
-        let own = self.id.local().unwrap_or_else(|| self.nowhere());
-        // SAFETY: the caller's promise.
-        unsafe { give_address(&addresses::write(own), addr, len) };
-        Ok(())
+    pub(super) fn own_name(&self) -> SocketAddr {
+        self.id.local().unwrap_or_else(|| self.nowhere())
     }
 
     /// The address of a socket that has none.
@@ -570,65 +534,71 @@ impl StreamSocket {
     }
 }
 
-/// An address of a program, in room for any.
-///
-/// # Errors
-/// EFAULT for NULL, EINVAL for one that is shorter than its family's.
-///
-/// # Safety
-///
-/// The address is as long as said.
-pub(super) unsafe fn address(
-    call: &str,
-    addr: *const sockaddr,
-    len: socklen_t,
-) -> Answer<sockaddr_storage> {
-    if addr.is_null() {
-        return Err(Failure::new(libc::EFAULT, format!("{call}: no address")));
+impl Served for StreamSocket {
+    /// Nothing while there is nothing to do.
+    fn interest(&self) -> Option<c_int> {
+        match self.phase() {
+            Phase::Listening => {
+                let listener = self.listener.get()?;
+                let queue = listener.queue();
+                let has_room = queue.ready.len() + queue.half_open < listener.backlog;
+                if has_room { self.id.own_fd() } else { None }
+            }
+            Phase::Opening(_) | Phase::Connected => self.id.own_fd(),
+            Phase::New | Phase::Failed => None,
+        }
     }
-    let invalid = |what: String| Failure::new(libc::EINVAL, format!("{call}: {what}"));
-    let length = len as usize;
-    if length < size_of::<libc::sa_family_t>() || length > size_of::<sockaddr_storage>() {
-        return Err(invalid(format!("an address of {len} bytes")));
-    }
-    // SAFETY: the structure is made of integers, for which zero is a value.
-    let mut room: sockaddr_storage = unsafe { mem::zeroed() };
-    // SAFETY: the caller's promise; the room is larger.
-    unsafe { ptr::copy_nonoverlapping(addr.cast::<u8>(), (&raw mut room).cast(), length) };
-    let needed = match c_int::from(room.ss_family) {
-        libc::AF_INET => size_of::<libc::sockaddr_in>(),
-        // The scope is optional, as for the kernel (`SIN6_LEN_RFC2133`).
-        libc::AF_INET6 => size_of::<libc::sockaddr_in6>() - 4,
-        _ => 0,
-    };
-    if length < needed {
-        return Err(invalid(format!("{len} bytes of an address of {needed}")));
-    }
-    Ok(room)
-}
 
-/// Gives an address to a program, as much of it as there is room, and its length.
-///
-/// # Safety
-///
-/// There is room for an address of the length that is said.
-pub(super) unsafe fn give_address(
-    room: &sockaddr_storage,
-    addr: *mut sockaddr,
-    len: *mut socklen_t,
-) {
-    let size = match c_int::from(room.ss_family) {
-        libc::AF_INET => size_of::<libc::sockaddr_in>(),
-        _ => size_of::<libc::sockaddr_in6>(),
-    };
-    // SAFETY: the caller's promise.
-    let given = unsafe { len.read() } as usize;
-    // SAFETY: the caller's promise.
-    unsafe { len.write(size as socklen_t) };
-    if !addr.is_null() {
-        // SAFETY: the caller's promise; the source is at least as long.
-        unsafe {
-            ptr::copy_nonoverlapping((&raw const *room).cast::<u8>(), addr.cast(), given.min(size))
-        };
+    /// Its channel is readable.
+    fn serve(self: Arc<Self>) {
+        let mut phase = self.lock();
+        match *phase {
+            Phase::Listening => {
+                drop(phase);
+                self.take_request();
+            }
+            Phase::Opening(step) => {
+                let done = self.id.happened(self.conn.get().map(Conn::qp));
+                let answer = self.go_on(&mut phase, done);
+                let now = *phase;
+                drop(phase);
+                if step == Step::Ready {
+                    self.opened(now);
+                }
+                if now != Phase::Opening(step)
+                    && let Err(failure) = answer
+                    && failure.errno() != libc::EAGAIN
+                {
+                    tracing::info!(target: "peerdma::rsocket", "not connected: {failure:?}");
+                }
+                if !matches!(now, Phase::Opening(_)) {
+                    self.common.watchers.notify();
+                }
+            }
+            Phase::Connected => {
+                drop(phase);
+                let Some(conn) = self.conn.get() else { return };
+                match self.id.happened(Some(conn.qp())) {
+                    Ok(Event::Disconnected) => conn.finish(End::Disconnected),
+                    Ok(Event::Removed) => conn.finish(End::Failed),
+                    Ok(Event::Done(_)) | Err(_) => {}
+                }
+            }
+            Phase::New | Phase::Failed => {}
+        }
+    }
+
+    fn probe(&self) -> Option<Instant> {
+        let mut options = self.common.options();
+        let due = options.probe?;
+        let now = Instant::now();
+        if due > now {
+            return Some(due);
+        }
+        let next = now + options.keep_idle();
+        options.probe = Some(next);
+        drop(options);
+        self.send_probe();
+        Some(next)
     }
 }
