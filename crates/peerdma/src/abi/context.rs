@@ -11,8 +11,9 @@ use device::{Hca, Refusal};
 
 use super::boundary::control;
 use super::own::context::{self as own, Opening};
-use super::types::context::{ABI_IS_EXTENDED, Context, VerbsContext};
+use super::types::context::{ABI_IS_EXTENDED, Context};
 use super::types::device::Device;
+use super::types::ops::VerbsContext;
 use super::{device as devices, errno, functions, report};
 
 pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut Device) -> *mut Context {

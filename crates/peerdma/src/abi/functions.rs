@@ -1,6 +1,6 @@
 //! The functions that a context leads to: what the header's inline functions call.
 
-use super::types::context::VerbsContext;
+use super::types::ops::{ContextOps, VerbsContext};
 use super::{cq, device, dm, domain, flow, mr, mw, poll, post, qp, srq, tm, values, wq, xrc};
 
 /// Sets the pointers.
@@ -33,14 +33,15 @@ pub(crate) fn fill(c: &mut VerbsContext) {
     c.destroy_rwq_ind_table = Some(wq::destroy_rwq_ind_table);
     c.ibv_create_flow = Some(flow::create_flow);
     c.ibv_destroy_flow = Some(flow::destroy_flow);
-    c.context.ops._compat_query_device = Some(device::ibv_query_device);
-    c.context.ops._compat_query_port = Some(device::ibv_query_port);
-    c.context.ops.alloc_mw = Some(mw::alloc_mw);
-    c.context.ops.bind_mw = Some(mw::bind_mw);
-    c.context.ops.dealloc_mw = Some(mw::dealloc_mw);
-    c.context.ops.poll_cq = Some(poll::poll_cq);
-    c.context.ops.req_notify_cq = Some(cq::req_notify_cq);
-    c.context.ops.post_srq_recv = Some(post::post_srq_recv);
-    c.context.ops.post_send = Some(post::post_send);
-    c.context.ops.post_recv = Some(post::post_recv);
+    let ops = ContextOps::of(&mut c.context);
+    ops._compat_query_device = Some(device::ibv_query_device);
+    ops._compat_query_port = Some(device::ibv_query_port);
+    ops.alloc_mw = Some(mw::alloc_mw);
+    ops.bind_mw = Some(mw::bind_mw);
+    ops.dealloc_mw = Some(mw::dealloc_mw);
+    ops.poll_cq = Some(poll::poll_cq);
+    ops.req_notify_cq = Some(cq::req_notify_cq);
+    ops.post_srq_recv = Some(post::post_srq_recv);
+    ops.post_send = Some(post::post_send);
+    ops.post_recv = Some(post::post_recv);
 }

@@ -14,8 +14,8 @@ use std::mem::offset_of;
 use std::process::{Command, Stdio};
 
 use super::types::{
-    Field, Layout, ah, comp_cntr, context, cq, device, dm, event, flow, mr, pd, qp, rdma, srq, wc,
-    wr,
+    Field, Layout, ah, comp_cntr, context, cq, device, dm, event, flow, mr, ops, pd, qp, rdma, srq,
+    wc, wr,
 };
 
 /// Fields younger than rdma-core 44, the oldest release this test is meant to run beside.
@@ -107,9 +107,9 @@ fn structures() -> Structures {
     add::<ah::GlobalRoute>(&mut all, vec![]);
     add::<ah::Grh>(&mut all, vec![]);
     add::<context::Context>(&mut all, vec![]);
-    add::<context::ContextOps>(&mut all, vec![]);
+    add::<ops::ContextOps>(&mut all, vec![]);
     add::<context::ValuesEx>(&mut all, vec![]);
-    add::<context::VerbsContext>(&mut all, vec![]);
+    add::<ops::VerbsContext>(&mut all, vec![]);
     add::<cq::CompChannel>(&mut all, vec![]);
     add::<cq::Cq>(&mut all, vec![]);
     add::<cq::CqEx>(&mut all, vec![]);

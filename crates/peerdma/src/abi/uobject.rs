@@ -9,12 +9,13 @@
 
 use super::types::ah::Ah;
 use super::types::comp_cntr::CompCntr;
-use super::types::context::{Context, VerbsContext};
+use super::types::context::Context;
 use super::types::cq::{CompChannel, CqEx};
 use super::types::device::Device;
 use super::types::dm::Dm;
 use super::types::flow::{Flow, RwqIndTable, Wq};
 use super::types::mr::{Mr, Mw};
+use super::types::ops::VerbsContext;
 use super::types::pd::{Pd, Td};
 use super::types::qp::QpEx;
 use super::types::rdma::{CmEvent, CmId, EventChannel};

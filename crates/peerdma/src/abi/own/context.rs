@@ -11,7 +11,8 @@ use rustix::fs::{MemfdFlags, fstat, memfd_create};
 
 use crate::abi::object::{Object, bad};
 use crate::abi::pointers::Pointers;
-use crate::abi::types::context::{Context, VerbsContext};
+use crate::abi::types::context::Context;
+use crate::abi::types::ops::VerbsContext;
 
 /// An open device, as the library knows it.
 pub(crate) struct Open {

@@ -1,178 +1,35 @@
-//! An open device, and the pointers the header calls through.
+//! An open device, as programs hold it: what every other object points to.
 
-use std::ffi::{c_int, c_uint, c_void};
+use std::ffi::{c_int, c_void};
 
-use libc::{pthread_mutex_t, size_t, timespec};
+use libc::{pthread_mutex_t, timespec};
 
-use super::cq::{Cq, CqEx, CqInitAttrEx, ModifyCqAttr};
-use super::device::{Device, DeviceAttr, DeviceAttrEx, PortAttr, QueryDeviceExInput};
-use super::dm::{AllocDmAttr, Dm};
-use super::flow::{Flow, FlowAttr, RwqIndTable, RwqIndTableInitAttr, Wq, WqAttr, WqInitAttr};
-use super::mr::{Mr, Mw, MwBind};
-use super::pd::{ParentDomainInitAttr, Pd, Td, TdInitAttr};
-use super::qp::{Qp, QpInitAttrEx, QpOpenAttr, QpRateLimitAttr};
-use super::srq::{OpsWr, Srq, SrqInitAttrEx, Xrcd, XrcdInitAttr};
-use super::wc::Wc;
-use super::wr::{RecvWr, SendWr, Sge};
-use super::{Absent, CEnum, Opaque, c_struct};
+use super::device::Device;
+use super::{Absent, c_struct};
 
-/// What `abi_compat` must be for the header to look for a [`VerbsContext`] around a [`Context`].
+/// What `abi_compat` must be for the header to look for a `VerbsContext` around a [`Context`].
 #[doc(alias = "__VERBS_ABI_IS_EXTENDED")]
 pub(crate) const ABI_IS_EXTENDED: *mut c_void = std::ptr::without_provenance_mut(usize::MAX);
 
-pub(crate) type PollCq = unsafe extern "C" fn(*mut Cq, c_int, *mut Wc) -> c_int;
-pub(crate) type ReqNotifyCq = unsafe extern "C" fn(*mut Cq, c_int) -> c_int;
-pub(crate) type PostSend = unsafe extern "C" fn(*mut Qp, *mut SendWr, *mut *mut SendWr) -> c_int;
-pub(crate) type PostRecv = unsafe extern "C" fn(*mut Qp, *mut RecvWr, *mut *mut RecvWr) -> c_int;
-pub(crate) type PostSrqRecv =
-    unsafe extern "C" fn(*mut Srq, *mut RecvWr, *mut *mut RecvWr) -> c_int;
-pub(crate) type QueryDevice = unsafe extern "C" fn(*mut Context, *mut DeviceAttr) -> c_int;
-pub(crate) type QueryPortCompat = unsafe extern "C" fn(*mut Context, u8, *mut PortAttr) -> c_int;
-pub(crate) type QueryPort = unsafe extern "C" fn(*mut Context, u8, *mut PortAttr, size_t) -> c_int;
-pub(crate) type QueryDeviceEx = unsafe extern "C" fn(
-    *mut Context,
-    *const QueryDeviceExInput,
-    *mut DeviceAttrEx,
-    size_t,
-) -> c_int;
-pub(crate) type AdviseMr = unsafe extern "C" fn(*mut Pd, CEnum, u32, *mut Sge, u32) -> c_int;
-pub(crate) type AllocNullMr = unsafe extern "C" fn(*mut Pd) -> *mut Mr;
-pub(crate) type RegDmMr = unsafe extern "C" fn(*mut Pd, *mut Dm, u64, size_t, c_uint) -> *mut Mr;
-pub(crate) type AllocDm = unsafe extern "C" fn(*mut Context, *mut AllocDmAttr) -> *mut Dm;
-pub(crate) type FreeDm = unsafe extern "C" fn(*mut Dm) -> c_int;
-pub(crate) type AllocMw = unsafe extern "C" fn(*mut Pd, CEnum) -> *mut Mw;
-pub(crate) type BindMw = unsafe extern "C" fn(*mut Qp, *mut Mw, *mut MwBind) -> c_int;
-pub(crate) type DeallocMw = unsafe extern "C" fn(*mut Mw) -> c_int;
-pub(crate) type GetSrqNum = unsafe extern "C" fn(*mut Srq, *mut u32) -> c_int;
-pub(crate) type OpenXrcd = unsafe extern "C" fn(*mut Context, *mut XrcdInitAttr) -> *mut Xrcd;
-pub(crate) type CloseXrcd = unsafe extern "C" fn(*mut Xrcd) -> c_int;
-pub(crate) type AllocTd = unsafe extern "C" fn(*mut Context, *mut TdInitAttr) -> *mut Td;
-pub(crate) type DeallocTd = unsafe extern "C" fn(*mut Td) -> c_int;
-pub(crate) type AllocParentDomain =
-    unsafe extern "C" fn(*mut Context, *mut ParentDomainInitAttr) -> *mut Pd;
-pub(crate) type ModifyQpRateLimit = unsafe extern "C" fn(*mut Qp, *mut QpRateLimitAttr) -> c_int;
-pub(crate) type ModifyCq = unsafe extern "C" fn(*mut Cq, *mut ModifyCqAttr) -> c_int;
-pub(crate) type QueryRtValues = unsafe extern "C" fn(*mut Context, *mut ValuesEx) -> c_int;
-pub(crate) type CreateCqEx = unsafe extern "C" fn(*mut Context, *mut CqInitAttrEx) -> *mut CqEx;
-pub(crate) type CreateQpEx = unsafe extern "C" fn(*mut Context, *mut QpInitAttrEx) -> *mut Qp;
-pub(crate) type OpenQp = unsafe extern "C" fn(*mut Context, *mut QpOpenAttr) -> *mut Qp;
-pub(crate) type PostSrqOps = unsafe extern "C" fn(*mut Srq, *mut OpsWr, *mut *mut OpsWr) -> c_int;
-pub(crate) type CreateWq = unsafe extern "C" fn(*mut Context, *mut WqInitAttr) -> *mut Wq;
-pub(crate) type ModifyWq = unsafe extern "C" fn(*mut Wq, *mut WqAttr) -> c_int;
-pub(crate) type DestroyWq = unsafe extern "C" fn(*mut Wq) -> c_int;
-pub(crate) type CreateRwqIndTable =
-    unsafe extern "C" fn(*mut Context, *mut RwqIndTableInitAttr) -> *mut RwqIndTable;
-pub(crate) type DestroyRwqIndTable = unsafe extern "C" fn(*mut RwqIndTable) -> c_int;
-pub(crate) type CreateFlow = unsafe extern "C" fn(*mut Qp, *mut FlowAttr) -> *mut Flow;
-pub(crate) type DestroyFlow = unsafe extern "C" fn(*mut Flow) -> c_int;
-pub(crate) type CreateSrqEx = unsafe extern "C" fn(*mut Context, *mut SrqInitAttrEx) -> *mut Srq;
+/// Pointers in `struct ibv_context_ops`.
+const CONTEXT_OPS: usize = 32;
 
-c_struct! {
-    /// The pointers of 2006. Those named `_compat_` were once called by programs and are not any
-    /// more.
-    pub(crate) struct ContextOps = "struct ibv_context_ops" {
-        _compat_query_device: Option<QueryDevice>,
-        _compat_query_port: Option<QueryPortCompat>,
-        _compat_alloc_pd: Absent,
-        _compat_dealloc_pd: Absent,
-        _compat_reg_mr: Absent,
-        _compat_rereg_mr: Absent,
-        _compat_dereg_mr: Absent,
-        alloc_mw: Option<AllocMw>,
-        bind_mw: Option<BindMw>,
-        dealloc_mw: Option<DeallocMw>,
-        _compat_create_cq: Absent,
-        poll_cq: Option<PollCq>,
-        req_notify_cq: Option<ReqNotifyCq>,
-        _compat_cq_event: Absent,
-        _compat_resize_cq: Absent,
-        _compat_destroy_cq: Absent,
-        _compat_create_srq: Absent,
-        _compat_modify_srq: Absent,
-        _compat_query_srq: Absent,
-        _compat_destroy_srq: Absent,
-        post_srq_recv: Option<PostSrqRecv>,
-        _compat_create_qp: Absent,
-        _compat_query_qp: Absent,
-        _compat_modify_qp: Absent,
-        _compat_destroy_qp: Absent,
-        post_send: Option<PostSend>,
-        post_recv: Option<PostRecv>,
-        _compat_create_ah: Absent,
-        _compat_destroy_ah: Absent,
-        _compat_attach_mcast: Absent,
-        _compat_detach_mcast: Absent,
-        _compat_async_event: Absent,
-    }
-}
+/// The room for the operations in a [`Context`]. The operations name the objects, and every object
+/// names its context, so their types are in a file above: `ContextOps`.
+#[repr(transparent)]
+pub(crate) struct OpsRoom([Absent; CONTEXT_OPS]);
 
 c_struct! {
     /// An open device, as programs hold it.
     pub(crate) struct Context = "struct ibv_context" {
         device: *mut Device,
-        ops: ContextOps,
+        /// C's `struct ibv_context_ops`, which `ContextOps::of` gives.
+        ops: OpsRoom,
         cmd_fd: c_int,
         async_fd: c_int,
         num_comp_vectors: c_int,
         mutex: pthread_mutex_t,
         abi_compat: *mut c_void,
-    }
-}
-
-c_struct! {
-    /// The open device with the pointers added since. It grows at the start: `context` is always
-    /// last and `sz` stands right before it.
-    #[expect(non_snake_case, reason = "C names them so")]
-    pub(crate) struct VerbsContext = "struct verbs_context" {
-        free_buf: Absent,
-        alloc_buf: Absent,
-        dm_export_dmabuf_fd: Absent,
-        reg_mr_ex: Absent,
-        dealloc_dmah: Absent,
-        alloc_dmah: Absent,
-        query_port: Option<QueryPort>,
-        advise_mr: Option<AdviseMr>,
-        alloc_null_mr: Option<AllocNullMr>,
-        read_counters: Absent,
-        attach_counters_point_flow: Absent,
-        create_counters: Absent,
-        destroy_counters: Absent,
-        reg_dm_mr: Option<RegDmMr>,
-        alloc_dm: Option<AllocDm>,
-        free_dm: Option<FreeDm>,
-        modify_flow_action_esp: Absent,
-        destroy_flow_action: Absent,
-        create_flow_action_esp: Absent,
-        modify_qp_rate_limit: Option<ModifyQpRateLimit>,
-        alloc_parent_domain: Option<AllocParentDomain>,
-        dealloc_td: Option<DeallocTd>,
-        alloc_td: Option<AllocTd>,
-        modify_cq: Option<ModifyCq>,
-        post_srq_ops: Option<PostSrqOps>,
-        destroy_rwq_ind_table: Option<DestroyRwqIndTable>,
-        create_rwq_ind_table: Option<CreateRwqIndTable>,
-        destroy_wq: Option<DestroyWq>,
-        modify_wq: Option<ModifyWq>,
-        create_wq: Option<CreateWq>,
-        query_rt_values: Option<QueryRtValues>,
-        create_cq_ex: Option<CreateCqEx>,
-        /// The library's own; programs never look.
-        r#priv: *mut Opaque,
-        query_device_ex: Option<QueryDeviceEx>,
-        ibv_destroy_flow: Option<DestroyFlow>,
-        ABI_placeholder2: Absent,
-        ibv_create_flow: Option<CreateFlow>,
-        ABI_placeholder1: Absent,
-        open_qp: Option<OpenQp>,
-        create_qp_ex: Option<CreateQpEx>,
-        get_srq_num: Option<GetSrqNum>,
-        create_srq_ex: Option<CreateSrqEx>,
-        open_xrcd: Option<OpenXrcd>,
-        close_xrcd: Option<CloseXrcd>,
-        _ABI_placeholder3: u64,
-        /// Size of the whole. The header uses a pointer only if it lies within.
-        sz: size_t,
-        context: Context,
     }
 }
 

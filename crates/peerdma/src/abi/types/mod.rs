@@ -25,6 +25,7 @@ pub(crate) mod dm;
 pub(crate) mod event;
 pub(crate) mod flow;
 pub(crate) mod mr;
+pub(crate) mod ops;
 pub(crate) mod pd;
 pub(crate) mod qp;
 pub(crate) mod rdma;
