@@ -7,6 +7,8 @@
 
 use std::time::Duration;
 
+use transport::AckPolicy;
+
 // Polls of the program.
 
 /// The clock is read, and timers are looked at, once in this many polls that found nothing.
@@ -32,16 +34,19 @@ pub(crate) const SLOW_RETURN: Duration = Duration::from_millis(1);
 
 // Delayed acknowledgements.
 
-/// So many answers in a row make a program one that answers at once.
-pub(crate) const ANSWERS_TO_TRUST: u8 = 8;
-/// What "at once" is. A peer that waits for its acknowledgement is to wait no longer.
+/// Which acknowledgements wait, and for how long if the program neither posts nor polls. A peer
+/// whose ACK timeout is shorter than this could take what waits for lost.
+pub(crate) static ACK_POLICY: AckPolicy = AckPolicy {
+    max_delay: Duration::from_micros(100),
+    answers_to_trust: 8,
+    shortest_timeout: Duration::from_millis(10),
+};
+/// What it is to answer "at once". A peer that waits for its acknowledgement is to wait no longer.
 pub(crate) const AT_ONCE: Duration = Duration::from_micros(20);
 /// How often the background thread looks while acknowledgements wait.
 pub(crate) const ACK_LOOK: Duration = Duration::from_micros(200);
 /// So many trains are looked at with a clock once it was in doubt whether an answer came at once.
 pub(crate) const TRAINS_IN_DOUBT: u32 = 64;
-/// A peer whose ACK timeout is shorter could take what waits for lost.
-pub(crate) const SHORT_ACK_TIMEOUT: Duration = Duration::from_millis(10);
 
 // The background thread.
 

@@ -6,7 +6,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
 use iba::{Psn, QpState, QpType, Qpn, WrOpcode};
-use transport::{Completion, FastPacket, Poll, PostError, Qp, RecvWr, Rx, SendWr, Time, UdDest};
+use transport::{AckPolicy, Completion, FastPacket, Poll, PostError, Qp};
+use transport::{RecvWr, Rx, SendWr, Time, UdDest};
 use wire::{Headers, Opcode};
 
 use crate::build;
@@ -229,24 +230,27 @@ impl Net {
         false
     }
 
+    /// Sets when acknowledgements may wait at both ends, and lets them ([`Net::acks_stay`]).
+    pub fn set_ack_policy(&mut self, policy: &'static AckPolicy) {
+        self.nodes.iter_mut().for_each(|node| node.qp.set_ack_policy(policy));
+        self.acks_stay = true;
+    }
+
     /// Lets every QP send what it can, and puts that on the network.
     pub fn poll(&mut self) {
         self.awaits_memory = false;
         for index in 0..self.nodes.len() {
             if !self.dead.contains(&index) {
-                self.poll_node(index, false);
+                self.nodes[index].qp.release_ack();
+                self.poll_node(index);
             }
         }
     }
 
-    fn poll_node(&mut self, index: usize, acks_stay: bool) {
+    fn poll_node(&mut self, index: usize) {
         loop {
             let Node { qp, host, .. } = &mut self.nodes[index];
-            let poll = if acks_stay {
-                qp.poll_requests(host, self.now, 16)
-            } else {
-                qp.poll_transmit(host, self.now, 16)
-            };
+            let poll = qp.poll_transmit(host, self.now, 16);
             let is_stuck = poll == Poll::Blocked && (host.room == Some(0) || host.out.is_empty());
             self.awaits_memory |= is_stuck && host.room.is_none();
             while let Some(sent) = self.nodes[index].host.out.pop_front() {
@@ -369,8 +373,11 @@ impl Net {
                     };
                     qp.handle_packet(host, self.now, &rx);
                 }
+                if self.acks_stay {
+                    qp.delay_ack(self.now);
+                }
                 if self.is_prompt {
-                    self.poll_node(index, self.acks_stay);
+                    self.poll_node(index);
                 }
             }
         }

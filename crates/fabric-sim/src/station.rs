@@ -24,7 +24,8 @@ pub struct Station {
     pub grh: Option<[u8; 40]>,
     /// A switch marks the peer's next packet.
     pub marked: bool,
-    /// Whether an acknowledgement waits for a request to travel with ([`Qp::poll_requests`]).
+    /// Whether an acknowledgement waits for a request to travel with ([`Qp::delay_ack`]), if the
+    /// policy of the QP lets it.
     pub acks_stay: bool,
 }
 
@@ -89,8 +90,10 @@ impl Station {
 
     /// Lets the QP send what it can.
     pub fn poll(&mut self) {
-        let poll = if self.acks_stay { Qp::poll_requests } else { Qp::poll_transmit };
-        while poll(&mut self.qp, &mut self.host, self.now, 1) == Poll::More {}
+        if !self.acks_stay {
+            self.qp.release_ack();
+        }
+        while self.qp.poll_transmit(&mut self.host, self.now, 1) == Poll::More {}
     }
 
     /// The peer sends a packet.
@@ -117,6 +120,9 @@ impl Station {
             marked: core::mem::take(&mut self.marked),
         };
         self.qp.handle_packet(&mut self.host, self.now, &rx);
+        if self.acks_stay {
+            self.qp.delay_ack(self.now);
+        }
     }
 
     /// The QP must send exactly this packet next.

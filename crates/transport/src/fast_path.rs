@@ -28,13 +28,13 @@ pub use self::packet::FastPacket;
 struct Clear {
     /// Its sequence number.
     psn: Psn,
-    /// The acknowledgement that stayed, if one did ([`Qp::poll_requests`]).
+    /// The acknowledgement that waits, if one does ([`crate::AckPolicy`]).
     ack: Option<Psn>,
 }
 
 impl Qp {
     /// Puts a request on the send queue, as [`Qp::post_send`] does, and sends it if everything is
-    /// as usual, with an acknowledgement that stayed behind it ([`Qp::poll_requests`]).
+    /// as usual, with an acknowledgement that waits behind it ([`crate::AckPolicy`]).
     ///
     /// Says whether [`Qp::poll_transmit`] has nothing to do then; if not, it does what is left to
     /// do. Call [`Qp::watch`] before, whatever this says.
@@ -117,7 +117,7 @@ impl Qp {
     #[inline]
     fn clear(&self) -> Option<Clear> {
         let req = &self.req;
-        let ack = if self.ack_stayed { self.resp.only_ack() } else { None };
+        let ack = if self.ack_delay.has_stayed() { self.resp.only_ack() } else { None };
         let is_clear = req.index == self.sq.len()
             && self.is_fast()
             && !self.owes_cnp()
@@ -137,7 +137,7 @@ impl Qp {
     fn has_begun<E: Env>(&mut self, env: &mut E, clear: &Clear) -> bool {
         self.req.sent_one();
         self.req.watch_due = self.req.ack_timer.is_none();
-        self.ack_stayed = false;
+        self.ack_delay.end();
         let Some(psn) = clear.ack else { return true };
         let ack = FastPacket::Ack { psn, msn: self.resp.msn };
         if env.transmit_fast(ack, self.attr.dest_qpn, Source::Empty, 0).is_err() {

@@ -43,6 +43,10 @@
 //! }
 //! ```
 //!
+//! An acknowledgement may wait for a request to travel with, if the [`AckPolicy`] of the QP says so.
+//! That changes nothing here: what waits is not ready to be sent, and has a deadline as a lost packet
+//! has one.
+//!
 //! A device may post by [`Qp::post_fast`], with [`Qp::watch`] behind it, and try
 //! [`Qp::handle_fast`] before it builds the headers of a packet that came: the fast path of small
 //! messages, which does what the others would have done, or leaves it to them.
@@ -58,6 +62,7 @@
 #![forbid(unsafe_code)]
 
 mod account;
+mod ack_delay;
 pub mod env;
 pub mod error;
 pub mod path;
@@ -87,6 +92,7 @@ mod window;
 mod wqe;
 
 pub use account::Account;
+pub use ack_delay::AckPolicy;
 pub use count::Ended;
 pub use env::{Completion, Counter, Env, Reason, Rx, Side, Skipped};
 pub use error::{ModifyError, PostError};

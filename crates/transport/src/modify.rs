@@ -116,6 +116,7 @@ impl Qp {
         self.attr = QpAttr::default();
         self.comm_est = false;
         self.congestion.restart();
+        self.ack_delay.reset();
         self.set_pace(RateLimit::default());
         self.sq.clear();
         self.rq.clear();

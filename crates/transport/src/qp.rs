@@ -6,6 +6,7 @@ use std::time::Duration;
 use iba::{QpAttr, QpCap, QpEvent, QpState, QpType, Qpn};
 use wire::{Opcode, Service};
 
+use crate::ack_delay::AckDelay;
 use crate::congestion::Congestion;
 use crate::env::{Completion, Counter, Env, Rx, Side};
 use crate::pace::Pace;
@@ -69,19 +70,11 @@ pub struct Qp {
     pub(crate) window: Window,
     pub(crate) congestion: Congestion,
     pub(crate) pace: Pace,
-    /// Whether an acknowledgement waits for a request to travel with.
-    pub(crate) ack_stayed: bool,
+    pub(crate) ack_delay: AckDelay,
     pub(crate) sq: VecDeque<Wqe>,
     pub(crate) rq: VecDeque<RecvWr>,
     pub(crate) req: Requester,
     pub(crate) resp: Responder,
-}
-
-/// What becomes of an acknowledgement that has no request to travel with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Acks {
-    Go,
-    MayStay,
 }
 
 /// What an attempt to send came to.
@@ -121,7 +114,7 @@ impl Qp {
             window: Window::wire(attr.path_mtu),
             congestion: Congestion::default(),
             pace: Pace::default(),
-            ack_stayed: false,
+            ack_delay: AckDelay::default(),
             attr,
             sq: VecDeque::new(),
             rq: VecDeque::new(),
@@ -190,23 +183,12 @@ impl Qp {
     }
 
     /// Sends up to `budget` packets: answers to the peer and requests in turn. An acknowledgement
-    /// that stayed ([`Qp::poll_requests`]) follows the requests, if the peer is owed nothing else.
+    /// that may wait ([`AckPolicy`](crate::AckPolicy)) stays if there is no request to travel with
+    /// it and no other answer; one that waited follows the requests.
     ///
     /// Work requests that were posted in an error state are flushed here too, as posting has no
     /// [`Env`].
     pub fn poll_transmit<E: Env>(&mut self, env: &mut E, now: Time, budget: usize) -> Poll {
-        self.poll(env, now, budget, Acks::Go)
-    }
-
-    /// As [`Qp::poll_transmit`], but on a wire an acknowledgement stays if there is no request to
-    /// travel with it and no other answer: refusals and answers with data always go.
-    /// [`Qp::owes_answers`] tells whether one stayed. Call [`Qp::poll_transmit`] then, long before
-    /// the peer gives up waiting.
-    pub fn poll_requests<E: Env>(&mut self, env: &mut E, now: Time, budget: usize) -> Poll {
-        self.poll(env, now, budget, Acks::MayStay)
-    }
-
-    fn poll<E: Env>(&mut self, env: &mut E, now: Time, budget: usize, acks: Acks) -> Poll {
         match self.state() {
             QpState::Err => self.flush(env),
             QpState::Sqe => self.flush_sends(env),
@@ -217,10 +199,13 @@ impl Qp {
         }
         // One that did not stay goes first: what follows may be refused and end the connection at
         // the peer, which would then never learn that its own request was done.
-        let stayed = std::mem::take(&mut self.ack_stayed);
-        if (stayed || acks == Acks::MayStay) && self.owes_only_ack() && !self.path.reliable {
-            return self.transmit_ack_last(env, now, budget, acks);
+        if (self.ack_delay.has_stayed() || self.ack_delay.is_on())
+            && self.owes_only_ack()
+            && !self.path.reliable
+        {
+            return self.transmit_ack_last(env, now, budget);
         }
+        self.ack_delay.end();
         let mut left = budget.max(1);
         loop {
             let answer = if self.resp.has_answers() {
@@ -244,13 +229,7 @@ impl Qp {
 
     /// Sends requests, and then the acknowledgement: as it is shorter than they are, it ends a
     /// train of theirs, where in front of them it would be a train of its own.
-    fn transmit_ack_last<E: Env>(
-        &mut self,
-        env: &mut E,
-        now: Time,
-        budget: usize,
-        acks: Acks,
-    ) -> Poll {
+    fn transmit_ack_last<E: Env>(&mut self, env: &mut E, now: Time, budget: usize) -> Poll {
         let most = budget.saturating_sub(1).max(1);
         let mut left = most;
         let mut request = Sent::Packets(1);
@@ -258,9 +237,14 @@ impl Qp {
             request = self.transmit_request(env, now, left);
             left = left.saturating_sub(request.cost());
         }
-        let stays = acks == Acks::MayStay && left == most && self.owes_only_ack();
-        self.ack_stayed = stays;
-        let answer = if stays { Sent::Nothing } else { self.transmit_answer(env, now, 1) };
+        let stays = self.ack_delay.is_on() && left == most && self.owes_only_ack();
+        let answer = if stays {
+            self.ack_delay.stay();
+            Sent::Nothing
+        } else {
+            self.ack_delay.end();
+            self.transmit_answer(env, now, 1)
+        };
         if request == Sent::Blocked || answer == Sent::Blocked {
             Poll::Blocked
         } else if left == 0 {
@@ -295,7 +279,8 @@ impl Qp {
             (one, other) => one.or(other),
         };
         let req = &self.req;
-        earlier(req.ack_timer, earlier(req.rnr_until, req.paced_until))
+        let ack = self.ack_delay.deadline();
+        earlier(ack, earlier(req.ack_timer, earlier(req.rnr_until, req.paced_until)))
     }
 
     /// How long it waits for an acknowledgement at least, if not for ever.

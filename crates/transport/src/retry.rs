@@ -23,6 +23,7 @@ impl Qp {
     ///
     /// Call it when the time that [`Qp::poll_timeout`] named has come; earlier calls do nothing.
     pub fn handle_timeout<E: Env>(&mut self, env: &mut E, now: Time) {
+        self.ack_delay.handle_timeout(now);
         if self.req.rnr_until.is_some_and(|until| until <= now) {
             self.req.rnr_until = None;
         }

@@ -10,13 +10,20 @@ use fabric_sim::link::{Link, Rate, Rng};
 use fabric_sim::net::Net;
 use fabric_sim::options::BASE;
 use iba::{AttrMask, Psn, QpAttr, QpState, SendFlags, WrOpcode};
-use transport::{Data, FastPacket, RateLimit, SendWr};
+use transport::{AckPolicy, Data, FastPacket, RateLimit, SendWr};
 
 const SEEDS: u64 = 150;
 const STEPS: u64 = 150;
 /// Bytes that each SEND takes from memory, and each receive has there.
 const ROOM: u64 = 1024;
 const RECEIVES: u64 = BASE + 0x8000;
+
+/// Acknowledgements wait for any program, and some of them until they are due.
+static PATIENT: AckPolicy = AckPolicy {
+    max_delay: Duration::from_micros(20),
+    answers_to_trust: 0,
+    shortest_timeout: Duration::ZERO,
+};
 
 /// One step of a program.
 #[derive(Clone, Debug)]
@@ -155,7 +162,9 @@ fn compare(seed: u64, rng: &mut Rng, options: Options, polls: Polls) -> ([u64; 2
     for net in &mut nets {
         net.digest = Some(0);
         net.is_prompt = polls != Polls::Later;
-        net.acks_stay = polls == Polls::AcksStay;
+        if polls == Polls::AcksStay {
+            net.set_ack_policy(&PATIENT);
+        }
         for node in 0..2 {
             let bytes: Vec<u8> = (0..0x4000).map(|at| (at * 7 + at / 256 + node) as u8).collect();
             net.write_memory(node, BASE, &bytes);

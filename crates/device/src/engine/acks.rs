@@ -2,7 +2,7 @@
 
 use super::Engine;
 use super::delayed_acks::{DelayedAcks, End};
-use crate::thresholds::{ANSWERS_TO_TRUST, AT_ONCE, TRAINS_IN_DOUBT};
+use crate::thresholds::{AT_ONCE, TRAINS_IN_DOUBT};
 
 impl Engine {
     /// Lets acknowledgements go that wait for a request, as one was just sent.
@@ -22,15 +22,6 @@ impl Engine {
         }
     }
 
-    /// The same, if they wait for long.
-    pub(crate) fn send_overdue_acks(&mut self) {
-        let now = self.clock.now();
-        if !self.delayed_acks.is_empty() && now.since(self.delayed_acks.since) >= AT_ONCE {
-            self.common.now = now;
-            self.send_delayed_acks();
-        }
-    }
-
     fn end_delayed_acks(&mut self, end: End) {
         self.release_delayed_acks();
         self.judge_delayed_acks(end);
@@ -42,7 +33,9 @@ impl Engine {
     pub(super) fn release_delayed_acks(&mut self) {
         for index in 0..self.delayed_acks.qps.len() {
             let id = self.delayed_acks.qps[index];
-            if self.qps.get(id).is_some_and(|entry| entry.qp.owes_answers()) {
+            let Some(entry) = self.qps.get_mut(id) else { continue };
+            entry.qp.release_ack();
+            if entry.qp.owes_answers() {
                 self.common.catch_up(&self.clock);
                 self.transmit(id);
             }
@@ -60,11 +53,7 @@ impl Engine {
         }
         while let Some(id) = qps.pop() {
             let Some(entry) = self.qps.get_mut(id) else { continue };
-            let habit = &mut entry.context.answers_in_a_row;
-            *habit = match end {
-                End::Answered if is_soon => habit.saturating_add(1).min(ANSWERS_TO_TRUST),
-                _ => 0,
-            };
+            entry.qp.note_answer(end == End::Answered && is_soon);
         }
     }
 }

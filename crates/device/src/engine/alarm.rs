@@ -71,9 +71,7 @@ impl Engine {
             return Left::Now;
         }
         let deadline = self.next_deadline();
-        let is_soon = self.has_blocked()
-            || self.receivers.udp.wants_upkeep()
-            || !self.delayed_acks.is_empty();
+        let is_soon = self.has_blocked() || self.receivers.udp.wants_upkeep();
         if is_soon { Left::Soon(deadline) } else { Left::At(deadline) }
     }
 

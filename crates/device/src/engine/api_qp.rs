@@ -23,6 +23,7 @@ use crate::qp::QpContext;
 use crate::qp::QpEntry;
 use crate::qp::Role;
 use crate::refusal::{Result, refuse};
+use crate::thresholds::ACK_POLICY;
 
 /// What a QP is made with.
 #[derive(Clone, Debug)]
@@ -177,7 +178,6 @@ impl Engine {
                 Preset::Rxe => WcFlags::GRH,
                 _ => WcFlags::empty(),
             },
-            answers_in_a_row: 0,
         };
         self.qps.insert(id, QpEntry { qp, context, queued: false, deadline: None });
         Ok((id, qpn))
@@ -333,6 +333,7 @@ impl Engine {
                 context.path_mtu
             };
             entry.qp.set_path(common.path_caps(context.route, path_mtu));
+            entry.qp.set_ack_policy(&ACK_POLICY);
         }
         let under_way = self.publish_qp(id);
         self.make_ready(id);

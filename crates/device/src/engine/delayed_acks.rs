@@ -4,12 +4,16 @@
 //! it is for. A program that answers each message in a moment can have both sent in one: its
 //! request, and the acknowledgement after it. So on a wire the acknowledgement waits
 //!
-//! * if the program found a receive by polling, and lately posted a request each time before it
-//!   polled an empty queue;
+//! * if the program found a receive by polling, and the policy of the QP trusts it
+//!   ([`transport::AckPolicy`], [`ACK_POLICY`](crate::thresholds::ACK_POLICY));
 //! * until the next request of any QP, the next poll that finds nothing, a call that arms a queue
-//!   or takes a QP away, or the background thread, which looks every
-//!   [`ACK_LOOK`](crate::thresholds::ACK_LOOK) once one waited, and acts if the program did not poll
-//!   since it last looked; before that, as often as it makes sure that the program still polls.
+//!   or takes a QP away, or its deadline. That is a timer of the QP as any other. Where the program
+//!   no longer polls, the background thread looks every
+//!   [`ACK_LOOK`](crate::thresholds::ACK_LOOK) once one waited; before that, as often as it makes
+//!   sure that the program still polls.
+//!
+//! The transport decides which acknowledgements wait, and holds them. Here is what it cannot know:
+//! whether the program polls, of which QPs it just took receives, and whether it answered at once.
 //!
 //! The first time that a program is seen not to answer at once, its acknowledgements cease to wait.
 //! A packet that came by the fast path was not looked at with a clock: where the program paused
@@ -21,7 +25,6 @@ use transport::Time;
 
 use crate::ids::QpId;
 use crate::qp::QpEntry;
-use crate::thresholds::{ANSWERS_TO_TRUST, SHORT_ACK_TIMEOUT};
 
 /// Whose receives completed in the last poll of the program, and since when they wait for an
 /// answer.
@@ -40,22 +43,20 @@ pub(crate) struct DelayedAcks {
 }
 
 impl DelayedAcks {
-    /// Whether the acknowledgement for what a QP just received may wait.
+    /// A QP took packets. If the program is about to see a receive complete, the acknowledgement
+    /// may wait for its answer.
     #[inline]
-    pub(super) fn may_wait(&mut self, entry: &mut QpEntry, now: Time, now_is_stale: bool) -> bool {
+    pub(super) fn note_receive(&mut self, entry: &mut QpEntry, now: Time, now_is_stale: bool) {
         let context = &mut entry.context;
         let has_received = std::mem::take(&mut context.has_received);
         if !has_received || !self.is_polled || !context.route.is_udp() {
-            return false;
+            return;
         }
         if self.qps.is_empty() {
             (self.since, self.is_vague) = (now, now_is_stale);
         }
         self.qps.push(context.id);
-        let may_wait = context.answers_in_a_row >= ANSWERS_TO_TRUST
-            && entry.qp.ack_timeout().is_none_or(|timeout| timeout >= SHORT_ACK_TIMEOUT);
-        self.waited |= may_wait;
-        may_wait
+        self.waited |= entry.qp.delay_ack(now);
     }
 
     /// Whether nothing waits for an answer.

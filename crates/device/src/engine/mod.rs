@@ -212,18 +212,14 @@ impl Engine {
     fn transmit(&mut self, id: QpId) -> bool {
         let Self { common, qps, delayed_acks, clock, .. } = self;
         let Some(entry) = qps.get_mut(id) else { return true };
-        let may_delay_ack = delayed_acks.may_wait(entry, common.now, common.now_is_stale);
+        delayed_acks.note_receive(entry, common.now, common.now_is_stale);
         if entry.qp.has_unsent() {
             common.catch_up(clock);
         }
         let now = common.now;
         let burst = entry.context.route.burst();
         let mut env = QpEnv::new(common, &mut entry.context);
-        let poll = if may_delay_ack {
-            entry.qp.poll_requests(&mut env, now, burst)
-        } else {
-            entry.qp.poll_transmit(&mut env, now, burst)
-        };
+        let poll = entry.qp.poll_transmit(&mut env, now, burst);
         self.note_deadline(id);
         match poll {
             Poll::Idle => {}
@@ -309,8 +305,36 @@ impl Engine {
         moved
     }
 
+    /// Fires what is due, and looks at nothing else.
+    pub(crate) fn progress_of_timers(&mut self) {
+        if !self.is_dead() {
+            self.common.now = self.clock.now();
+            self.fire_timers();
+        }
+    }
+
+    /// Drops deadlines that QPs have met, so that nobody prepares to fire them.
+    fn drop_met_deadlines(&mut self, now: Time) {
+        while let Some(Reverse((at, index))) = self.schedule.timers.peek().copied()
+            && at <= now
+        {
+            let id = QpId(index);
+            if let Some(entry) = self.qps.get_mut(id)
+                && entry.deadline == Some(at)
+            {
+                if entry.qp.poll_timeout().is_some_and(|due| due <= now) {
+                    return;
+                }
+                entry.deadline = None;
+            }
+            self.schedule.timers.pop();
+            self.note_deadline(id);
+        }
+    }
+
     fn fire_timers(&mut self) -> bool {
         let now = self.common.now;
+        self.drop_met_deadlines(now);
         if self.next_deadline().is_none_or(|at| at > now) {
             return false;
         }

@@ -231,7 +231,7 @@ impl<'a> Background<'a> {
             // its calls pays for a while after another thread took it.
             let activity = shared.activity.load(Ordering::Relaxed);
             if mem::replace(&mut seen, activity) == activity {
-                shared.engine.lock().send_overdue_acks();
+                shared.engine.lock().progress_of_timers();
             }
         }
     }

@@ -65,8 +65,6 @@ pub(crate) struct QpContext {
     pub(crate) has_received: bool,
     /// What the completions of its receives say beside what the message says.
     pub(crate) recv_flags: WcFlags,
-    /// How often in a row the program answered what it received at once ([`super::delayed_acks`]).
-    pub(crate) answers_in_a_row: u8,
     /// The objects that it uses.
     pub(crate) _holds: Vec<Use>,
     /// What it is if not a QP with two queues.

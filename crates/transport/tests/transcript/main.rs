@@ -3,6 +3,7 @@
 //! Each test holds one QP; the test is its peer. `send!` is a packet that the peer sends to the QP,
 //! `recv!` one that the QP must send, and the first number is the time in microseconds.
 
+mod ack_delay;
 mod answered;
 mod atomic;
 mod congestion;
@@ -10,7 +11,6 @@ mod dup;
 mod fence;
 mod flush;
 mod joined;
-mod late;
 mod malformed;
 mod nak;
 mod read;

@@ -45,7 +45,7 @@ impl Process {
 
     /// Looks again, as the background thread does.
     fn look(&mut self) {
-        self.engine.send_overdue_acks();
+        self.engine.progress_of_timers();
     }
 }
 

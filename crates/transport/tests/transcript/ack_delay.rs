@@ -1,12 +1,26 @@
 //! Acknowledgements that wait for a request to travel with, and what never waits.
 
-use transport::{PathCaps, Poll};
+use std::time::Duration;
+
+use transport::{AckPolicy, PathCaps, Poll};
 
 use crate::prelude::*;
 
+/// Acknowledgements wait for any program.
+const PATIENT: AckPolicy = AckPolicy {
+    max_delay: Duration::from_millis(10),
+    answers_to_trust: 0,
+    shortest_timeout: Duration::ZERO,
+};
+
 /// A station that lets acknowledgements wait, with two receives.
 fn station() -> Station {
+    with_policy(&PATIENT)
+}
+
+fn with_policy(policy: &'static AckPolicy) -> Station {
     let mut s = Station::new(&Options { ecn: true, ..Options::rc() });
+    s.qp.set_ack_policy(policy);
     s.acks_stay = true;
     s.post_recv(build::recv(7, BASE, 10));
     s.post_recv(build::recv(8, BASE, 10));
@@ -133,4 +147,72 @@ fn in_memory_nothing_waits() {
     s.qp.set_path(PathCaps::memory(iba::Mtu::Mtu256, 4096));
     send!(s, 0, request(rq(0)), b"a");
     recv!(s, 0, ack(rq(0), 1));
+}
+
+#[test]
+fn an_ack_that_waited_until_its_deadline_goes_alone() {
+    let mut s = station();
+    send!(s, 0, request(rq(0)), b"a");
+    recv_nothing!(s, 9_999);
+    assert_eq!(s.qp.poll_timeout(), Some(transport::Time::from_micros(10_000)));
+    recv!(s, 10_000, ack(rq(0), 1));
+    assert_eq!(s.qp.poll_timeout(), None);
+}
+
+#[test]
+fn a_second_message_does_not_move_the_deadline() {
+    let mut s = station();
+    send!(s, 0, request(rq(0)), b"a");
+    send!(s, 9_000, request(rq(1)), b"b");
+    recv_nothing!(s, 9_999);
+    recv!(s, 10_000, ack(rq(1), 2));
+}
+
+#[test]
+fn acks_wait_for_a_program_that_answered_at_once_often_enough_in_a_row() {
+    static TRUST: AckPolicy = AckPolicy { answers_to_trust: 2, ..PATIENT };
+    let mut s = with_policy(&TRUST);
+    for (answers, may_wait) in
+        [(&[][..], false), (&[true], false), (&[true], true), (&[false, true], false)]
+    {
+        answers.iter().for_each(|is_at_once| s.qp.note_answer(*is_at_once));
+        assert_eq!(s.qp.delay_ack(s.now), may_wait, "{answers:?}");
+        s.qp.release_ack();
+    }
+}
+
+#[test]
+fn a_program_that_let_the_deadline_pass_is_trusted_no_more() {
+    static TRUST: AckPolicy = AckPolicy { answers_to_trust: 1, ..PATIENT };
+    let mut s = with_policy(&TRUST);
+    s.qp.note_answer(true);
+    send!(s, 0, request(rq(0)), b"a");
+    recv!(s, 10_000, ack(rq(0), 1));
+    send!(s, 10_001, request(rq(1)), b"b");
+    recv!(s, 10_001, ack(rq(1), 2));
+}
+
+#[test]
+fn without_a_policy_nothing_waits() {
+    let mut s = with_policy(&AckPolicy::AT_ONCE);
+    send!(s, 0, request(rq(0)), b"a");
+    recv!(s, 0, ack(rq(0), 1));
+}
+
+#[test]
+fn a_qp_in_a_hurry_lets_nothing_wait() {
+    static HURRY: AckPolicy = AckPolicy { shortest_timeout: Duration::from_secs(60), ..PATIENT };
+    let mut s = with_policy(&HURRY);
+    send!(s, 0, request(rq(0)), b"a");
+    recv!(s, 0, ack(rq(0), 1));
+}
+
+#[test]
+fn a_qp_that_was_reset_waits_for_nothing() {
+    let mut s = station();
+    send!(s, 0, request(rq(0)), b"a");
+    recv_nothing!(s, 1);
+    s.to_state(QpState::Reset);
+    assert_eq!(s.qp.poll_timeout(), None);
+    recv_nothing!(s, 100_000);
 }
