@@ -289,15 +289,7 @@ impl Engine {
             refuse!(Invalid, "modify_qp: QP {}: {error}", entry.context.qpn);
         }
         let context = &mut entry.context;
-        if mask.contains(AttrMask::DEST_QPN) {
-            context.dest_qpn = attr.dest_qpn;
-        }
-        if mask.contains(AttrMask::PATH_MTU) {
-            context.path_mtu = attr.path_mtu;
-        }
-        if mask.contains(AttrMask::AV) {
-            context.av = attr.av;
-        }
+        context.follow(&entry.qp.query(), common.nic.port.active_mtu());
         let state = entry.qp.state();
         if state == QpState::Reset {
             context.route = Route::default();
@@ -326,13 +318,7 @@ impl Engine {
                     );
                 }
             }
-            let path_mtu = if context.qp_type == QpType::Ud {
-                context.path_mtu = common.nic.port.active_mtu();
-                context.path_mtu
-            } else {
-                context.path_mtu
-            };
-            entry.qp.set_path(common.path_caps(context.route, path_mtu));
+            entry.qp.set_path(common.path_caps(context.route, context.path_mtu));
             entry.qp.set_ack_policy(&ACK_POLICY);
         }
         let under_way = self.publish_qp(id);

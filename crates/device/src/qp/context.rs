@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use iba::{Av, Mtu, QpType, Qpn, WcFlags};
+use iba::{Av, Mtu, QpAttr, QpType, Qpn, WcFlags};
 use transport::Time;
 use transport::env::Side;
 
@@ -49,6 +49,8 @@ pub(crate) struct QpContext {
     pub(crate) cntrs: QpCntrs,
     /// Contexts and cookies of further handles of a receiving QP of XRC.
     pub(crate) others: Vec<(CtxId, u64)>,
+    /// These three follow the attributes of the QP ([`QpContext::follow`]): its environment needs
+    /// them while the QP itself is borrowed.
     pub(crate) dest_qpn: Qpn,
     pub(crate) av: Av,
     pub(crate) path_mtu: Mtu,
@@ -84,6 +86,13 @@ impl QpContext {
             (Side::Send, Some(pd)) if self.has_tags => pd,
             _ => self.pd,
         }
+    }
+
+    /// Takes over what the environment of the QP needs to know of its attributes. A datagram QP has
+    /// no path MTU of its own: it is that of the port.
+    pub(crate) fn follow(&mut self, attr: &QpAttr, port_mtu: Mtu) {
+        (self.dest_qpn, self.av) = (attr.dest_qpn, attr.av);
+        self.path_mtu = if self.qp_type.is_connected() { attr.path_mtu } else { port_mtu };
     }
 
     /// Whether it is a work queue.
