@@ -1,5 +1,5 @@
-//! Comments and prose keep within 100 columns. rustfmt handles the code, and leaves comments and
-//! literals as they are.
+//! Comments and prose keep within 100 columns, and rows of tables on their lines. rustfmt handles
+//! the code, and leaves comments and literals as they are.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -30,7 +30,10 @@ pub(crate) fn run() -> Outcome {
         }
     }
     if !wrong.is_empty() {
-        return Err(format!("beyond {MOST} columns:\n  {}", wrong.join("\n  ")));
+        let wrong = wrong.join("\n  ");
+        return Err(format!(
+            "beyond {MOST} columns, or a row of a table on several lines:\n  {wrong}"
+        ));
     }
     println!("columns: comments and prose within {MOST}");
     Ok(())
@@ -61,11 +64,17 @@ fn look<'a>(file: &Path, lines: impl Iterator<Item = Option<&'a str>>, wrong: &m
         if words.starts_with("```") {
             is_code = !is_code;
         }
-        if line.is_some_and(|line| line.chars().count() > MOST) && !is_code && is_prose(words) {
+        let is_long = line.is_some_and(|line| line.chars().count() > MOST) && is_prose(words);
+        if !is_code && (is_long || is_torn(words)) {
             let shown = file.strip_prefix(root()).unwrap_or(file).display();
             wrong.push(format!("{shown}:{}", number + 1));
         }
     }
+}
+
+/// Whether a line is the beginning of a table's row, or its end, and the rest is elsewhere.
+fn is_torn(words: &str) -> bool {
+    words.len() > 1 && words.starts_with("| ") != words.ends_with(" |") && !words.ends_with("--|")
 }
 
 /// Whether a line could be broken. Rows of tables, headings, link targets and single words cannot.
@@ -92,5 +101,13 @@ mod tests {
         for kept in [format!("| {long} |"), format!("```\n{long}\n```"), "x".repeat(120)] {
             assert_eq!(wrong(&kept), 0, "{kept}");
         }
+    }
+
+    #[test]
+    fn a_row_on_several_lines_counts() {
+        assert_eq!(wrong("| a | b |\n|---|---|\n| one | two |\n"), 0);
+        assert_eq!(wrong("//! | one | two and\n//! more |\n"), 2);
+        assert_eq!(wrong("//! | one |\n//! and two | three |\n"), 1);
+        assert_eq!(wrong("```\n| one | two\n```\n"), 0);
     }
 }

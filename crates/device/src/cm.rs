@@ -7,13 +7,16 @@
 //! outcome is an [`Event`], which the engine passes to the endpoint's [`Sink`].
 //!
 //! ```text
-//!    active                                                passive cm_create, cm_resolve
-//!    cm_create, cm_bind, cm_listen cm_connect            ------------ REQ ----------->
-//!    ConnectRequest { id of the new endpoint } QP to RTR and RTS by cm_qp_attr ConnectResponse
-//!    <----------- REP ------------   cm_accept QP to RTR and RTS cm_ready
-//!    ------------ RTU ----------->   Established cm_disconnect         ------------ DREQ
-//!    ---------->   Disconnected Disconnected          <----------- DREP -----------
-//!    cm_disconnect TimewaitExit                                          TimewaitExit
+//!    active                                                passive
+//!    cm_create, cm_resolve                                 cm_create, cm_bind, cm_listen
+//!    cm_connect            ------------ REQ ----------->   ConnectRequest { id of the new endpoint }
+//!                                                          QP to RTR and RTS by cm_qp_attr
+//!    ConnectResponse       <----------- REP ------------   cm_accept
+//!    QP to RTR and RTS
+//!    cm_ready              ------------ RTU ----------->   Established
+//!    cm_disconnect         ------------ DREQ ---------->   Disconnected
+//!    Disconnected          <----------- DREP -----------   cm_disconnect
+//!    TimewaitExit                                          TimewaitExit
 //! ```
 //!
 //! An endpoint of [`PortSpace::Udp`] resolves a service instead of connecting: `cm_connect` sends a

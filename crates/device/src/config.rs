@@ -4,18 +4,23 @@
 //! named by `PEERDMA_CONFIG`; every key is optional:
 //!
 //! ```toml
-//! [[nic]] name = "peerdma0" preset = "mlx5"          # mlx5 | irdma | efa | rxe netdev = "eth0"
-//! # default: the default route's udp_port = 4791 ecn = true               # congestion control of
-//! RC over UDP, by the marks of switches force_udp = false        # true: RoCEv2 even between
-//! processes of one host direct = true            # false: never touch a peer's memory without its
-//! engine max_dm_size = "256K" importer = "dynamic"     # dynamic | revocable | pinned | none;
-//! default: the preset's odp = true               # on-demand paging; default: the preset's
-//! fault_us = 0             # how long a page fault takes pin_limit = false        # true:
-//! registered memory is charged against RLIMIT_MEMLOCK pcap = "nic.pcapng"      # every packet of
-//! every carrier goes into this file, too pcap_bytes = 128         # ... but no more than so many
-//! bytes of each fault = "plan.toml"      # what is to go wrong (docs/FAULT_PLANS.md) peermem =
-//! false          # true: ibv_reg_mr of a peer device's memory asks that device's driver
-//! (PeerDirect)
+//! [[nic]]
+//! name = "peerdma0"
+//! preset = "mlx5"          # mlx5 | irdma | efa | rxe
+//! netdev = "eth0"          # default: the default route's
+//! udp_port = 4791
+//! ecn = true               # congestion control of RC over UDP, by the marks of switches
+//! force_udp = false        # true: RoCEv2 even between processes of one host
+//! direct = true            # false: never touch a peer's memory without its engine
+//! max_dm_size = "256K"
+//! importer = "dynamic"     # dynamic | revocable | pinned | none; default: the preset's
+//! odp = true               # on-demand paging; default: the preset's
+//! fault_us = 0             # how long a page fault takes
+//! pin_limit = false        # true: registered memory is charged against RLIMIT_MEMLOCK
+//! pcap = "nic.pcapng"      # every packet of every carrier goes into this file, too
+//! pcap_bytes = 128         # ... but no more than so many bytes of each
+//! fault = "plan.toml"      # what is to go wrong (docs/FAULT_PLANS.md)
+//! peermem = false          # true: ibv_reg_mr of a peer device's memory asks its driver (PeerDirect)
 //! ```
 //!
 //! The sections `[[gpu]]` and `[pci]` of the same file are about the software GPU and the PCI tree.

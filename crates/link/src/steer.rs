@@ -6,10 +6,11 @@
 //! each packet and returns an index into that array:
 //!
 //! ```text
-//!   BTH:  | opcode | flags | P_Key | resv | destination QPN |      QPN = VF (10 bits) | index (14
-//!   bits) 0        1       2       4      5                 8              | v table: VF 0 -> 0,
-//!   VF 1 -> 2, VF 4 -> 1    socket[index] no entry, QPN 0, 1, 0xffffff -> the first VF of the
-//!   table
+//!   BTH:  | opcode | flags | P_Key | resv | destination QPN |   QPN = VF (10 bits) | index (14 bits)
+//!         0        1       2       4      5                 8           |
+//!                                                                       v
+//!                          table: VF 0 -> 0, VF 1 -> 2, VF 4 -> 1    socket[index]
+//!   no entry, QPN 0, 1, 0xffffff -> the first VF of the table
 //! ```
 //!
 //! **A VF's index is not its number.** When a socket is closed the last one takes its place in the

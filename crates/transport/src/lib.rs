@@ -43,9 +43,8 @@
 //! }
 //! ```
 //!
-//! An acknowledgement may wait for a request to travel with, if the [`AckPolicy`] of the QP says so.
-//! That changes nothing here: what waits is not ready to be sent, and has a deadline as a lost packet
-//! has one.
+//! An acknowledgement may wait for a request to travel with, if the [`AckPolicy`] of the QP says
+//! so. That changes nothing above: what waits is not yet ready to be sent, and has a deadline.
 //!
 //! A device may post by [`Qp::post_fast`], with [`Qp::watch`] behind it, and try
 //! [`Qp::handle_fast`] before it builds the headers of a packet that came: the fast path of small

@@ -8,10 +8,10 @@
 //! and no call has to think of it.
 //!
 //! ```text
-//!   left behind                            looked at        by whom ready, packets to this process
-//!   at once          the thread is woken blocked, held back, steering unclear   within 2 ms
-//!   the thread's sleep is no longer than that timers, events that wait               when due
-//!   the thread's sleep ends there
+//!   left behind                            looked at     by whom
+//!   ready, packets to this process         at once       the thread is woken
+//!   blocked, held back, steering unclear   within 2 ms   the thread's sleep is no longer than that
+//!   timers, events that wait               when due      the thread's sleep ends there
 //! ```
 //!
 //! While the program polls, the thread looks every 2 ms anyway, and counts as awake.

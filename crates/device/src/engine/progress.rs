@@ -2,15 +2,15 @@
 //!
 //! Whoever has the engine gives it a turn. Turns differ in what they look at:
 //!
-//! | turn | whose | the clock | rings, QPs that are ready | sockets | rare things | timers |
-//! |---|---|---|---|---|---|---|
-//! | [`Turn::Call`] | a call of the program | one of [`POLLS_PER_CLOCK`] that are idle | yes |
-//! those where something came lately | no | with the clock |
-//! | [`Turn::Poll`] | the same, of a program that polls: acknowledgements may wait | | | | | |
-//! | [`Turn::Again`] | the thread, right after it found something | yes | yes | those where
-//! something came lately | no | yes |
-//! | [`Turn::Datagrams`] | the thread, woken by datagrams alone | yes | yes | all | no | yes |
-//! | [`Turn::Everything`] | the thread, now and then | yes | yes | all | yes | yes |
+//! | turn | the clock | rings, QPs that are ready | sockets | rare things | timers |
+//! |---|---|---|---|---|---|
+//! | [`Turn::Call`], [`Turn::Poll`] | sometimes | yes | busy ones | no | with the clock |
+//! | [`Turn::Again`] | yes | yes | busy ones | no | yes |
+//! | [`Turn::Datagrams`] | yes | yes | all | no | yes |
+//! | [`Turn::Everything`] | yes | yes | all | yes | yes |
+//!
+//! A turn of the program reads the clock once in [`POLLS_PER_CLOCK`] turns that find nothing. Busy
+//! sockets are those where something came lately.
 //!
 //! Rare things are new peers and those that went, the netdev, names of services, steering
 //! ([`Engine::housekeeping`]). When the thread has its turns is a table of `hca::background`.

@@ -1,8 +1,8 @@
 //! Raw packet QPs: Ethernet frames of the port.
 //!
 //! ```text
-//!   post_send -> QP -> QpEnv::transmit_frame -> Sender (packet socket) -> netdev netdev ->
-//!   Listener (packet socket) -> rules by priority -> QP, or RSS QP -> table -> work queue
+//!   post_send -> QP -> QpEnv::transmit_frame -> Sender (packet socket) -> netdev
+//!   netdev -> Listener (packet socket) -> rules by priority -> QP, or RSS QP -> table -> work queue
 //! ```
 //!
 //! The packet sockets are opened when they are needed: the first when a QP is made, as that is what

@@ -10,9 +10,11 @@
 //! | 0 | [`MAGIC`] |
 //! | [`MARK`] | set while the process lives and this is its memory ([`umem::mark`]) |
 //! | [`QPS`] | a word for each QP index: valid, rights, peer, protection domain |
-//! | [`MRS`] | sixteen words for each region: key, rights and count, protection domain, iova,
-//! length, address in the process, file descriptor plus one, offset in the file, inode; then, of
-//! memory that can move, its gate's descriptor plus one, inode and epoch |
+//! | [`MRS`] | sixteen words for each region |
+//!
+//! The words of a region: key, rights and count, protection domain, iova, length, address in the
+//! process, file descriptor plus one, offset in the file, inode; then, of memory that can move, its
+//! gate's descriptor plus one, inode and epoch.
 //!
 //! Readers hold a guard slot ([`crate::carrier::shm::direct`]).
 
