@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use libc::sockaddr;
 
-use super::channel::What;
-use super::connect::complete;
-use super::endpoint::{End, Endpoint, Inner, State, destroy};
+use super::endpoint::{Endpoint, What};
 use super::id::{endpoint, publish, structure};
 use super::nic::Nic;
 use super::path::record;
 use super::sockaddr::{port_be, read, wildcard};
+use super::state::{End, Inner, State, destroy};
+use super::sync::complete;
 use super::{Answer, Failure, call, reach};
 use crate::abi::boundary::control;
 use crate::abi::types::rdma::CmId;

@@ -1,114 +1,73 @@
-//! An identifier as the library has it: state, device, addresses, and where its events go.
+//! An identifier as the library has it: its state, its endpoints on NICs, and where its events go.
 
+use std::ffi::c_int;
 use std::fmt;
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use device::cm::{
-    self, BindOptions, CmId as EndId, ConnParam, Ece, EventKind, PortSpace, Sink, Spec,
-};
+use device::cm::{self, ConnParam, EventKind, Sink, Spec};
 use iba::QpType;
 
-use super::channel::{Channel, Entry, What};
-use super::mcast::Join;
+use super::channel::Channel;
+use super::join::Join;
 use super::nic::Nic;
 use super::path::record;
+use super::state::{End, Inner, State, destroy};
 use super::{Answer, Failure};
 use crate::abi::acks::Acks;
 use crate::abi::types::CEnum;
-use crate::abi::types::pd::Pd;
-use crate::abi::types::qp::QpInitAttr;
-use crate::abi::types::rdma::{AddrInfo, CmId, SaPathRec, port_space};
+use crate::abi::types::rdma::CmId;
 
-/// What an identifier can do next (kernel: `enum rdma_cm_state`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
-    Idle,
-    Bound,
-    AddrQuery,
-    AddrResolved,
-    RouteResolved,
-    /// From `rdma_connect`, or from the request, to the end.
-    Connecting,
-    Listening,
+/// What an event tells of an endpoint.
+#[derive(Debug)]
+pub(super) enum What {
+    /// Its address was resolved, or why not.
+    Addr(Answer),
+    /// Its route is resolved.
+    Route,
+    /// Something happened to its connection.
+    Cm(EventKind),
+    /// It listens, and a peer asks for a connection.
+    Request {
+        /// The endpoint made for the request.
+        child: Arc<Endpoint>,
+        /// What the peer said.
+        param: ConnParam,
+    },
+    /// It joined a multicast group.
+    Join(Arc<Join>),
+    /// A name was resolved for it.
+    AddrInfo,
+    /// An event that the program wrote itself.
+    User {
+        /// Its status.
+        status: c_int,
+        /// Its argument.
+        arg: u64,
+    },
 }
 
-/// An endpoint in the engine of one NIC. A wildcard has one on each NIC.
-#[derive(Clone, Debug)]
-pub(super) struct End {
-    pub(super) nic: Arc<Nic>,
-    pub(super) id: EndId,
+/// One event that waits.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) endpoint: Arc<Endpoint>,
+    pub(super) what: What,
 }
 
-/// What calls of the program change.
-pub(super) struct Inner {
-    pub(super) state: State,
-    /// It told the program that its connection failed, and says no more.
-    pub(super) has_failed: bool,
-    pub(super) port_space: CEnum,
-    pub(super) qp_type: CEnum,
-    /// The NIC it is bound to: by an address, by resolving one, or by a request.
-    pub(super) nic: Option<Arc<Nic>>,
-    pub(super) ends: Vec<End>,
-    pub(super) route: Route,
-    pub(super) options: Options,
-    pub(super) terms: Terms,
-    pub(super) face: Face,
-}
-
-/// Between which addresses it is, and the way from one to the other.
-#[derive(Default)]
-pub(super) struct Route {
-    pub(super) local: Option<SocketAddr>,
-    pub(super) remote: Option<SocketAddr>,
-    pub(super) path: Option<cm::Path>,
-}
-
-/// What `rdma_set_option` sets.
-#[derive(Default)]
-pub(super) struct Options {
-    pub(super) bind: BindOptions,
-    pub(super) tos: Option<u8>,
-    pub(super) ack_timeout: Option<u8>,
-}
-
-/// What it tells its peer of the connection, and what the peer told.
-#[derive(Default)]
-pub(super) struct Terms {
-    pub(super) initiator_depth: u8,
-    pub(super) responder_resources: u8,
-    /// Vendor and options.
-    pub(super) local_ece: Ece,
-    pub(super) remote_ece: Ece,
-    /// Private data that `rdma_getaddrinfo` found and every connection begins with.
-    pub(super) connect_data: Vec<u8>,
-}
-
-/// What only an identifier of C has.
-pub(super) struct Face {
-    /// The domain that the identifiers of the NIC share.
-    pub(super) pd: *mut Pd,
-    /// The path, at an address that stays.
-    pub(super) path_rec: Option<Box<SaPathRec>>,
-    /// How the QPs of requests are made (`rdma_create_ep(3)`).
-    pub(super) ep_attr: Option<QpInitAttr>,
-    /// Its channel is its own, and calls wait for their events.
-    pub(super) is_sync: bool,
-    pub(super) joins: Vec<Arc<Join>>,
-    pub(super) names: Names,
-}
-
-/// Where `rdma_resolve_addrinfo` is.
-#[derive(Clone, Copy)]
-pub(super) enum Names {
-    None,
-    Asked,
-    Found(*mut AddrInfo),
+impl Entry {
+    /// Takes the oldest event of a channel, which from then on waits for its acknowledgement.
+    ///
+    /// # Errors
+    /// As [`Channel::take`].
+    pub(super) fn take(channel: &Channel<Self>) -> Answer<Self> {
+        // The queue is still locked, so that a thread that destroys the endpoint waits for this
+        // event.
+        channel.take(|entry| entry.endpoint.acks.give())
+    }
 }
 
 /// Where events go.
 struct Delivery {
-    channel: Arc<Channel>,
+    channel: Arc<Channel<Entry>>,
     /// What the program knows it by, once it knows it.
     id: *mut CmId,
     /// Whether the program is told what happens: not before it accepted (kernel:
@@ -156,28 +115,10 @@ impl Sink for PostBox {
 }
 
 impl Endpoint {
-    pub(super) fn new(channel: Arc<Channel>, port_space: CEnum, qp_type: CEnum) -> Self {
+    pub(super) fn new(channel: Arc<Channel<Entry>>, port_space: CEnum, qp_type: CEnum) -> Self {
         Self {
             acks: Acks::default(),
-            inner: Mutex::new(Inner {
-                state: State::Idle,
-                has_failed: false,
-                port_space,
-                qp_type,
-                nic: None,
-                ends: Vec::new(),
-                route: Route::default(),
-                options: Options::default(),
-                terms: Terms::default(),
-                face: Face {
-                    pd: std::ptr::null_mut(),
-                    path_rec: None,
-                    ep_attr: None,
-                    is_sync: false,
-                    joins: Vec::new(),
-                    names: Names::None,
-                },
-            }),
+            inner: Mutex::new(Inner::new(port_space, qp_type)),
             delivery: Mutex::new(Delivery {
                 channel,
                 id: std::ptr::null_mut(),
@@ -211,10 +152,10 @@ impl Endpoint {
         self.delivery().is_open = is_open;
     }
 
-    /// Sends its events elsewhere from now on, and those that wait, too.
-    pub(super) fn move_to(self: &Arc<Self>, channel: Arc<Channel>) {
+    /// Sends its events to another channel from now on, with those that wait.
+    pub(super) fn move_to(self: &Arc<Self>, channel: Arc<Channel<Entry>>) {
         let mut delivery = self.delivery();
-        for entry in delivery.channel.remove(self) {
+        for entry in self.waiting(&delivery, |_| true) {
             channel.push(entry);
         }
         delivery.channel = channel;
@@ -229,6 +170,12 @@ impl Endpoint {
         if !delivery.is_gone {
             delivery.channel.push(Entry { endpoint: Arc::clone(self), what });
         }
+    }
+
+    /// Takes those of its events that wait and for which `is_it` holds out of its channel.
+    fn waiting(self: &Arc<Self>, delivery: &Delivery, is_it: impl Fn(&What) -> bool) -> Vec<Entry> {
+        let is_own = |entry: &Entry| Arc::ptr_eq(&entry.endpoint, self);
+        delivery.channel.remove_if(|entry| is_own(entry) && is_it(&entry.what))
     }
 
     /// Takes an event of the engine, which is locked.
@@ -309,23 +256,23 @@ impl Endpoint {
         Ok(())
     }
 
-    /// The program is not told of a join that it left before.
+    /// Drops the event of a join that the program left before it took the event.
     pub(super) fn forget(self: &Arc<Self>, left: &Arc<Join>) {
         let is_it = |what: &What| matches!(what, What::Join(join) if Arc::ptr_eq(join, left));
-        drop(self.delivery().channel.remove_if(self, is_it));
+        drop(self.waiting(&self.delivery(), is_it));
     }
 
-    /// Nobody is told of anything any more. Gives the requests that nobody has seen, and the events
-    /// that wait.
+    /// Stops all events, and drops those that wait. Gives the ends of the requests that the program
+    /// has not seen.
     fn close(self: &Arc<Self>) -> Vec<End> {
         let mut delivery = self.delivery();
         delivery.is_gone = true;
-        drop(delivery.channel.remove(self));
+        drop(self.waiting(&delivery, |_| true));
         std::mem::take(&mut delivery.children).into_iter().map(|(end, _)| end).collect()
     }
 
-    /// Ends it: a request that nobody saw is refused, a connection is ended. Gives its NIC, whose
-    /// hold ends when its last object is gone.
+    /// Ends it: requests that the program has not seen are refused, a connection is ended. Gives
+    /// its NIC, which the caller releases when the last object is gone.
     pub(super) fn end(self: &Arc<Self>) -> Option<Arc<Nic>> {
         let unseen = self.close();
         let mut inner = self.inner();
@@ -357,75 +304,4 @@ impl Endpoint {
         }
         Ok(end)
     }
-}
-
-impl Inner {
-    /// The space of its ports.
-    ///
-    /// # Errors
-    /// EPROTONOSUPPORT for the space of IPoIB and for those that are none, as of `cma_get_port` of
-    /// the kernel.
-    pub(super) fn port_space(&self) -> Answer<PortSpace> {
-        let name =
-            if self.port_space == port_space::IPOIB { "RDMA_PS_IPOIB" } else { "port space" };
-        PortSpace::from_code(self.port_space).ok_or_else(|| {
-            let code = self.port_space;
-            Failure::new(
-                libc::EPROTONOSUPPORT,
-                format!("{name} ({code:#x}): there are RDMA_PS_TCP, RDMA_PS_UDP and RDMA_PS_IB"),
-            )
-        })
-    }
-
-    /// Its endpoint, if it is bound to a NIC.
-    ///
-    /// # Errors
-    /// EINVAL, as of the kernel, for an identifier without one.
-    pub(super) fn end(&self, call: &str) -> Answer<End> {
-        self.ends.first().filter(|_| self.nic.is_some()).cloned().ok_or_else(|| {
-            Failure::new(libc::EINVAL, format!("{call}: the identifier has no device"))
-        })
-    }
-
-    /// Checks that it is in one of `states`.
-    ///
-    /// # Errors
-    /// EINVAL, as of the kernel.
-    pub(super) fn expect(&self, call: &str, states: &[State]) -> Answer {
-        if states.contains(&self.state) {
-            return Ok(());
-        }
-        let state = self.state;
-        Err(Failure::new(
-            libc::EINVAL,
-            format!("{call}: the identifier is {state:?}, not {states:?}"),
-        ))
-    }
-
-    /// Whether it is of datagrams.
-    pub(super) fn is_ud(&self) -> bool {
-        self.qp_type == QpType::Ud as u32
-    }
-
-    /// Binds it to a NIC.
-    pub(super) fn hold(&mut self, nic: &Arc<Nic>) -> Answer {
-        if self.nic.is_none() {
-            self.face.pd = nic.hold()?;
-            self.nic = Some(Arc::clone(nic));
-        }
-        Ok(())
-    }
-
-    /// Destroys its endpoints.
-    pub(super) fn drop_ends(&mut self) {
-        for end in self.ends.drain(..) {
-            destroy(&end);
-        }
-    }
-}
-
-/// Destroys an endpoint: a request is refused, a connection ended.
-pub(super) fn destroy(end: &End) {
-    // A NIC that failed, or that is the parent's, has nothing to destroy.
-    let _ = end.nic.hca.lock().cm_destroy(end.id);
 }

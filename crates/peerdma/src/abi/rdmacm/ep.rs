@@ -4,12 +4,13 @@ use std::ffi::c_int;
 use std::slice;
 
 use super::addr::{rdma_bind_addr, rdma_resolve_addr, rdma_resolve_route};
-use super::connect::complete;
 use super::event::take_event;
-use super::id::{self, endpoint, release_event, structure};
+use super::held_event::{hold, release};
+use super::id::{self, endpoint, structure};
 use super::option::rdma_set_option;
 use super::qp::{self, rdma_destroy_qp};
 use super::srq::rdma_destroy_srq;
+use super::sync::complete;
 use super::{Answer, Failure, call};
 use crate::abi::object::{given, room};
 use crate::abi::own::pd::PdObject;
@@ -141,7 +142,7 @@ pub(crate) unsafe extern "C" fn rdma_get_request(listen: *mut CmId, id: *mut *mu
             return Err(Failure::new(libc::EINVAL, what));
         }
         // SAFETY: contract: as above.
-        unsafe { release_event(listen) };
+        unsafe { release(listen) };
         // SAFETY: contract: as above.
         let channel = unsafe { (*listen).channel };
         // SAFETY: contract: the channel is the identifier's own.
@@ -150,9 +151,8 @@ pub(crate) unsafe extern "C" fn rdma_get_request(listen: *mut CmId, id: *mut *mu
         let new = match unsafe { accept_event(listen, event) } {
             Ok(new) => new,
             Err(failure) => {
-                // SAFETY: contract: as above; nobody else has the field of a synchronous
-                // identifier.
-                unsafe { (*listen).event = event };
+                // SAFETY: contract: as above; the event was taken just now.
+                unsafe { hold(listen, event) };
                 return Err(failure);
             }
         };
@@ -192,6 +192,6 @@ unsafe fn accept_event(listen: *mut CmId, event: *mut CmEvent) -> Answer<*mut Cm
         unsafe { qp::create(new, pd, &raw mut attr) }?;
     }
     // SAFETY: the identifier is the event's, and has no other yet.
-    unsafe { (*new).event = event };
+    unsafe { hold(new, event) };
     Ok(new)
 }

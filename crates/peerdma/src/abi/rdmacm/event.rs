@@ -1,54 +1,22 @@
-//! Events: taking one, and what becomes of it before the program sees it.
+//! Events: taking one, and what the library does with it before the program sees it.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 use std::sync::Arc;
 use std::time::Duration;
 
-use device::cm::{ConnParam as Param, EventKind, Path};
-use iba::{QKey, Qpn};
+use device::cm::{ConnParam, EventKind, Path};
 
-use super::channel::{ChannelObject, Entry, What};
-use super::connect::{follow, qp, to_error_of};
-use super::endpoint::Endpoint;
+use super::endpoint::{Endpoint, Entry, What};
+use super::event_channel::ChannelObject;
+use super::given_event::{Detail, Draft, finish, no_address};
 use super::id::{self, migrate, publish};
-use super::mcast::{self, Join};
+use super::id_qp::{follow, qp, to_error_of};
 use super::path::vector;
 use super::{Answer, Failure, call};
 use crate::abi::ah;
-use crate::abi::object::Object;
 use crate::abi::types::CEnum;
 use crate::abi::types::ah::AhAttr;
-use crate::abi::types::rdma::{
-    CmEvent, CmId, ConnParam, EventChannel, EventParam, MAX_PRIVATE_DATA, UdParam, event_type,
-};
-
-/// What the library keeps with an event.
-pub(super) struct OwnEvent {
-    endpoint: Arc<Endpoint>,
-    join: Option<Arc<Join>>,
-    /// The event points into it.
-    _private_data: Box<[u8]>,
-}
-
-type EventObject = Object<CmEvent, OwnEvent>;
-
-/// An event that is about to be.
-struct Draft {
-    event: CEnum,
-    status: c_int,
-    listen_id: *mut CmId,
-    id: *mut CmId,
-    param: Said,
-}
-
-/// What an event brings.
-enum Said {
-    Nothing,
-    Conn(Param),
-    Ud(AhAttr, Param),
-    Join(Arc<Join>),
-    Arg(u64),
-}
+use crate::abi::types::rdma::{CmEvent, CmId, EventChannel, event_type};
 
 pub(crate) unsafe extern "C" fn rdma_get_cm_event(
     channel: *mut EventChannel,
@@ -66,7 +34,7 @@ pub(crate) unsafe extern "C" fn rdma_get_cm_event(
     })
 }
 
-/// How long a program whose channel is gone has to end.
+/// How long a program has to end once its channel is gone.
 const PARTING: Duration = Duration::from_secs(1);
 
 /// Takes the next event of a channel, and waits for one.
@@ -79,15 +47,15 @@ pub(super) unsafe fn take_event(channel: *mut EventChannel) -> Answer<*mut CmEve
     let queue = match unsafe { ChannelObject::find(channel) } {
         Ok(own) => Arc::clone(&own.channel),
         Err(what) => {
-            // Programs end by destroying the channel on which a thread of theirs waits. One that is
-            // only on its way here, and a moment earlier would have waited for good, must not make
-            // the program fail at its end (`rping` does).
+            // Some programs end by destroying the channel on which one of their threads waits
+            // (`rping` does). A thread that comes here just after that must not make the program
+            // fail at its end: a moment earlier it would have waited until the end.
             std::thread::sleep(PARTING);
             return Err(Failure::new(libc::EINVAL, format!("rdma_get_cm_event: {what}")));
         }
     };
     loop {
-        let Entry { endpoint, what } = queue.take()?;
+        let Entry { endpoint, what } = Entry::take(&queue)?;
         // SAFETY: the endpoint lives until this event is acknowledged, and with it the identifier.
         match unsafe { present(&endpoint, what) } {
             Some(draft) => return Ok(finish(draft, endpoint)),
@@ -96,32 +64,34 @@ pub(super) unsafe fn take_event(channel: *mut EventChannel) -> Answer<*mut CmEve
     }
 }
 
-/// What an event is for the program; nothing if the program is not to see it.
+/// The event that the program sees; nothing if it is not to see one.
 unsafe fn present(endpoint: &Arc<Endpoint>, what: What) -> Option<Draft> {
     let id = endpoint.id();
-    let draft = |event, status, param| {
-        Some(Draft { event, status, listen_id: std::ptr::null_mut(), id, param })
+    let draft = |event, status, detail| {
+        Some(Draft { event, status, listen_id: std::ptr::null_mut(), id, detail })
     };
     match what {
         What::Addr(Ok(())) => {
             // SAFETY: the caller's promise.
             unsafe { publish(id, &mut endpoint.inner()) };
-            draft(event_type::ADDR_RESOLVED, 0, Said::Nothing)
+            draft(event_type::ADDR_RESOLVED, 0, Detail::Nothing)
         }
-        What::Addr(Err(failure)) => draft(event_type::ADDR_ERROR, failure.status(), Said::Nothing),
+        What::Addr(Err(failure)) => {
+            draft(event_type::ADDR_ERROR, failure.status(), Detail::Nothing)
+        }
         What::Route => {
             // SAFETY: the caller's promise.
             unsafe { publish(id, &mut endpoint.inner()) };
-            draft(event_type::ROUTE_RESOLVED, 0, Said::Nothing)
+            draft(event_type::ROUTE_RESOLVED, 0, Detail::Nothing)
         }
         // SAFETY: the caller's promise.
         What::Cm(kind) => unsafe { present_cm(endpoint, kind) }
-            .and_then(|(event, status, param)| draft(event, status, param)),
+            .and_then(|(event, status, detail)| draft(event, status, detail)),
         What::Request { child, param } => {
             // SAFETY: the caller's promise.
             let new = unsafe { request(id, endpoint, &child, &param) };
             let is_ud = child.inner().is_ud();
-            let param = if is_ud { Said::Ud(no_address(), param) } else { Said::Conn(param) };
+            let detail = if is_ud { Detail::Ud(no_address(), param) } else { Detail::Conn(param) };
             let new = new
                 .inspect_err(|failure| {
                     tracing::warn!(target: "peerdma::cm", "a request is dropped: {failure:?}");
@@ -132,67 +102,69 @@ unsafe fn present(endpoint: &Arc<Endpoint>, what: What) -> Option<Draft> {
                 status: 0,
                 listen_id: id,
                 id: new,
-                param,
+                detail,
             })
         }
         What::Join(join) => {
             // SAFETY: the caller's promise.
-            match unsafe { mcast::attach(id, &join) } {
-                Ok(()) => draft(event_type::MULTICAST_JOIN, 0, Said::Join(join)),
+            match join.attach(unsafe { qp(id) }) {
+                Ok(()) => draft(event_type::MULTICAST_JOIN, 0, Detail::Join(join)),
                 Err(failure) => {
-                    draft(event_type::MULTICAST_ERROR, failure.status(), Said::Join(join))
+                    draft(event_type::MULTICAST_ERROR, failure.status(), Detail::Join(join))
                 }
             }
         }
-        What::AddrInfo => draft(event_type::ADDRINFO_RESOLVED, 0, Said::Nothing),
-        What::User { status, arg } => draft(event_type::USER, status, Said::Arg(arg)),
+        What::AddrInfo => draft(event_type::ADDRINFO_RESOLVED, 0, Detail::Nothing),
+        What::User { status, arg } => draft(event_type::USER, status, Detail::Arg(arg)),
     }
 }
 
-/// What an event of a connection is for the program, with the statuses of `rdma_cm(7)` and the
+/// The event that the program sees of a connection, with the statuses of `rdma_cm(7)` and the
 /// kernel's `cma_ib_handler`.
-unsafe fn present_cm(endpoint: &Arc<Endpoint>, kind: EventKind) -> Option<(CEnum, c_int, Said)> {
+unsafe fn present_cm(endpoint: &Arc<Endpoint>, kind: EventKind) -> Option<(CEnum, c_int, Detail)> {
     use event_type as event;
     let id = endpoint.id();
     let (is_ud, has_failed, path) = {
         let inner = endpoint.inner();
         (inner.is_ud(), inner.has_failed, inner.route.path)
     };
-    let said = |param: Param| if is_ud { Said::Ud(no_address(), param) } else { Said::Conn(param) };
-    let nothing = || said(Param::default());
+    let detail = |param: ConnParam| {
+        if is_ud { Detail::Ud(no_address(), param) } else { Detail::Conn(param) }
+    };
+    let nothing = || detail(ConnParam::default());
     let timed_out = -libc::ETIMEDOUT;
     Some(match kind {
         EventKind::ConnectResponse { param } => {
             // SAFETY: the caller's promise.
             if unsafe { qp(id) }.is_none() {
                 endpoint.inner().terms.remote_ece = param.ece;
-                return Some((event::CONNECT_RESPONSE, 0, Said::Conn(param)));
+                return Some((event::CONNECT_RESPONSE, 0, Detail::Conn(param)));
             }
             // SAFETY: the caller's promise.
             match unsafe { follow(id, endpoint, param.ece) } {
-                Ok(()) => (event::ESTABLISHED, 0, Said::Conn(param)),
+                Ok(()) => (event::ESTABLISHED, 0, Detail::Conn(param)),
                 Err(failure) => {
                     endpoint.inner().has_failed = true;
-                    (event::CONNECT_ERROR, failure.status(), Said::Conn(param))
+                    (event::CONNECT_ERROR, failure.status(), Detail::Conn(param))
                 }
             }
         }
         EventKind::Established { param } if is_ud => {
             let to = path.map_or_else(no_address, |path| address(&path));
-            (event::ESTABLISHED, 0, Said::Ud(to, param))
+            (event::ESTABLISHED, 0, Detail::Ud(to, param))
         }
-        EventKind::Established { param } => (event::ESTABLISHED, 0, Said::Conn(param)),
+        EventKind::Established { param } => (event::ESTABLISHED, 0, Detail::Conn(param)),
         EventKind::Unreachable => (event::UNREACHABLE, timed_out, nothing()),
         EventKind::SidrRefused { status, private_data } => {
-            let param = Param { private_data, ..Param::default() };
-            (event::UNREACHABLE, c_int::from(status.0), said(param))
+            let param = ConnParam { private_data, ..ConnParam::default() };
+            (event::UNREACHABLE, c_int::from(status.0), detail(param))
         }
         EventKind::Rejected { .. } | EventKind::Disconnected { .. } if has_failed => return None,
         EventKind::Rejected { reason, private_data, .. } => {
             // SAFETY: the caller's promise.
             unsafe { to_error_of(id) };
-            let param = Param { private_data, ..Param::default() };
-            (event::REJECTED, c_int::from(reason.0), said(param))
+            let param = ConnParam { private_data, ..ConnParam::default() };
+            (event::REJECTED, c_int::from(reason.0), detail(param))
         }
         EventKind::Disconnected { timed_out: late } => {
             (event::DISCONNECTED, if late { timed_out } else { 0 }, nothing())
@@ -206,12 +178,12 @@ unsafe fn present_cm(endpoint: &Arc<Endpoint>, kind: EventKind) -> Option<(CEnum
     })
 }
 
-/// The identifier of a request that came to a listener.
+/// Makes the identifier of a request that came to a listener.
 unsafe fn request(
     listener: *mut CmId,
     endpoint: &Arc<Endpoint>,
     child: &Arc<Endpoint>,
-    param: &Param,
+    param: &ConnParam,
 ) -> Answer<*mut CmId> {
     let (space, qp_type, is_sync) = {
         let inner = endpoint.inner();
@@ -234,80 +206,9 @@ unsafe fn request(
     Ok(new)
 }
 
-/// An address vector for the way.
+/// The address vector of a path.
 fn address(path: &Path) -> AhAttr {
     ah::attr_of(&vector(path))
-}
-
-fn no_address() -> AhAttr {
-    ah::attr_of(&iba::Av::default())
-}
-
-/// The event as C has it.
-fn finish(draft: Draft, endpoint: Arc<Endpoint>) -> *mut CmEvent {
-    let Draft { event, status, listen_id, id, param } = draft;
-    let private_data: Box<[u8]> = match &param {
-        Said::Conn(param) | Said::Ud(_, param) => {
-            let length = param.private_data.len().min(MAX_PRIVATE_DATA - 1);
-            param.private_data[..length].into()
-        }
-        _ => Box::default(),
-    };
-    let data: *const c_void =
-        if private_data.is_empty() { std::ptr::null() } else { private_data.as_ptr().cast() };
-    let length = private_data.len() as u8;
-    let ud = |ah_attr, qpn: Qpn, qkey: QKey, private_data, private_data_len| UdParam {
-        private_data,
-        private_data_len,
-        ah_attr,
-        qp_num: qpn.value(),
-        qkey: qkey.0,
-    };
-    let mut join = None;
-    let param = match param {
-        Said::Nothing => EventParam { ud: ud(no_address(), Qpn::new(0), QKey(0), data, 0) },
-        Said::Conn(param) => EventParam {
-            conn: ConnParam {
-                private_data: data,
-                private_data_len: length,
-                responder_resources: param.responder_resources,
-                initiator_depth: param.initiator_depth,
-                flow_control: param.flow_control.into(),
-                retry_count: param.retry_count,
-                rnr_retry_count: param.rnr_retry_count,
-                srq: param.srq.into(),
-                qp_num: param.qpn.value(),
-            },
-        },
-        Said::Ud(to, param) => EventParam { ud: ud(to, param.qpn, param.qkey, data, length) },
-        Said::Join(joined) => {
-            // The context of the join takes the place of private data (`rdma_join_multicast(3)`).
-            let param = ud(joined.address, Qpn::MULTICAST, mcast::QKEY, joined.context, 0);
-            join = Some(joined);
-            EventParam { ud: param }
-        }
-        Said::Arg(arg) => EventParam { arg },
-    };
-    if let Some(join) = &join {
-        join.acks.give();
-    }
-    let c = CmEvent { id, listen_id, event, status, param };
-    EventObject::create(c, OwnEvent { endpoint, join, _private_data: private_data })
-}
-
-pub(crate) unsafe extern "C" fn rdma_ack_cm_event(event: *mut CmEvent) -> c_int {
-    call("rdma_ack_cm_event", || {
-        if event.is_null() {
-            return Err(Failure::new(libc::EINVAL, "rdma_ack_cm_event: no event"));
-        }
-        // SAFETY: contract: the event is one that was given, and the program uses it no more.
-        let own = unsafe { EventObject::destroy(event) };
-        if let Some(join) = &own.join {
-            join.acks.acknowledge(1);
-        }
-        own.endpoint.acks.acknowledge(1);
-        Ok(())
-    })
 }
 
 pub(crate) unsafe extern "C" fn rdma_write_cm_event(

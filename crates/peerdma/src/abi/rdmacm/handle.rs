@@ -1,8 +1,8 @@
 //! An identifier for the library's own use, on which rsockets stand: the same endpoint that a
 //! `rdma_cm_id` has, without the C structure, and with a channel of its own.
 //!
-//! A call that is only begun leaves its outcome on the channel: [`Handle::happened`] takes it, and
-//! waits for it unless the channel's descriptor does not block.
+//! A call that only begins something leaves the outcome on the channel: [`Handle::happened`] takes
+//! it, and waits for it unless the channel's descriptor is non-blocking.
 
 use std::ffi::c_int;
 use std::net::SocketAddr;
@@ -13,19 +13,20 @@ use device::cm::{ConnParam, EventKind, RejReason};
 use iba::{Av, QpType};
 
 use super::addr::{bind, listen, resolve_addr, resolve_route};
-use super::channel::{Channel, Entry, What};
-use super::connect::{Said, answer, ask, refuse};
-use super::endpoint::{Endpoint, Inner};
+use super::channel::Channel;
+use super::endpoint::{Endpoint, Entry, What};
+use super::handshake::{Depths, answer, ask, refuse};
 use super::objects::{Domain, Pair};
 use super::path::{record, vector};
 use super::qp_state::{Modify, follow, prepare, to_error};
+use super::state::Inner;
 use super::{Answer, Failure, option};
 use crate::abi::types::rdma::{PathData, SaPathRec, port_space};
 
 /// See the module.
 pub(in crate::abi) struct Handle {
     endpoint: Arc<Endpoint>,
-    channel: Arc<Channel>,
+    channel: Arc<Channel<Entry>>,
 }
 
 /// What happened to one.
@@ -163,7 +164,7 @@ impl Handle {
             qpn: qp.qpn(),
             ..ConnParam::default()
         };
-        ask(&mut inner, Some(Said { initiator_depth: 0, responder_resources: 0 }), all)
+        ask(&mut inner, Some(Depths { initiator_depth: 0, responder_resources: 0 }), all)
     }
 
     /// Begins to accept the request that it was made for, whose parameters are `asked`.
@@ -174,7 +175,7 @@ impl Handle {
         private_data: &[u8],
     ) -> Answer {
         let mut inner = self.endpoint.inner();
-        let said = said(&inner, &asked)?;
+        let depths = depths(&inner, &asked)?;
         let all = ConnParam {
             private_data: private_data.to_vec(),
             qpn: qp.qpn(),
@@ -183,7 +184,7 @@ impl Handle {
             ..asked
         };
         let modify: Modify<'_> = &|attr, mask| qp.modify(attr, mask);
-        answer(&self.endpoint, &mut inner, Some(said), all, Some(modify))
+        answer(&self.endpoint, &mut inner, Some(depths), all, Some(modify))
     }
 
     /// Refuses it. One that was answered cannot be refused any more.
@@ -260,7 +261,7 @@ impl Handle {
     }
 
     fn take(&self) -> Answer<What> {
-        let Entry { endpoint, what } = self.channel.take()?;
+        let Entry { endpoint, what } = Entry::take(&self.channel)?;
         // Nobody else has it, so that nobody waits for its acknowledgement.
         endpoint.acks.acknowledge(1);
         Ok(what)
@@ -276,9 +277,9 @@ impl Drop for Handle {
 }
 
 /// What the peer said of READs and atomics, as far as the device can do it.
-fn said(inner: &Inner, asked: &ConnParam) -> Answer<Said> {
+fn depths(inner: &Inner, asked: &ConnParam) -> Answer<Depths> {
     let nic = inner.end("rdma_accept")?.nic;
-    Ok(Said {
+    Ok(Depths {
         initiator_depth: asked.initiator_depth.min(nic.max_initiator_depth),
         responder_resources: asked.responder_resources.min(nic.max_responder_resources),
     })

@@ -2,16 +2,15 @@
 
 use std::ffi::{c_int, c_void};
 use std::mem;
-use std::ptr;
 use std::sync::Arc;
 
 use iba::QpType;
 
-use super::channel::{self, ChannelObject};
-use super::endpoint::{Endpoint, Inner, Names};
-use super::event::rdma_ack_cm_event;
-use super::info::rdma_freeaddrinfo;
-use super::{Answer, Failure, call, sockaddr};
+use super::addrinfo::rdma_freeaddrinfo;
+use super::endpoint::Endpoint;
+use super::event_channel::{self, ChannelObject};
+use super::state::{Inner, Names};
+use super::{Answer, Failure, call, held_event, sockaddr};
 use crate::abi::object::{Object, room};
 use crate::abi::types::CEnum;
 use crate::abi::types::device::Gid;
@@ -56,7 +55,7 @@ pub(super) unsafe fn create(
     qp_type: CEnum,
 ) -> Answer<*mut CmId> {
     let is_sync = channel.is_null();
-    let channel = if is_sync { channel::create()? } else { channel };
+    let channel = if is_sync { event_channel::create()? } else { channel };
     // SAFETY: the caller's promise, or it was made just now.
     let queue = Arc::clone(&unsafe { ChannelObject::own(channel) }.channel);
     let endpoint = Arc::new(Endpoint::new(queue, ps, qp_type));
@@ -163,11 +162,9 @@ pub(super) unsafe fn destroy(id: *mut CmId) {
     let (names, is_sync) = (mem::replace(&mut inner.face.names, Names::None), inner.face.is_sync);
     drop(inner);
     // SAFETY: the caller's promise.
-    let (event, channel) = unsafe { held(id) };
-    if !event.is_null() {
-        // SAFETY: contract: the event is the identifier's own.
-        unsafe { rdma_ack_cm_event(event) };
-    }
+    let channel = unsafe { (*id).channel };
+    // SAFETY: as above.
+    unsafe { held_event::release(id) };
     // In the child of a fork, events that the parent took are the parent's to acknowledge.
     if !nic.as_ref().is_some_and(|nic| nic.hca.lock().is_husk()) {
         endpoint.acks.wait();
@@ -183,28 +180,7 @@ pub(super) unsafe fn destroy(id: *mut CmId) {
     }
     if is_sync {
         // SAFETY: contract: the channel is the identifier's own.
-        unsafe { channel::rdma_destroy_event_channel(channel) };
-    }
-}
-
-/// The event that a synchronous identifier holds, and its channel.
-unsafe fn held(id: *mut CmId) -> (*mut crate::abi::types::rdma::CmEvent, *mut EventChannel) {
-    // SAFETY: the caller promises that the identifier is alive.
-    let c = unsafe { &*id };
-    (c.event, c.channel)
-}
-
-/// Acknowledges the event that a synchronous identifier holds.
-///
-/// # Safety
-///
-/// `id` is one of ours.
-pub(super) unsafe fn release_event(id: *mut CmId) {
-    // SAFETY: the caller's promise; nobody else has the field of a synchronous identifier.
-    let event = unsafe { mem::replace(&mut (*id).event, ptr::null_mut()) };
-    if !event.is_null() {
-        // SAFETY: contract: the event is the identifier's own.
-        unsafe { rdma_ack_cm_event(event) };
+        unsafe { event_channel::rdma_destroy_event_channel(channel) };
     }
 }
 
@@ -229,7 +205,7 @@ pub(super) unsafe fn migrate(id: *mut CmId, channel: *mut EventChannel) -> Answe
     if was_sync && is_sync {
         return Err(Failure::new(libc::EINVAL, "rdma_migrate_id: it has a channel of its own"));
     }
-    let channel = if is_sync { channel::create()? } else { channel };
+    let channel = if is_sync { event_channel::create()? } else { channel };
     // SAFETY: the caller's promise, or it was made just now.
     let queue = Arc::clone(&unsafe { ChannelObject::own(channel) }.channel);
     endpoint.move_to(queue);
@@ -237,9 +213,9 @@ pub(super) unsafe fn migrate(id: *mut CmId, channel: *mut EventChannel) -> Answe
     let old = mem::replace(unsafe { &mut (*id).channel }, channel);
     if was_sync {
         // SAFETY: the caller's promise.
-        unsafe { release_event(id) };
+        unsafe { held_event::release(id) };
         // SAFETY: contract: the channel was the identifier's own.
-        unsafe { channel::rdma_destroy_event_channel(old) };
+        unsafe { event_channel::rdma_destroy_event_channel(old) };
     }
     endpoint.inner().face.is_sync = is_sync;
     // Events taken from the old channel are the last that come from there.

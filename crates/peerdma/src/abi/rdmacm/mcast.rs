@@ -1,55 +1,24 @@
-//! Multicast groups: an IP group is a GID, and nobody has to be asked (`cma_iboe_join_multicast` of
-//! the kernel).
+//! Joining and leaving multicast groups. An IP group is a GID, and no subnet administrator needs to
+//! be asked (`cma_iboe_join_multicast` of the kernel).
 
 use std::ffi::{c_int, c_void};
-use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-use iba::{Gid, QKey, Qpn};
+use iba::Gid;
 use libc::sockaddr;
 
-use super::channel::What;
-use super::connect::{complete, qp};
-use super::endpoint::{Inner, State};
+use super::endpoint::What;
 use super::id::endpoint;
+use super::id_qp::qp;
+use super::join::Join;
 use super::sockaddr::read;
-use super::{Answer, Failure, call, verb};
-use crate::abi::acks::Acks;
+use super::state::{Inner, State};
+use super::sync::complete;
+use super::{Answer, Failure, call};
 use crate::abi::ah;
-use crate::abi::mcast::{ibv_attach_mcast, ibv_detach_mcast};
 use crate::abi::object::given;
 use crate::abi::types::ah::AhAttr;
-use crate::abi::types::device::Gid as CGid;
-use crate::abi::types::qp::Qp;
-use crate::abi::types::rdma::{CmId, JoinMcAttrEx, UDP_QKEY};
-
-/// The Q_Key of every group.
-pub(super) const QKEY: QKey = QKey(UDP_QKEY);
-
-/// A group that was joined.
-pub(super) struct Join {
-    pub(super) acks: Acks,
-    /// The program's, for its event.
-    pub(super) context: *mut c_void,
-    /// Where to send to reach the group.
-    pub(super) address: AhAttr,
-    gid: Gid,
-    /// It sends only.
-    is_send_only: bool,
-    /// The QP number that was attached, once the event was taken.
-    attached: Mutex<Option<Qpn>>,
-}
-
-impl fmt::Debug for Join {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.gid.fmt(f)
-    }
-}
-
-// SAFETY: the context is the program's and is only handed back; the rest synchronizes itself.
-unsafe impl Send for Join {}
-// SAFETY: as above.
-unsafe impl Sync for Join {}
+use crate::abi::types::rdma::{CmId, JoinMcAttrEx};
 
 /// Bits of [`JoinMcAttrEx::comp_mask`], and the flags there are.
 const HAS_ADDRESS: u32 = 1;
@@ -112,14 +81,8 @@ unsafe fn join(id: *mut CmId, group: Gid, flags: u32, context: *mut c_void) -> A
         let what = format!("rdma_join_multicast: {} is no group", group.to_ip());
         return Err(Failure::new(libc::EINVAL, what));
     }
-    let joined = Arc::new(Join {
-        acks: Acks::default(),
-        context,
-        address: address(&inner, group)?,
-        gid: group,
-        is_send_only: flags == SEND_ONLY,
-        attached: Mutex::default(),
-    });
+    let to = address(&inner, group)?;
+    let joined = Arc::new(Join::new(group, to, flags == SEND_ONLY, context));
     inner.face.joins.push(Arc::clone(&joined));
     endpoint.post(What::Join(joined));
     drop(inner);
@@ -147,31 +110,6 @@ fn address(inner: &Inner, group: Gid) -> Answer<AhAttr> {
     }))
 }
 
-/// Attaches the identifier's QP to a group that was joined.
-///
-/// # Safety
-///
-/// `id` is one of ours.
-pub(super) unsafe fn attach(id: *mut CmId, join: &Join) -> Answer {
-    // SAFETY: the caller's promise.
-    let Some(qp) = unsafe { qp(id) }.filter(|_| !join.is_send_only) else { return Ok(()) };
-    let gid = CGid { raw: join.gid.0 };
-    // SAFETY: contract: the QP is one of ours.
-    verb(unsafe { ibv_attach_mcast((&raw const *qp).cast_mut(), &raw const gid, 0) })?;
-    tracing::info!(target: "peerdma::cm", "attached to {}", join.gid.to_ip());
-    *join.attached.lock().unwrap_or_else(PoisonError::into_inner) = Some(Qpn::new(qp.qp_num));
-    Ok(())
-}
-
-/// Detaches a QP from a group, if it is the one that was attached.
-fn detach(qp: Option<&Qp>, join: &Join) {
-    let attached = join.attached.lock().unwrap_or_else(PoisonError::into_inner).take();
-    let Some(qp) = qp.filter(|qp| attached == Some(Qpn::new(qp.qp_num))) else { return };
-    let gid = CGid { raw: join.gid.0 };
-    // SAFETY: contract: the QP is one of ours. One that is not attached any more is not attached.
-    unsafe { ibv_detach_mcast((&raw const *qp).cast_mut(), &raw const gid, 0) };
-}
-
 pub(crate) unsafe extern "C" fn rdma_leave_multicast(id: *mut CmId, addr: *mut sockaddr) -> c_int {
     call("rdma_leave_multicast", || {
         // SAFETY: contract: the address is as long as its family says.
@@ -187,7 +125,7 @@ pub(crate) unsafe extern "C" fn rdma_leave_multicast(id: *mut CmId, addr: *mut s
         let join = inner.face.joins.remove(place);
         drop(inner);
         // SAFETY: contract: as above.
-        detach(unsafe { qp(id) }, &join);
+        join.detach(unsafe { qp(id) });
         endpoint.forget(&join);
         join.acks.wait();
         Ok(())

@@ -1,17 +1,41 @@
 //! The connection manager: `librdmacm.so.1`, which is this library under another name.
 //!
-//! In Linux an identifier lives twice: in librdmacm, and in the kernel's `ucma` and `cma`, where it
-//! has states, a device and an endpoint of InfiniBand's CM. Here both are one object, the
+//! In Linux an identifier exists twice: in librdmacm, and in the kernel's `ucma` and `cma`, where
+//! it has states, a device and an endpoint of InfiniBand's CM. Here both are one object, the
 //! [`endpoint::Endpoint`] behind a C `rdma_cm_id`:
 //!
 //! ```text
-//!    rdma_connect(id)                                    rdma_get_cm_event(channel)
-//!         |  connect: checks, QP attributes                   ^  event: what librdmacm does with an event before
-//!         v                                                   |         a program sees it (QP to RTS, new ids, ...)
-//!    endpoint: state, device, addresses                  channel: entries behind a descriptor
-//!         |  Engine::cm_connect                               ^  endpoint's post box: called with the engine locked
-//!         v                                                   |
-//!       device::cm ------------------ events -----------------+
+//!    rdma_connect(id)                           rdma_get_cm_event(channel)
+//!         |  connect: checks, QP attributes          ^  event: librdmacm's part, before a program
+//!         v                                          |         sees it (QP to RTS, new ids, ...)
+//!    endpoint: state, device, addresses         channel: entries behind a descriptor
+//!         |  Engine::cm_connect                      ^  endpoint's post box: called with the
+//!         v                                          |         engine locked
+//!       device::cm ------------- events -------------+
+//! ```
+//!
+//! Each file uses only those below it, and those to its right:
+//!
+//! ```text
+//!   ep                                        several calls in one
+//!    |
+//!   option, addr, resolve, connect, mcast     the calls
+//!    |
+//!   sync                                      the wait for the event of a call
+//!    |
+//!   event                                     what the program sees of an event
+//!    |
+//!   srq, qp, id_qp                            the QP of an identifier
+//!    |
+//!   id                                        identifiers as C has them
+//!    |
+//!   held_event, given_event, event_channel    events and channels as C has them
+//!    |
+//!   handshake, qp_state                       connections and their QPs, without C
+//!    |
+//!   endpoint                                  from the engine to a channel
+//!    |
+//!   state, join, channel                      what an endpoint holds
 //! ```
 //!
 //! rsockets have endpoints without a C structure ([`handle`]), and objects of the verbs that go
@@ -38,16 +62,22 @@ use super::boundary::control;
 use super::errno;
 
 pub(crate) mod addr;
+pub(crate) mod addrinfo;
 pub(in crate::abi) mod bell;
-pub(crate) mod channel;
+mod channel;
 pub(crate) mod connect;
 pub(crate) mod devices;
 mod endpoint;
 pub(crate) mod ep;
 pub(crate) mod event;
+pub(crate) mod event_channel;
+pub(crate) mod given_event;
 pub(in crate::abi) mod handle;
+mod handshake;
+mod held_event;
 pub(crate) mod id;
-pub(crate) mod info;
+pub(crate) mod id_qp;
+mod join;
 pub(crate) mod mcast;
 mod nic;
 pub(in crate::abi) mod objects;
@@ -56,14 +86,17 @@ mod path;
 pub(crate) mod qp;
 mod qp_state;
 mod reach;
+pub(crate) mod resolve;
 pub(in crate::abi) mod sockaddr;
 pub(crate) mod srq;
+mod state;
+mod sync;
 
 /// Why a call fails: an errno, whose reason was logged where it was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Failure(c_int);
 
-/// What most calls come to.
+/// The result of most calls.
 pub(crate) type Answer<T = ()> = Result<T, Failure>;
 
 impl Failure {
@@ -73,7 +106,7 @@ impl Failure {
         Self(errno)
     }
 
-    /// A failure that is none: there is nothing yet, or a signal came.
+    /// A failure that needs no log line: there is nothing yet, or a signal came.
     pub(crate) const fn quiet(errno: c_int) -> Self {
         Self(errno)
     }

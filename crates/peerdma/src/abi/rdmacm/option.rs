@@ -7,9 +7,10 @@ use iba::QpType;
 use libc::size_t;
 
 use super::addr::resolve_route;
-use super::connect::qp;
-use super::endpoint::{Endpoint, Inner, State};
+use super::endpoint::Endpoint;
 use super::id::endpoint;
+use super::id_qp::qp;
+use super::state::{Inner, State};
 use super::{Answer, Failure, call};
 use crate::abi::object::{given, room};
 use crate::abi::types::qp::Ece;

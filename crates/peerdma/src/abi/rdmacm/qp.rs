@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use iba::QpType;
 
-use super::connect::mover;
 use super::id::{IdObject, endpoint, structure};
+use super::id_qp::mover;
 use super::nic::Nic;
 use super::qp_state::prepare;
 use super::{Answer, Failure, call, verb};

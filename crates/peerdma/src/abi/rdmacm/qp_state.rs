@@ -1,10 +1,11 @@
-//! The QP of an identifier on its way to RTS, and to the error state. Whether it is a program's or
-//! the library's own is the caller's to know: it says how the QP is modified.
+//! Moves the QP of an identifier to RTS, and to the error state. The QP may be a program's or the
+//! library's own: the caller says how it is modified.
 
 use device::cm::Ece;
 use iba::{AttrMask, QpAttr, QpState};
 
-use super::endpoint::{Endpoint, Inner};
+use super::endpoint::Endpoint;
+use super::state::Inner;
 use super::{Answer, Failure};
 
 /// "As many as possible", of READs and atomics.
@@ -77,8 +78,7 @@ pub(super) fn follow(endpoint: &Endpoint, modify: Option<Modify<'_>>, ece: Ece) 
 }
 
 fn followed(inner: &mut Inner, modify: Option<Modify<'_>>, ece: Ece) -> Answer {
-    // An answer in the name of a vendor whom nobody asked (librdmacm:
-    // `ucma_process_conn_resp_ece`).
+    // The answer must be of the vendor that was asked (librdmacm: `ucma_process_conn_resp_ece`).
     if ece.vendor_id != 0 && ece.vendor_id != inner.terms.local_ece.vendor_id {
         let what = format!("rdma_get_cm_event: the peer answers for vendor {:#x}", ece.vendor_id);
         return Err(Failure::new(libc::EINVAL, what));

@@ -14,8 +14,8 @@ pub(crate) const ABI_IS_EXTENDED: *mut c_void = std::ptr::without_provenance_mut
 /// Pointers in `struct ibv_context_ops`.
 const CONTEXT_OPS: usize = 32;
 
-/// The room for the operations in a [`Context`]. The operations name the objects, and every object
-/// names its context, so their types are in a file above: `ContextOps`.
+/// The room for the operations in a [`Context`]. Operations name the objects, and every object
+/// names its context, so their types are in a file above this one: `ContextOps`.
 #[repr(transparent)]
 pub(crate) struct OpsRoom([Absent; CONTEXT_OPS]);
 

@@ -111,8 +111,9 @@ impl ContextOps {
     /// The operations of a context.
     pub(crate) fn of(context: &mut Context) -> &mut Self {
         let ops = &raw mut context.ops;
-        // SAFETY: both types are as many pointers to functions that may be absent (the sizes are
-        // compared above), each takes every value of the other, and the borrow is passed on.
+        // SAFETY: both types are the same number of pointers to functions that may be absent (their
+        // sizes are compared above), so each value of one is a value of the other. The result has
+        // the lifetime of the borrow.
         unsafe { &mut *ops.cast::<Self>() }
     }
 }

@@ -1,6 +1,6 @@
 //! Names and their addresses: `rdma_getaddrinfo(3)`, on top of getaddrinfo(3).
 //!
-//! The answers are in the C library's memory, since programs change them and free parts of them.
+//! Answers are in memory of the C library, since programs change them and free parts of them.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem;
@@ -9,21 +9,17 @@ use std::ptr;
 use iba::QpType;
 use libc::{addrinfo, sockaddr, socklen_t};
 
-use super::channel::What;
-use super::connect::complete;
-use super::endpoint::Names;
-use super::id::endpoint;
-use super::{Answer, Failure, call};
+use super::{Answer, Failure};
 use crate::abi::boundary::control;
 use crate::abi::errno;
 use crate::abi::object::room;
-use crate::abi::types::rdma::{AddrInfo, CmId, port_space, rai};
+use crate::abi::types::rdma::{AddrInfo, port_space, rai};
 
 /// Addresses of InfiniBand.
 const AF_IB: c_int = 27;
 
 /// Why names are not resolved: an errno, or a code of getaddrinfo(3), which the call returns.
-enum Refused {
+pub(super) enum Refused {
     Failure(Failure),
     Name(c_int),
 }
@@ -60,7 +56,12 @@ pub(crate) unsafe extern "C" fn rdma_getaddrinfo(
     })
 }
 
-unsafe fn resolve(
+/// Resolves a name, a service, or what the hints say.
+///
+/// # Safety
+///
+/// The names are NULL or strings, and the addresses of the hints are as long as they say.
+pub(super) unsafe fn resolve(
     node: *const c_char,
     service: *const c_char,
     hints: Option<&AddrInfo>,
@@ -141,7 +142,7 @@ unsafe fn ask(
     if code != 0 {
         // SAFETY: any code is allowed.
         let why = unsafe { libc::gai_strerror(code) };
-        // SAFETY: the C library's texts are for ever.
+        // SAFETY: the C library never frees its texts.
         let why = unsafe { CStr::from_ptr(why) };
         tracing::info!(target: "peerdma::refusal", "rdma_getaddrinfo: {}", why.to_string_lossy());
         return Err(Refused::Name(code));
@@ -155,7 +156,7 @@ unsafe fn ask(
     Ok(taken?)
 }
 
-/// The hints of RDMA in the C library's words.
+/// The hints as the C library takes them.
 fn question(hints: &AddrInfo) -> addrinfo {
     // SAFETY: the structure is made of integers and pointers, for which zero is a value.
     let mut ask: addrinfo = unsafe { mem::zeroed() };
@@ -184,7 +185,7 @@ fn question(hints: &AddrInfo) -> addrinfo {
     ask
 }
 
-/// The answer of the C library in RDMA's words.
+/// Takes over an answer of the C library.
 unsafe fn take(found: &mut AddrInfo, hints: Option<&AddrInfo>, answer: &addrinfo) -> Answer {
     let wanted = |value: fn(&AddrInfo) -> c_int| hints.map(value).filter(|value| *value != 0);
     found.ai_qp_type = wanted(|hints| hints.ai_qp_type).unwrap_or(match answer.ai_socktype {
@@ -262,82 +263,4 @@ pub(crate) unsafe extern "C" fn rdma_freeaddrinfo(res: *mut AddrInfo) {
         }
         next = info.ai_next;
     }
-}
-
-pub(crate) unsafe extern "C" fn rdma_resolve_addrinfo(
-    id: *mut CmId,
-    node: *const c_char,
-    service: *const c_char,
-    hints: *const AddrInfo,
-) -> c_int {
-    call("rdma_resolve_addrinfo", || {
-        if id.is_null() {
-            return Err(Failure::new(libc::EINVAL, "rdma_resolve_addrinfo: no identifier"));
-        }
-        // SAFETY: contract: the identifier is one of ours.
-        let endpoint = unsafe { endpoint(id) };
-        {
-            let mut inner = endpoint.inner();
-            if !matches!(inner.face.names, Names::None) {
-                let what =
-                    "rdma_resolve_addrinfo: an answer is under way, or waits to be asked for";
-                return Err(Failure::new(libc::EBUSY, what));
-            }
-            inner.face.names = Names::Asked;
-        }
-        // SAFETY: contract: the hints are NULL or valid.
-        let hints = unsafe { hints.as_ref() };
-        // SAFETY: contract: the names are NULL or strings.
-        let found = unsafe { resolve_for(node, service, hints) };
-        endpoint.inner().face.names =
-            found.as_ref().map_or(Names::None, |found| Names::Found(*found));
-        found?;
-        endpoint.post(What::AddrInfo);
-        // SAFETY: contract: as above.
-        unsafe { complete(id) }
-    })
-}
-
-/// As [`resolve`], with an errno for every failure.
-unsafe fn resolve_for(
-    node: *const c_char,
-    service: *const c_char,
-    hints: Option<&AddrInfo>,
-) -> Answer<*mut AddrInfo> {
-    if let Some(hints) = hints
-        && hints.ai_flags & rai::SA != 0
-    {
-        let has_more = hints.ai_flags & rai::DNS != 0 || !node.is_null();
-        let errno = if has_more { libc::ENOTSUP } else { libc::ENOENT };
-        let what = "rdma_resolve_addrinfo: RAI_SA: RoCE has no subnet administrator to ask";
-        return Err(Failure::new(errno, what));
-    }
-    // SAFETY: the caller's promise.
-    unsafe { resolve(node, service, hints) }.map_err(|refused| match refused {
-        Refused::Failure(failure) => failure,
-        Refused::Name(libc::EAI_MEMORY) => Failure(libc::ENOMEM),
-        Refused::Name(libc::EAI_SYSTEM) => Failure::last(),
-        Refused::Name(_) => Failure(libc::ENOENT),
-    })
-}
-
-pub(crate) unsafe extern "C" fn rdma_query_addrinfo(
-    id: *mut CmId,
-    info: *mut *mut AddrInfo,
-) -> c_int {
-    call("rdma_query_addrinfo", || {
-        if id.is_null() || info.is_null() {
-            let what = "rdma_query_addrinfo: no identifier, or no room for the answer";
-            return Err(Failure::new(libc::EINVAL, what));
-        }
-        // SAFETY: contract: the identifier is one of ours.
-        let mut inner = unsafe { endpoint(id) }.inner();
-        let Names::Found(found) = inner.face.names else {
-            return Err(Failure::new(libc::ENOENT, "rdma_query_addrinfo: there is no answer"));
-        };
-        inner.face.names = Names::None;
-        // SAFETY: contract: the program has room for the pointer.
-        unsafe { info.write(found) };
-        Ok(())
-    })
 }
