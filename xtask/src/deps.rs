@@ -56,6 +56,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("cudalib", &["stubs"]),
     ("hsalib", &["stubs"]),
     ("zelib", &["stubs"]),
+    // Where devices and the orchestrator meet: it puts them behind a trait.
+    ("providers", &["dmabuf", "gpu", "orchestrator", "pci", "storage", "verbs"]),
     // A NIC imports its fds, but it knows no NIC.
     ("nodes", &["descriptors", "dmabuf", "environment", "gpu", "pci", "threads"]),
     // It describes what a program will find of both, and makes neither.
@@ -88,6 +90,9 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "launcher",
             "nodes",
             "verbs",
+            "orchestrator",
+            "providers",
+            "storage",
             "rsocket",
         ],
     ),
@@ -96,7 +101,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("fabric-sim", &["iba", "wire", "transport", "umem"]),
     ("interop", &[]),
     // A program: it holds a NIC, a disk and a GPU, and reads what moved by which way.
-    ("nvmet", &["dmabuf", "gpu", "orchestrator", "pci", "storage", "umem", "verbs"]),
+    ("nvmet", &["dmabuf", "orchestrator", "providers", "storage", "umem", "verbs"]),
     ("bench", &["iba", "wire", "umem", "dmabuf", "transport", "link", "device", "gpu", "verbs"]),
     ("xtask", &[]),
 ];
@@ -105,13 +110,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
 const FOR_TESTS: &[&str] = &["fabric-sim"];
 /// Crates that the tests and examples of one crate may use in addition: a program holds both a NIC
 /// and a GPU, and so do they.
-const TESTS_OF: &[(&str, &str)] = &[
-    ("orchestrator", "gpu"),
-    ("orchestrator", "storage"),
-    ("orchestrator", "verbs"),
-    ("storage", "gpu"),
-    ("verbs", "gpu"),
-];
+const TESTS_OF: &[(&str, &str)] = &[("providers", "umem"), ("storage", "gpu"), ("verbs", "gpu")];
 
 /// Checks every edge of the workspace.
 pub(crate) fn run() -> Outcome {

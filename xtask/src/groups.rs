@@ -161,7 +161,7 @@ pub(crate) const GROUPS: &[Group] = &[
         Job::Suite(cuda_rdma::group),
     ),
     group("libfabric", 3600, "libfabric's own tests", Job::Suite(libfabric::group)),
-    group("demo", 60, "cargo run --release -- demo", Job::Check(demo)),
+    group("demo", 60, "cargo run --release -- demo, and demo --storage", Job::Check(demo)),
     group("deny", 240, "licences and sources of dependencies", Job::Check(licences)),
 ];
 
@@ -239,7 +239,11 @@ fn build(_: &Context) -> Outcome {
 }
 
 fn demo(_: &Context) -> Outcome {
-    check(cargo().args(["run", "--release", "--locked", "-p", "peerdma", "--", "demo"]))
+    for more in [&[][..], &["--storage"]] {
+        let args = ["run", "--release", "--locked", "-p", "peerdma", "--", "demo"];
+        check(cargo().args(args).args(more))?;
+    }
+    Ok(())
 }
 
 fn licences(context: &Context) -> Outcome {

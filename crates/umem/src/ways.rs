@@ -6,6 +6,7 @@
 //! is the CPU's memory bus each time. Each copy that touches such memory counts where it happens,
 //! in the process that makes it, whatever carried the message.
 
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use dmabuf::Reach;
@@ -40,6 +41,38 @@ pub struct WayBytes {
     /// Of all these, the bytes that were stored in host memory, other than in the packets of a
     /// carrier.
     pub bounced: u64,
+}
+
+impl WayBytes {
+    /// What came since `then`, an earlier count.
+    #[must_use]
+    pub const fn since(self, then: &Self) -> Self {
+        Self {
+            bus_address: self.bus_address - then.bus_address,
+            through_host_bridge: self.through_host_bridge - then.through_host_bridge,
+            system: self.system - then.system,
+            cpu: self.cpu - then.cpu,
+            bounced: self.bounced - then.bounced,
+        }
+    }
+}
+
+/// A table, a line for each way.
+impl fmt::Display for WayBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { bus_address, through_host_bridge, system, cpu, bounced } = self;
+        writeln!(f, "{:<20} {:>16}", "map type", "bytes")?;
+        for (way, bytes) in [
+            ("bus address", bus_address),
+            ("through host bridge", through_host_bridge),
+            ("system memory", system),
+            ("CPU mapping", cpu),
+            ("of these, bounced", bounced),
+        ] {
+            writeln!(f, "{way:<20} {bytes:>16}")?;
+        }
+        Ok(())
+    }
 }
 
 impl Way {

@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use common::{Bench, SIZE, pattern, status, until};
 use nvmet::host::{Data, Host, HostError};
-use nvmet::target::machine::Kind;
 use nvmet::target::subsystem::Namespace;
 use nvmet::wire::capsule::{COMMAND_LEN, FLAGS_SGL, opcode};
 use nvmet::wire::{Command, Descriptor, Status};
+use providers::Kind;
 
 const PATIENCE: Duration = Duration::from_secs(20);
-const EACH: [Kind; 3] = [Kind::System, Kind::Cmb, Kind::Gpu];
+const EACH: [Kind; 4] = Kind::ALL;
 
 fn block(host: &mut Host) -> usize {
     host.namespaces().expect("a list")[0].block as usize
@@ -53,7 +53,7 @@ fn blocks_are_read_and_written_through_each_memory_and_none_is_bounced() {
         }
         host.shut_down().expect("it ends");
         // By the disk and by the NIC; tests of this program that run beside it count as well.
-        let report = bench.target.report().0;
+        let report = bench.target.report();
         let bytes = if kind == Kind::System { report.system } else { report.bus_address };
         assert!(bytes >= moved, "{kind:?}: {report:?}, expected {moved}");
         assert_eq!(report.bounced, 0, "{kind:?}: {report:?}");

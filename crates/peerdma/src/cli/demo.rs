@@ -6,20 +6,22 @@
 
 mod memory;
 mod mover;
+mod peer;
 mod report;
+mod side;
+mod storage;
 mod target;
 
-use std::error::Error;
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
-use std::time::{Duration, Instant};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
 
-use verbs::{Context, Cq, Endpoint, Gid, Psn, Qp, QpSpec, Qpn, RKey, Remote, SendRequest};
+use verbs::SendRequest;
 
-use gpu::{Gpu, Machine};
 use memory::{Kind, Memory};
-use mover::Mover;
-use report::{BothSides, Cell, PeerMemory, Report};
+use peer::{Outcome, Peer, connect_line, endpoint, remote};
+use report::{BothSides, Cell, OPERATIONS, PeerMemory, Report};
+use side::Side;
 
 /// What `peerdma demo` takes.
 #[derive(clap::Args)]
@@ -31,24 +33,32 @@ pub(crate) struct Args {
     /// Messages of each speed measurement
     #[arg(long, default_value_t = 200)]
     rounds: u32,
+    /// Move a file from storage to the other process instead, through memory of the host, of a
+    /// disk's controller, of a GPU and of a NIC
+    #[arg(long)]
+    storage: bool,
+    /// The file that --storage moves, rather than one of 64 MiB that it makes
+    #[arg(long, requires = "storage", value_name = "PATH")]
+    file: Option<PathBuf>,
     /// Be the target: used by the demo itself
     #[arg(long, hide = true)]
     target: bool,
+    /// Bytes of the file: told to the target
+    #[arg(long, hide = true, default_value_t = 0)]
+    length: u64,
 }
-
-/// The operations, in the order of the table.
-const OPERATIONS: [&str; 6] = ["SEND", "WRITE", "WRITE_IMM", "READ", "CMP_SWAP", "FETCH_ADD"];
-/// Nothing on one host takes this long.
-const PATIENCE: Duration = Duration::from_secs(20);
-
-type Outcome<T> = Result<T, Box<dyn Error>>;
 
 pub(crate) fn main(args: Args) -> ExitCode {
     if args.size < 64 || !args.size.is_multiple_of(8) || args.rounds == 0 {
         eprintln!("peerdma demo: --size: a multiple of 8 from 64; --rounds: at least 1");
         return ExitCode::from(2);
     }
-    let outcome = if args.target { target::run(args.size) } else { run(&args) };
+    let outcome = match (args.storage, args.target) {
+        (false, false) => run(&args),
+        (false, true) => target::run(args.size),
+        (true, false) => storage::run(args.file.as_deref()),
+        (true, true) => storage::run_target(args.length),
+    };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -58,102 +68,9 @@ pub(crate) fn main(args: Args) -> ExitCode {
     }
 }
 
-/// The QP of either side with what it needs.
-struct Side {
-    context: Context,
-    cq: Cq,
-    qp: Qp,
-    memories: Vec<Memory>,
-    gpu: Gpu,
-    _mover: Mover,
-}
-
-impl Side {
-    fn open(size: u32) -> Outcome<Self> {
-        let devices = verbs::devices()?;
-        let device = devices.first().ok_or("there is no device")?;
-        let context = device.open()?;
-        let pd = context.alloc_pd()?;
-        let cq = context.create_cq(512)?;
-        let qp = pd.create_qp(&QpSpec::rc(&cq))?;
-        let gpu = Machine::load()?.open_first()?;
-        let memories = Kind::ALL
-            .into_iter()
-            .map(|kind| Memory::new(&pd, &gpu, kind, u64::from(size)))
-            .collect::<Outcome<Vec<_>>>()?;
-        let bos = memories.iter().filter_map(Memory::bo).cloned().collect();
-        let mover = Mover::start(&gpu, bos);
-        Ok(Self { context, cq, qp, memories, gpu, _mover: mover })
-    }
-
-    /// The next completion, which must be a good one.
-    fn completion(&self) -> Outcome<verbs::Wc> {
-        let wc = self.cq.wait_timeout(PATIENCE)?.ok_or("no completion within 20 seconds")?;
-        if !wc.is_success() {
-            return Err(format!("work request {} ended with {:?}", wc.wr_id, wc.status).into());
-        }
-        Ok(wc)
-    }
-
-    fn post(&self, request: &SendRequest) -> Outcome<()> {
-        Ok(self.qp.post_send(request)?)
-    }
-}
-
-/// The target, as the initiator sees it. Dropping it ends it.
-struct Peer {
-    child: Child,
-    to: Option<ChildStdin>,
-    from: BufReader<ChildStdout>,
-    memories: Vec<Remote>,
-}
-
-impl Peer {
-    fn start(size: u32) -> Outcome<Self> {
-        let mut child = Command::new(std::env::current_exe()?)
-            .args(["demo", "--target", "--size", &size.to_string()])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let to = child.stdin.take();
-        let from = child.stdout.take().ok_or("the target has no standard output")?;
-        Ok(Self { child, to, from: BufReader::new(from), memories: Vec::new() })
-    }
-
-    /// Says a line and gives the answer to it, which must begin with `ok`.
-    fn ask(&mut self, line: &str) -> Outcome<String> {
-        self.tell(line)?;
-        self.answer(line)
-    }
-
-    fn tell(&mut self, line: &str) -> Outcome<()> {
-        let to = self.to.as_mut().ok_or("the target was told to end")?;
-        writeln!(to, "{line}")?;
-        Ok(to.flush()?)
-    }
-
-    fn answer(&mut self, line: &str) -> Outcome<String> {
-        let mut answer = String::new();
-        self.from.read_line(&mut answer)?;
-        match answer.trim().strip_prefix("ok") {
-            Some(rest) => Ok(rest.trim().to_owned()),
-            None if answer.is_empty() => Err("the target ended".into()),
-            None => Err(format!("{line}: the target says: {}", answer.trim()).into()),
-        }
-    }
-}
-
-impl Drop for Peer {
-    fn drop(&mut self) {
-        // Without its input the target ends by itself.
-        self.to = None;
-        let _ = self.child.wait();
-    }
-}
-
 fn run(args: &Args) -> Outcome<()> {
     let side = Side::open(args.size)?;
-    let mut peer = Peer::start(args.size)?;
+    let mut peer = Peer::spawn(&["--size", &args.size.to_string()])?;
     connect(&side, &mut peer)?;
     let mut report = Report::new(&side.context, &side.memories, args.size);
     for (from, own) in Kind::ALL.into_iter().zip(&side.memories) {
@@ -179,29 +96,16 @@ fn run(args: &Args) -> Outcome<()> {
 
 /// Exchanges endpoints and learns where the target's memories are.
 fn connect(side: &Side, peer: &mut Peer) -> Outcome<()> {
-    let here = side.qp.endpoint()?;
-    let gid: String = here.gid.0.iter().map(|byte| format!("{byte:02x}")).collect();
-    let line = format!("connect {gid} {} {}", here.qpn.value(), here.psn.value());
-    let answer = peer.ask(&line)?;
+    let answer = peer.ask(&connect_line(&side.qp.endpoint()?))?;
     let words: Vec<&str> = answer.split_whitespace().collect();
     let [gid, qpn, psn, memories @ ..] = words.as_slice() else {
         return Err("the target's endpoint is incomplete".into());
     };
     side.qp.connect(&endpoint(gid, qpn, psn)?)?;
     for memory in memories {
-        let (addr, rkey) = memory.split_once(':').ok_or("a memory without a key")?;
-        peer.memories.push(Remote { addr: addr.parse()?, rkey: RKey(rkey.parse()?) });
+        peer.memories.push(remote(memory)?);
     }
     Ok(())
-}
-
-fn endpoint(gid: &str, qpn: &str, psn: &str) -> Outcome<Endpoint> {
-    let gid = u128::from_str_radix(gid, 16)?;
-    Ok(Endpoint {
-        gid: Gid(gid.to_be_bytes()),
-        qpn: Qpn::new(qpn.parse()?),
-        psn: Psn::new(psn.parse()?),
-    })
 }
 
 /// One operation between two kinds of memory: once with every byte checked, then often for the

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use nvmet::target::Target;
-use nvmet::target::machine::{Kind, Machine};
 use nvmet::target::subsystem::{Namespace, Subsystem};
+use providers::{Kind, Machine};
 use verbs::{Context, Device, NicConfig};
 
 /// Serves files and block devices to hosts of NVMe over Fabrics, by RDMA.
@@ -23,7 +23,7 @@ struct Options {
     #[arg(long, default_value = "nqn.2014-08.org.nvmexpress:peerdma:files")]
     nqn: String,
     /// Whose memory data pass through.
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(long, default_value_t, value_name = "system|cmb|gpu|nic")]
     memory: Kind,
     /// The netdev of the NIC; that of the default route if none is named.
     #[arg(long)]
@@ -44,9 +44,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let namespaces = options.namespaces.iter().map(Namespace::open);
     let subsystem = Subsystem::new(&options.nqn, namespaces.collect::<Result<_, _>>()?);
     let machine = Machine::new();
-    let _published = machine.publish(options.memory)?;
     let config = NicConfig { netdev: options.netdev, ..machine.nic() };
     let context = Device::from_config(config)?.open()?;
+    let _published = machine.publish(options.memory, &context)?;
     let pieces = options.pieces;
     let target = Target::start(&machine, &context, options.listen, subsystem, pieces)?;
     println!("{}, data through {}", options.nqn, target.memory().provider());

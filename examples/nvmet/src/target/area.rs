@@ -4,12 +4,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dmabuf::DmaBuf;
 use orchestrator::Placed;
+use providers::Machine;
 use storage::Buffer;
 use verbs::{Access, HostBuf, Mr, Pd, Slice};
 
 use crate::target::TargetError;
 use crate::target::io::MAX_DATA;
-use crate::target::machine::Machine;
 
 /// Some memory, in pieces of [`MAX_DATA`] bytes.
 #[derive(Debug)]

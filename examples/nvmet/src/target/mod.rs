@@ -6,9 +6,7 @@ pub mod controller;
 pub mod identify;
 pub mod io;
 pub mod log;
-pub mod machine;
 pub mod registers;
-mod report;
 mod session;
 pub mod subsystem;
 
@@ -18,6 +16,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use providers::Machine;
+use umem::ways::{WayBytes, bytes_by_way};
 use verbs::cm::{EventChannel, EventKind, Id};
 use verbs::{Context, HostBuf, Pd};
 use zerocopy::IntoBytes;
@@ -26,8 +26,6 @@ use crate::wire::cm::{Reject, Rejection, Request};
 use area::{Area, Memory};
 use controller::Controllers;
 use io::MAX_DATA;
-use machine::Machine;
-pub use report::Report;
 use session::Session;
 use subsystem::Subsystem;
 
@@ -82,7 +80,7 @@ pub(crate) struct Shared {
 pub struct Target {
     shared: Arc<Shared>,
     addr: SocketAddr,
-    report: Report,
+    began: WayBytes,
     acceptor: Option<JoinHandle<()>>,
 }
 
@@ -123,7 +121,7 @@ impl Target {
             let work = move || accept(&shared, &channel, &listener);
             std::thread::Builder::new().name("nvmet-accept".to_owned()).spawn(work)?
         };
-        Ok(Self { shared, addr, report: Report::now(), acceptor: Some(acceptor) })
+        Ok(Self { shared, addr, began: bytes_by_way(), acceptor: Some(acceptor) })
     }
 
     /// Where it listens.
@@ -142,8 +140,8 @@ impl Target {
     }
 
     /// What moved since it began, by which way.
-    pub fn report(&self) -> Report {
-        Report::now().since(&self.report)
+    pub fn report(&self) -> WayBytes {
+        bytes_by_way().since(&self.began)
     }
 }
 

@@ -7,11 +7,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use nvmet::host::{Host, HostError, Who};
-use nvmet::target::machine::{Kind, Machine};
+use nvmet::target::Target;
 use nvmet::target::subsystem::{Namespace, Subsystem};
-use nvmet::target::{Report, Target};
 use nvmet::wire::Status;
 use orchestrator::Published;
+use providers::{Kind, Machine};
+use umem::ways::{WayBytes, bytes_by_way};
 use verbs::{Context, Device, NicConfig};
 
 pub const NQN: &str = "nqn.2026-11.org.example:files";
@@ -24,7 +25,7 @@ pub struct Bench {
     pub host: Context,
     pub machine: Machine,
     pub published: Option<Published>,
-    pub began: Report,
+    pub began: WayBytes,
     folder: PathBuf,
 }
 
@@ -52,13 +53,13 @@ impl Bench {
         std::fs::create_dir_all(&folder).expect("a folder");
         let namespaces = namespaces(&folder);
         let machine = Machine::new();
-        let published = machine.publish(kind).expect("it comes up");
         let device = Device::from_config(NicConfig { name, ..machine.nic() }).expect("a NIC");
         let (ours, host) = (device.open().expect("opens"), device.open_another().expect("opens"));
+        let published = machine.publish(kind, &ours).expect("it comes up");
         let ip = ours.gids()[0].gid.to_ip();
         let subsystem = Subsystem::new(NQN, namespaces);
         let target = Target::start(&machine, &ours, (ip, 0).into(), subsystem, 32).expect("starts");
-        Self { target, host, machine, published, began: Report::now(), folder }
+        Self { target, host, machine, published, began: bytes_by_way(), folder }
     }
 
     pub fn who(&self) -> Who {

@@ -8,7 +8,12 @@ use umem::ways::WayBytes;
 use verbs::Context;
 
 use super::memory::{Kind, Memory};
-use super::{OPERATIONS, Outcome, Side};
+use super::peer::Outcome;
+use super::side::Side;
+
+/// The operations, in the order of the table.
+pub(super) const OPERATIONS: [&str; 6] =
+    ["SEND", "WRITE", "WRITE_IMM", "READ", "CMP_SWAP", "FETCH_ADD"];
 
 /// How a message went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,8 +4,9 @@
 use std::io::{BufRead, Write};
 
 use super::memory::{Kind, Memory};
+use super::peer::{Outcome, endpoint};
 use super::report::PeerMemory;
-use super::{Outcome, Side, endpoint};
+use super::side::Side;
 
 pub(crate) fn run(size: u32) -> Outcome<()> {
     let side = Side::open(size)?;

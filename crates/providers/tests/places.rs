@@ -6,11 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use dmabuf::DeviceAddr;
-use gpu::{Gpu, GpuConfig, Place};
-use orchestrator::{
-    Allocation, Client, Cmb, MemoryProvider, Orchestrator, PlaceError, PublishError, Published,
-};
+use gpu::{Gpu, GpuConfig};
+use orchestrator::{Client, Cmb, Orchestrator, PlaceError, PublishError, Published};
 use pci::{Bdf, MapType, PciConfig, PciTree};
+use providers::{GpuMemory, NicMemory};
 use storage::{ClientConfig, Error, File, OpenOptions};
 use verbs::{Access, Context, Device, HostBuf, NicConfig, QpSpec, SendRequest};
 
@@ -81,52 +80,6 @@ fn publish_cmb(p2p: &Orchestrator, name: &str) -> Published {
     p2p.publish(Arc::new(cmb)).expect("a device")
 }
 
-/// A GPU lends VRAM that stays there.
-struct OfGpu(Gpu);
-
-impl MemoryProvider for OfGpu {
-    fn name(&self) -> &str {
-        &self.0.config().name
-    }
-
-    fn bdf(&self) -> Bdf {
-        self.0.bdf().expect("in the machine")
-    }
-
-    fn allocate(&self, len: u64) -> Result<Allocation, String> {
-        let bo = self.0.alloc(len, Place::ONLY_VRAM).map_err(|error| error.to_string())?;
-        let buffer = bo.export().map_err(|error| error.to_string())?;
-        Ok(Allocation { buffer, hold: Box::new(bo) })
-    }
-
-    fn revoke_all(&self, _held: Vec<Allocation>, _why: &str) {
-        self.0.remove();
-    }
-}
-
-/// A NIC lends device memory, and takes it back by freeing it.
-struct OfNic(Context, Bdf);
-
-impl MemoryProvider for OfNic {
-    fn name(&self) -> &str {
-        "nic1"
-    }
-
-    fn bdf(&self) -> Bdf {
-        self.1
-    }
-
-    fn allocate(&self, len: u64) -> Result<Allocation, String> {
-        let dm = self.0.alloc_dm(len).map_err(|error| error.to_string())?;
-        let buffer = dm.export().map_err(|error| error.to_string())?;
-        Ok(Allocation { buffer, hold: Box::new(dm) })
-    }
-
-    fn revoke_all(&self, held: Vec<Allocation>, _why: &str) {
-        drop(held);
-    }
-}
-
 fn gpu(tree: &Arc<PciTree>) -> Gpu {
     let config = GpuConfig { vram: 8 * MB, gtt: 8 * MB, shared: false, ..GpuConfig::default() };
     Gpu::open_in(&config, Arc::clone(tree)).expect("a GPU")
@@ -141,6 +94,11 @@ fn nic(tree: &Arc<PciTree>, name: &str) -> Context {
         ..NicConfig::default()
     };
     Device::from_config(config).expect("a NIC").open().expect("it opens")
+}
+
+fn nic_memory(tree: &Arc<PciTree>, name: &str) -> NicMemory {
+    let addr = DeviceAddr(at(tree, name).to_bits());
+    NicMemory::new(&nic(tree, name), name, addr).expect("in the machine")
 }
 
 fn disk(tree: &PciTree, name: &str) -> storage::Client {
@@ -250,8 +208,9 @@ fn a_pool_gives_out_pages_and_says_when_it_is_empty() {
     drop((one, two));
     assert_eq!(free(), MB);
     // A second provider at its address would be one whose memory is never revoked.
-    let again = Arc::new(OfNic(nic(&tree, "nic0"), bdf));
-    let refusal = p2p.publish(again).expect_err("it is there");
+    let there = DeviceAddr(bdf.to_bits());
+    let again = NicMemory::new(&nic(&tree, "nic0"), "nic0", there).expect("an address");
+    let refusal = p2p.publish(Arc::new(again)).expect_err("it is there");
     assert!(matches!(refusal, PublishError::Taken { .. }), "{refusal}");
     assert_eq!(free(), MB, "the first one is as it was");
     // A pool has the BAR's length at most.
@@ -278,9 +237,12 @@ fn a_disk_fills_and_a_nic_sends_memory_of_a_gpu_a_nic_and_a_controller() {
     let target = HostBuf::anonymous(MB as usize).expect("memory");
     let there = pd.reg_mr(&target, Access::LOCAL_WRITE | Access::REMOTE_WRITE).expect("plain");
     let providers: [&dyn Fn(&Orchestrator) -> Published; 3] = [
-        &|p2p| p2p.publish(Arc::new(OfGpu(gpu(&tree)))).expect("a device"),
         &|p2p| {
-            let provider = OfNic(nic(&tree, "nic1"), at(&tree, "nic1"));
+            p2p.publish(Arc::new(GpuMemory::new(gpu(&tree)).expect("in the machine")))
+                .expect("a device")
+        },
+        &|p2p| {
+            let provider = nic_memory(&tree, "nic1");
             p2p.publish(Arc::new(provider)).expect("a device")
         },
         &|p2p| publish_cmb(p2p, "nvme0"),
@@ -319,7 +281,7 @@ fn a_provider_that_leaves_under_load_revokes_its_memory_first() {
         let p2p = Orchestrator::new(Arc::clone(&tree));
         let (published, bdf) = match is_gpu {
             true => {
-                let provider = Arc::new(OfGpu(gpu(&tree)));
+                let provider = Arc::new(GpuMemory::new(gpu(&tree)).expect("in the machine"));
                 (p2p.publish(provider).expect("a device"), at(&tree, "gpu0"))
             }
             false => (publish_cmb(&p2p, "nvme0"), at(&tree, "nvme0")),

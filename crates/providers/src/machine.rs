@@ -1,15 +1,18 @@
-//! The machine that a target runs on: a NIC, a disk and a GPU below one switch, and the memory that
-//! data pass through.
+//! A NIC, a disk and a GPU below one switch, and the memory that data pass through.
 
+use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
 
 use dmabuf::DeviceAddr;
-use gpu::{Gpu, GpuConfig, Place};
-use orchestrator::{Allocation, Client, Cmb, MemoryProvider, Orchestrator, Published};
+use gpu::{Gpu, GpuConfig};
+use orchestrator::{Client, Cmb, MemoryProvider, Orchestrator, Published};
 use pci::{Bdf, PciConfig, PciTree};
-use verbs::NicConfig;
+use verbs::{Context, NicConfig};
 
-/// Bytes of the disk's memory buffer, and of the GPU's memory.
+use crate::{GpuMemory, NicMemory};
+
+/// Bytes of the disk's memory buffer, of the GPU's memory and of the NIC's.
 const LENT: u64 = 32 << 20;
 
 const TREE: &str = r#"
@@ -21,6 +24,7 @@ under = "root0"
 [[device]]
 name = "nic0"
 under = "switch0"
+bars = ["32M"]
 [[device]]
 name = "nvme0"
 under = "switch0"
@@ -32,7 +36,7 @@ bars = ["32M"]
 "#;
 
 /// Whose memory data pass through.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "the providers of the machine")]
 pub enum Kind {
     /// The host's.
@@ -42,35 +46,44 @@ pub enum Kind {
     Cmb,
     /// A software GPU's.
     Gpu,
+    /// Device memory of the NIC.
+    Nic,
 }
 
-/// The devices, and who brings them together.
+/// A NIC `nic0`, a disk `nvme0` and a GPU `gpu0` below one switch, and who brings them together.
 #[derive(Clone, Debug)]
 pub struct Machine {
     tree: Arc<PciTree>,
     orchestrator: Orchestrator,
 }
 
-/// A GPU lends VRAM that stays there.
-struct Lent(Gpu, Bdf);
+impl Kind {
+    /// All of them, the host's first.
+    pub const ALL: [Self; 4] = [Self::System, Self::Cmb, Self::Gpu, Self::Nic];
 
-impl MemoryProvider for Lent {
-    fn name(&self) -> &str {
-        &self.0.config().name
+    /// Its name on a command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::System => "system",
+            Self::Cmb => "cmb",
+            Self::Gpu => "gpu",
+            Self::Nic => "nic",
+        }
     }
+}
 
-    fn bdf(&self) -> Bdf {
-        self.1
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
     }
+}
 
-    fn allocate(&self, len: u64) -> Result<Allocation, String> {
-        let bo = self.0.alloc(len, Place::ONLY_VRAM).map_err(|error| error.to_string())?;
-        let buffer = bo.export().map_err(|error| error.to_string())?;
-        Ok(Allocation { buffer, hold: Box::new(bo) })
-    }
+impl FromStr for Kind {
+    type Err = String;
 
-    fn revoke_all(&self, _held: Vec<Allocation>, _why: &str) {
-        self.0.remove();
+    fn from_str(name: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|kind| kind.name() == name);
+        found.ok_or_else(|| format!("{name:?} is none of system, cmb, gpu and nic"))
     }
 }
 
@@ -81,7 +94,7 @@ impl Default for Machine {
 }
 
 impl Machine {
-    /// The machine of the module's first words.
+    /// The machine, of which no device is open yet.
     pub fn new() -> Self {
         let config: PciConfig = toml::from_str(TREE).expect("the text above");
         let tree = config.build(&["nic0", "nvme0", "gpu0"]).expect("the tree above");
@@ -96,7 +109,8 @@ impl Machine {
     /// How its NIC differs from any other.
     pub fn nic(&self) -> NicConfig {
         let address = Some(DeviceAddr(self.at("nic0").to_bits()));
-        NicConfig { address, tree: Some(Arc::clone(&self.tree)), ..NicConfig::default() }
+        let tree = Some(Arc::clone(&self.tree));
+        NicConfig { address, tree, max_dm_size: LENT, ..NicConfig::default() }
     }
 
     /// Its disk.
@@ -126,12 +140,13 @@ impl Machine {
         vec![client("nic0"), client("nvme0")]
     }
 
-    /// Publishes the provider of this kind. `None`: the host's memory needs none.
+    /// Publishes the provider of this kind; `nic` is the open NIC. `None`: the host's memory needs
+    /// none.
     ///
     /// # Errors
     ///
     /// In words: the device does not come up.
-    pub fn publish(&self, kind: Kind) -> Result<Option<Published>, String> {
+    pub fn publish(&self, kind: Kind, nic: &Context) -> Result<Option<Published>, String> {
         let provider: Arc<dyn MemoryProvider> = match kind {
             Kind::System => return Ok(None),
             Kind::Cmb => {
@@ -148,7 +163,12 @@ impl Machine {
                     ..GpuConfig::default()
                 };
                 let gpu = Gpu::open_in(&config, Arc::clone(&self.tree));
-                Arc::new(Lent(gpu.map_err(|error| error.to_string())?, self.at("gpu0")))
+                let gpu = gpu.map_err(|error| error.to_string())?;
+                Arc::new(GpuMemory::new(gpu).ok_or("gpu0 is not in the tree")?)
+            }
+            Kind::Nic => {
+                let addr = DeviceAddr(self.at("nic0").to_bits());
+                Arc::new(NicMemory::new(nic, "nic0", addr).ok_or("nic0 is not in the tree")?)
             }
         };
         self.orchestrator.publish(provider).map(Some).map_err(|error| error.to_string())
