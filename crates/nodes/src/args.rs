@@ -1,17 +1,17 @@
-//! Arguments of ioctls: how they are copied, and what the core's are.
+//! Arguments of ioctls: how they are copied, and those of the DRM core.
 
 use std::ffi::{c_ulong, c_void};
 use std::ptr;
 
 use crate::Result;
 
-/// The number of a request, as `_IOC` makes it.
+/// A request number, as `_IOC` encodes it.
 #[derive(Clone, Copy)]
 pub(crate) struct Request(u32);
 
 impl Request {
     pub(crate) fn new(request: c_ulong) -> Self {
-        // CAST: the kernel looks at 32 bits, and programs may extend the sign.
+        // CAST: the kernel looks at 32 bits only, and programs may sign-extend them.
         Self(request as u32)
     }
 
@@ -36,17 +36,17 @@ impl Request {
     }
 }
 
-/// A structure of the kernel's interface: for every pattern of bits in it, it is one.
+/// A structure of the kernel's UAPI: every bit pattern is a valid value.
 ///
 /// # Safety
 ///
-/// It is `repr(C)`, of integers alone, without padding.
+/// The type is `repr(C)` and consists only of integers, without padding.
 pub(crate) unsafe trait Uapi: Copy {}
 
 // SAFETY: an integer.
 unsafe impl Uapi for u32 {}
 
-/// Defines structures of the kernel's interface.
+/// Defines structures of the kernel's UAPI.
 macro_rules! uapi {
     ($($(#[$note:meta])* struct $name:ident: $size:literal { $($field:ident: $type:ty,)* })*) => {$(
         $(#[$note])*
@@ -59,7 +59,7 @@ macro_rules! uapi {
         const _: () = assert!(size_of::<$name>() == $size $(&& size_of::<$type>() > 0)*);
         const _: () = assert!(size_of::<$name>() == 0 $(+ size_of::<$type>())*, "padding");
 
-        // SAFETY: integers alone, and their sizes add up to the whole.
+        // SAFETY: all fields are integers, and their sizes add up to the size of the structure.
         unsafe impl $crate::args::Uapi for $name {}
     )*};
 }
@@ -126,8 +126,8 @@ uapi! {
 
 /// The argument of one request.
 ///
-/// Programs and the kernel may be of different versions: what the program's structure lacks is
-/// zero, and what it has beyond is left as it is.
+/// The program's structure may be of another version than ours: fields that it lacks read as zero,
+/// and fields that it has beyond ours are left alone.
 pub(crate) struct Arg {
     request: Request,
     place: *mut c_void,
@@ -138,12 +138,12 @@ impl Arg {
         Self { request, place }
     }
 
-    /// Copies the argument in, lets `body` work on it, and copies it out again, also when it
+    /// Copies the argument in, runs `body` on it, and copies it out again, even if `body`
     /// failed.
     ///
     /// # Safety
     ///
-    /// The place is null, or has as many bytes as the request's number says.
+    /// The place is null, or has as many bytes as the request number encodes.
     pub(crate) unsafe fn with<T: Uapi>(
         &self,
         body: impl FnOnce(&mut T) -> Result<()>,
@@ -152,10 +152,10 @@ impl Arg {
             return Err(libc::EFAULT);
         }
         let len = self.request.size().min(size_of::<T>());
-        // SAFETY: zero is a pattern of bits like any other.
+        // SAFETY: all zeros is a valid bit pattern.
         let mut value: T = unsafe { std::mem::zeroed() };
         if self.request.writes() {
-            // SAFETY: the caller says that so many bytes are there; the value has as many.
+            // SAFETY: the caller promises that many bytes; the value has at least as many.
             unsafe { ptr::copy(self.place.cast::<u8>(), (&raw mut value).cast(), len) };
         }
         let result = body(&mut value);
@@ -167,7 +167,7 @@ impl Arg {
     }
 }
 
-/// A word in the first four of eight bytes, as a C union has it in this machine's order.
+/// A word in the first four of eight bytes, where a C union keeps it in native byte order.
 pub(crate) fn first_half(word: u32) -> u64 {
     let mut bytes = [0; 8];
     bytes[..4].copy_from_slice(&word.to_ne_bytes());

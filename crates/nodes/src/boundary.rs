@@ -1,4 +1,4 @@
-//! Where a panic stops, and what the process that has the nodes is told.
+//! Where panics stop, and what the process that has the nodes is told.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use crate::errno;
 
-/// What else a process does that has nodes.
+/// The hooks of a process that has nodes.
 #[derive(Debug)]
 #[expect(clippy::exhaustive_structs, reason = "whoever has the nodes says all of it")]
 pub struct Process {
@@ -19,7 +19,7 @@ pub struct Process {
 static PROCESS: OnceLock<&'static Process> = OnceLock::new();
 
 pub(crate) fn set(process: &'static Process) {
-    // It is the same each time.
+    // The hooks are the same each time.
     let _ = PROCESS.set(process);
 }
 

@@ -1,8 +1,8 @@
-//! The file of a buffer, as a dma-buf's: what a program does with it besides registering it.
+//! A buffer's file, which acts like a dma-buf: what a program can do besides registering it.
 //!
-//! It is the same in every process: whoever has the descriptor takes part in the buffer for the
-//! moment of a call, and for as long as it has it mapped. Nothing is kept that would keep the file
-//! open.
+//! It works the same in every process: a process that has the descriptor takes part in the buffer
+//! for the duration of a call, and for as long as it has the buffer mapped. Nothing here keeps the
+//! file open.
 
 use std::ffi::{CStr, c_char, c_int, c_ulong, c_void};
 use std::os::fd::{BorrowedFd, IntoRawFd};
@@ -39,7 +39,7 @@ pub(crate) fn import(fd: c_int) -> Result<DmaBuf> {
 ///
 /// # Safety
 ///
-/// `place` is what the request needs.
+/// `place` points to what the request needs.
 pub(crate) unsafe fn ioctl(fd: c_int, request: c_ulong, place: *mut c_void) -> Result<()> {
     let request = Request::new(request);
     let arg = Arg::new(request, place);
@@ -62,8 +62,8 @@ fn cpu_access(buf: &DmaBuf, sync: &mut Sync) -> Result<()> {
     if sync.flags & !7 != 0 || sync.flags & 3 == 0 {
         return Err(libc::EINVAL);
     }
-    // The memory is coherent: the end has nothing to flush. The beginning waits for those whose
-    // work it must see.
+    // The memory is coherent: SYNC_END has nothing to flush. SYNC_START waits for the work that
+    // the CPU must see.
     if sync.flags & 4 == 0 {
         let writes = sync.flags & 2 != 0;
         buf.wait_access(writes, None).map_err(|_| libc::ETIMEDOUT)?;
@@ -123,7 +123,7 @@ fn of_sync(error: &SyncFileError) -> c_int {
 ///
 /// # Safety
 ///
-/// What the program has at a fixed address is its to give up.
+/// The program may give up whatever it has mapped at a fixed address.
 #[doc(alias = "dma_buf_mmap")]
 pub(crate) unsafe fn mmap(fd: c_int, wanted: &Wanted, offset: u64) -> Result<*mut c_void> {
     let buf = import(fd)?;
@@ -144,8 +144,8 @@ pub(crate) fn of_mmap(error: &MmapError) -> c_int {
     }
 }
 
-/// Which of these events of `poll` are ready: reading when nobody writes, writing when nobody does
-/// anything.
+/// Which of these `poll` events are ready: the buffer is readable when no write is pending, and
+/// writable when no access is pending.
 #[doc(alias = "dma_buf_poll")]
 pub(crate) fn poll(fd: c_int, events: c_int) -> c_int {
     let Ok(buf) = import(fd) else { return libc::POLLERR.into() };
@@ -159,7 +159,7 @@ pub(crate) fn poll(fd: c_int, events: c_int) -> c_int {
         .fold(0, |all, (event, _)| all | c_int::from(*event))
 }
 
-/// Only the two ends can be asked for.
+/// `lseek` accepts only the two ends.
 #[doc(alias = "dma_buf_llseek")]
 pub(crate) fn seek(fd: c_int, offset: i64, whence: c_int) -> Result<i64> {
     let buf = import(fd)?;

@@ -16,7 +16,7 @@ use crate::{Result, habana, pages, pointer, vfio};
 /// `DRM_IOCTL_BASE`.
 const LETTER: u8 = b'd';
 
-/// What a driver adds: `DRM_COMMAND_BASE` to `DRM_COMMAND_END`.
+/// The driver's own requests: `DRM_COMMAND_BASE` to `DRM_COMMAND_END`.
 const DRIVER: std::ops::Range<u8> = 0x40..0xa0;
 
 /// `AMDGPU_GEM_DOMAIN_VRAM` and the like want rows of this many bytes.
@@ -26,7 +26,7 @@ const PITCH: u32 = 256;
 ///
 /// # Safety
 ///
-/// `place` is what the request needs.
+/// `place` points to what the request needs.
 pub(crate) unsafe fn ioctl(
     state: &State,
     file: &File,
@@ -66,8 +66,8 @@ unsafe fn of_drm(state: &State, file: &File, nr: u8, arg: &Arg) -> Result<()> {
     if matches!(nr, 0x01 | 0x0d | 0xb2..=0xb4) && file.kind != Kind::Card {
         return Err(libc::EACCES);
     }
-    // SAFETY, for all below: the caller says that the place is what the request needs, and `with`
-    // copies no more.
+    // SAFETY, for all below: the caller promises that the place has what the request needs, and
+    // `with` copies no more.
     match nr {
         // SAFETY: see above.
         0x00 => unsafe { arg.with(|version| fill_version(file, version)) },
@@ -101,7 +101,7 @@ unsafe fn of_drm(state: &State, file: &File, nr: u8, arg: &Arg) -> Result<()> {
     }
 }
 
-/// An accelerator has no buffer objects: its driver has a way of its own.
+/// An accelerator has no GEM objects: its driver has an interface of its own.
 ///
 /// # Safety
 ///
@@ -138,8 +138,8 @@ fn fill_version(file: &File, version: &mut Version) -> Result<()> {
         let room = usize::try_from(*len).unwrap_or(usize::MAX).min(text.len());
         if room > 0 && place != 0 {
             let place = pointer::<u8>(place)?;
-            // SAFETY: contract: the program's buffer has as many bytes as it said, of which these
-            // are no more.
+            // SAFETY: contract: the program's buffer has as many bytes as it said, and this copies
+            // no more.
             unsafe { ptr::copy(text.as_ptr(), place, room) };
         }
         *len = text.len() as u64;
@@ -157,7 +157,7 @@ fn get_cap(cap: &mut GetCap) -> Result<()> {
         0x3 => 24,
         // DRM_CAP_CURSOR_WIDTH and _HEIGHT
         0x8 | 0x9 => 64,
-        // What belongs to a display, and sync objects
+        // capabilities of displays, and sync objects
         0x2 | 0x4 | 0x7 | 0x10..=0x14 => 0,
         _ => return Err(libc::EINVAL),
     };

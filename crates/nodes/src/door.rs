@@ -11,20 +11,21 @@ use crate::refusal::{Result, refused};
 use crate::state::{Caller, State};
 use crate::{buffer, common, errno, vfio};
 
-/// What the preload library calls. It comes from the same build, so this has no version.
+/// The functions that the preload library calls. Both come from the same build, so the table has
+/// no version.
 #[repr(C)]
 pub struct Door {
-    /// Opens a node of the GPU of this index; which one, [`Kind`] says.
+    /// Opens a node of the GPU with this index; [`Kind`] says which node.
     open: extern "C" fn(node: c_int, kind: c_int, flags: c_int) -> c_int,
-    /// Whether a descriptor is of a node.
+    /// Whether a descriptor refers to a node.
     owns: extern "C" fn(fd: c_int) -> bool,
-    /// Which node a descriptor is of: the index of its GPU, and its kind. -1 if it is none.
+    /// Which node a descriptor refers to: the index of its GPU, and its kind. -1 if it is no node.
     node: extern "C" fn(fd: c_int, kind: &mut c_int) -> c_int,
     /// `ioctl` on a node.
     ioctl: unsafe extern "C" fn(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int,
     /// `mmap` of a node.
     mmap: Mmap,
-    /// A range is about to be unmapped or replaced. Cheap when nothing of ours is in it.
+    /// A range is about to be unmapped or replaced. Cheap if none of our mappings is in it.
     forget: extern "C" fn(addr: usize, len: usize),
     /// Whether a range touches a mapping of ours, which cannot be moved or grown.
     is_mapped: extern "C" fn(addr: usize, len: usize) -> bool,
@@ -34,7 +35,7 @@ pub struct Door {
     buffer_ioctl: unsafe extern "C" fn(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int,
     /// `mmap` of a buffer's file.
     buffer_mmap: Mmap,
-    /// Which of these events a buffer's file has.
+    /// Which of these events are ready on a buffer's file.
     buffer_poll: extern "C" fn(fd: c_int, events: c_int) -> c_int,
     /// `lseek` on a buffer's file.
     buffer_seek: extern "C" fn(fd: c_int, offset: i64, whence: c_int) -> i64,
@@ -73,7 +74,7 @@ static DOOR: Door = Door {
     node_closed,
 };
 
-/// The table behind the nodes, in the process that `process` speaks for.
+/// The table of functions behind the nodes, in the process whose hooks are `process`.
 pub fn door(process: &'static Process) -> *const Door {
     boundary::set(process);
     &raw const DOOR
@@ -109,7 +110,7 @@ unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_i
             state.sweep(Caller::Program);
             dmabuf::sweep();
             let file = state.file(ino).ok_or(libc::EBADF)?;
-            // SAFETY: contract: the argument is what the request needs.
+            // SAFETY: contract: the argument points to what the request needs.
             unsafe { common::ioctl(state, &file, request, arg) }
         });
         or_minus_one(answer)
@@ -118,7 +119,7 @@ unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_i
 
 unsafe extern "C" fn buffer_ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int {
     control("ioctl of a dma-buf", -1, || {
-        // SAFETY: contract: the argument is what the request needs.
+        // SAFETY: contract: the argument points to what the request needs.
         let answer = unsafe { buffer::ioctl(fd, request, arg) };
         or_minus_one(answer.map(|()| 0))
     })
@@ -141,7 +142,7 @@ unsafe extern "C" fn mmap(
             let len = wanted.check()?;
             maps::settle(&object);
             let offered = object.bo.mmap_backing(0, len).map_err(|error| refused(&error))?;
-            // SAFETY: contract: what the program has at a fixed address is its to give up.
+            // SAFETY: contract: the program may give up whatever it has mapped at a fixed address.
             unsafe { Maps::map(&wanted, offered) }
         });
         or_failed(answer)
@@ -161,7 +162,7 @@ unsafe extern "C" fn buffer_mmap(
         let page = rustix::param::page_size() as u64;
         let offset = u64::try_from(offset).ok().filter(|offset| offset.is_multiple_of(page));
         or_failed(match offset {
-            // SAFETY: contract: what the program has at a fixed address is its to give up.
+            // SAFETY: contract: the program may give up whatever it has mapped at a fixed address.
             Some(offset) => unsafe { buffer::mmap(fd, &wanted, offset) },
             None => Err(libc::EINVAL),
         })
@@ -208,7 +209,7 @@ unsafe extern "C" fn read(fd: c_int, out: *mut c_void, len: usize, offset: i64) 
     control("read of a DRM node", -1, || {
         let wanted = vfio::Span { len, offset };
         let device = |file: &Arc<File>| {
-            // SAFETY: contract: there is room for so many bytes.
+            // SAFETY: contract: there is room for that many bytes.
             unsafe { vfio::read(file, out.cast(), wanted) }
         };
         read_or_written(
@@ -221,7 +222,7 @@ unsafe extern "C" fn write(fd: c_int, from: *const c_void, len: usize, offset: i
     control("write of a DRM node", -1, || {
         let wanted = vfio::Span { len, offset };
         let device = |file: &Arc<File>| {
-            // SAFETY: contract: so many bytes are there.
+            // SAFETY: contract: there are that many bytes.
             unsafe { vfio::write(file, from.cast(), wanted) }
         };
         read_or_written(
@@ -231,12 +232,12 @@ unsafe extern "C" fn write(fd: c_int, from: *const c_void, len: usize, offset: i
 }
 
 fn read_or_written(answer: Result<usize>) -> isize {
-    // CAST: no more than an `isize` was asked for, or libc would have refused.
+    // CAST: the count fits an `isize`, or libc would have refused the call.
     answer.map_or_else(|error| or_minus_one(Err(error)) as isize, |len| len as isize)
 }
 
-/// The state of this process, and the inode of a node in it. One that was inherited from a parent
-/// is of no use.
+/// The state of this process, and the inode of one of its nodes. A node inherited from a parent is
+/// refused.
 fn here(fd: c_int) -> Result<(&'static State, u64)> {
     let inherited = || {
         tracing::debug!(target: "peerdma::drm", "fd {fd} was opened before this process was forked");

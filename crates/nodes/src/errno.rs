@@ -2,7 +2,8 @@
 
 use std::ffi::c_int;
 
-/// The kernel's own number for what is not supported: no C library has a name for it.
+/// The kernel's internal error number for an unsupported operation (`ENOTSUPP`): no C library has
+/// a name for it.
 pub(crate) const ENOTSUPP: c_int = 524;
 
 /// Sets the thread's errno.

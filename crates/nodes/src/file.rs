@@ -17,7 +17,7 @@ use crate::node::{Node, Object};
 use crate::vfio::device::Device;
 use crate::vfio::iommu::Iommu;
 
-/// What a node is. The preload library has the same numbers.
+/// The kind of a node. The preload library uses the same numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// `/dev/dri/renderD128`.
@@ -38,13 +38,13 @@ pub(crate) enum Kind {
 pub(crate) enum Behind {
     /// Nothing.
     Drm,
-    /// What a program has of an accelerator.
+    /// A program's context on an accelerator.
     Accel(Context),
-    /// Nothing: it answers questions.
+    /// Nothing: a control device only answers queries.
     AccelControl,
     /// A device that a program drives itself.
     Vfio(Box<Device>),
-    /// What such devices are bound to.
+    /// The iommufd that such devices are bound to.
     Iommu(Arc<Iommu>),
 }
 
@@ -53,10 +53,10 @@ pub(crate) struct File {
     pub(crate) node: Arc<Node>,
     pub(crate) kind: Kind,
     pub(crate) behind: Behind,
-    /// Of the program's descriptor.
+    /// The inode of the program's descriptor.
     pub(crate) ino: u64,
     pub(crate) is_writable: bool,
-    /// Our end of the socket whose other end the program has.
+    /// Our end of the socket pair; the program has the other end.
     ours: Known,
     handles: Mutex<BTreeMap<u32, Arc<Object>>>,
 }
@@ -71,9 +71,9 @@ impl Kind {
 }
 
 impl File {
-    /// Makes a descriptor for the program, and what is behind it.
+    /// Makes a descriptor for the program, and the file behind it.
     pub(crate) fn open(node: Arc<Node>, kind: Kind, flags: c_int) -> Result<(OwnedFd, Self)> {
-        // CAST: the bits.
+        // CAST: keeps the bits.
         let flags = OFlags::from_bits_retain(flags as u32);
         if flags.contains(OFlags::CREATE | OFlags::EXCL) {
             return Err(libc::EEXIST);
@@ -90,7 +90,7 @@ impl File {
         };
         let errno = Errno::raw_os_error;
         let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
-        // The first is the lowest number that is free, as `open` promises.
+        // The first is the lowest free number, as `open` promises.
         let (theirs, ours) = pair.map_err(errno)?;
         if !flags.contains(OFlags::CLOEXEC) {
             rustix::io::fcntl_setfd(&theirs, FdFlags::empty()).map_err(errno)?;
@@ -104,8 +104,8 @@ impl File {
         Ok((theirs, Self { node, kind, behind, ino, is_writable, ours: Known::new(ours), handles }))
     }
 
-    /// Whether nobody needs it any more: the program has closed every copy of its descriptor, and
-    /// nothing that was made by it keeps it.
+    /// Whether the file is no longer needed: the program has closed every copy of its descriptor,
+    /// and nothing made through it still holds it.
     pub(crate) fn is_over(&self) -> bool {
         let is_kept = || match &self.behind {
             Behind::Accel(context) => context.has_exports(),
@@ -114,7 +114,8 @@ impl File {
         self.has_hung_up() && !is_kept()
     }
 
-    /// Ends it in the call of its program, which sees what comes of it before the call returns.
+    /// Ends the file within the program's call, so that the effects are visible when the call
+    /// returns.
     pub(crate) fn end(&self) {
         if let Behind::Vfio(device) = &self.behind {
             device.close();
@@ -123,7 +124,7 @@ impl File {
 
     fn has_hung_up(&self) -> bool {
         if !self.ours.is_ours() {
-            // The program closed it, as it closed its own: nobody can tell.
+            // The program closed this descriptor too, as it closed its own: nobody is left to tell.
             return true;
         }
         let mut ours = [PollFd::from_borrowed_fd(self.ours.as_fd(), PollFlags::empty())];

@@ -1,14 +1,14 @@
-//! Which inodes are ours, to be asked by any thread at any time without a lock.
+//! Which inodes are ours. Any thread may ask at any time, without a lock.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// How many there may be at once.
+/// The most inodes there may be at once.
 const ROOM: usize = 8192;
 
 /// Inodes of one file system, none of which is 0.
 pub(crate) struct Inodes {
     dev: AtomicU64,
-    /// No slot from here on was ever used.
+    /// Slots from here on were never used.
     top: AtomicUsize,
     slots: Box<[AtomicU64]>,
 }
@@ -19,11 +19,11 @@ impl Inodes {
         Self { dev: AtomicU64::new(0), top: AtomicUsize::new(0), slots }
     }
 
-    /// Adds an inode; false if there is no room. All are of the same file system. Under the lock of
-    /// the state.
+    /// Adds an inode; false if there is no room. All inodes are of the same file system. The caller
+    /// holds the lock of the state.
     pub(crate) fn add(&self, dev: u64, ino: u64) -> bool {
-        // ORDERING: an inode is looked for by who was given its descriptor after this, which orders
-        // the two.
+        // ORDERING: a thread looks for an inode only after it was given the descriptor, which it is
+        // after this; that orders the two.
         let free = self.slots.iter().position(|slot| slot.load(Ordering::Relaxed) == 0);
         let Some(free) = free else { return false };
         self.dev.store(dev, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! The CPU's mappings of buffers, each of which holds its buffer where it is.
+//! CPU mappings of buffers. Each mapping pins its buffer.
 
 use std::any::Any;
 use std::ffi::{c_int, c_void};
@@ -13,7 +13,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 use crate::node::Object;
 use crate::{Result, pages};
 
-/// How many there may be at once: less than the kernel allows of all kinds.
+/// The most mappings there may be at once: fewer than the kernel allows a process in all.
 const ROOM: usize = 16384;
 
 /// What the program asked of `mmap`.
@@ -24,8 +24,8 @@ pub(crate) struct Wanted {
     pub(crate) flags: c_int,
 }
 
-/// What keeps a buffer where it is mapped. It goes with the last range of the mapping, or when the
-/// buffer is taken away.
+/// What keeps a buffer in place while it is mapped. It is dropped with the last range of the
+/// mapping, or when the buffer is taken away.
 type Hold = Arc<Mapped>;
 
 struct Mapped {
@@ -35,29 +35,29 @@ struct Mapped {
     hold: Mutex<Option<Box<dyn Any + Send + Sync>>>,
 }
 
-/// The newest ones. They belong to the process that made them, as the mappings do that a child of a
-/// fork inherits. They are never freed.
+/// The newest table. It belongs to the process that made it, and so do the mappings that a forked
+/// child inherits. Tables are never freed.
 static MAPS: AtomicPtr<Maps> = AtomicPtr::new(std::ptr::null_mut());
 
-/// The mappings. Whether a range touches one is found without the lock.
+/// The mappings. The check whether a range touches one takes no lock.
 pub(crate) struct Maps {
     pid: u32,
-    /// No slot from here on was ever used.
+    /// Slots from here on were never used.
     top: AtomicUsize,
     spans: Box<[Span]>,
     /// What holds the buffer of each slot in use.
     holds: Mutex<Vec<Option<Hold>>>,
 }
 
-/// Addresses, none if the end is 0. Changed with the lock held.
+/// A range of addresses, empty if the end is 0. Changed with the lock held.
 struct Span {
     start: AtomicUsize,
     end: AtomicUsize,
 }
 
 impl Mapped {
-    /// What there is of its file from `start` to `end`: somebody may have unmapped it by a bare
-    /// system call, and mapped something else.
+    /// How much of its file is still mapped from `start` to `end`: the program may have unmapped it
+    /// by a raw system call, and mapped something else there.
     fn still_mapped(&self, start: usize, end: usize) -> Vec<(usize, usize)> {
         let mapped = dmabuf::peer::shared_mappings(start as u64, (end - start) as u64);
         let ours = mapped.into_iter().filter(|mapping| mapping.file == self.file);
@@ -68,12 +68,12 @@ impl Mapped {
 }
 
 impl Wanted {
-    /// Whether the mapping may be written.
+    /// Whether the mapping is writable.
     pub(crate) fn writes(&self) -> bool {
         self.prot & libc::PROT_WRITE != 0
     }
 
-    /// Whole pages of a buffer, shared: nobody copies it on write.
+    /// Whole pages of a buffer, mapped shared: there is no copy on write.
     pub(crate) fn check(&self) -> Result<u64> {
         let len = pages(self.len as u64).filter(|len| *len > 0).ok_or(libc::EINVAL)?;
         if self.flags & libc::MAP_SHARED == 0 {
@@ -84,8 +84,8 @@ impl Wanted {
 }
 
 impl Span {
-    // ORDERING, for both: who unmaps a range was told of it by the thread that mapped it, which
-    // orders the two.
+    // ORDERING, for both: a thread that unmaps a range learnt of it from the thread that mapped
+    // it, which orders the two.
     fn get(&self) -> (usize, usize) {
         (self.start.load(Ordering::Relaxed), self.end.load(Ordering::Relaxed))
     }
@@ -102,11 +102,11 @@ impl Span {
 }
 
 impl Maps {
-    /// Those of this process, if it has mapped anything.
+    /// The table of this process, if it has mapped anything.
     pub(crate) fn here() -> Option<&'static Self> {
         // ORDERING: pairs with the release in `here_or_new`.
         let maps = MAPS.load(Ordering::Acquire);
-        // SAFETY: null, or what was leaked.
+        // SAFETY: the pointer is null, or that of a leaked table.
         unsafe { maps.as_ref() }.filter(|maps| maps.pid == std::process::id())
     }
 
@@ -125,7 +125,7 @@ impl Maps {
             }));
             let won = MAPS.compare_exchange(last, new, Ordering::AcqRel, Ordering::Acquire);
             if won.is_err() {
-                // SAFETY: nobody else has seen it. (Another thread was first.)
+                // SAFETY: another thread was first, so nobody else has seen this one.
                 drop(unsafe { Box::from_raw(new) });
             }
         }
@@ -135,14 +135,14 @@ impl Maps {
     ///
     /// # Safety
     ///
-    /// What is mapped at a fixed address may be replaced.
+    /// Whatever is mapped at a fixed address may be replaced.
     pub(crate) unsafe fn map(wanted: &Wanted, offered: MmapBacking) -> Result<*mut c_void> {
         let maps = Self::here_or_new();
         let MmapBacking { backing, hold, zap } = offered;
         let stat = rustix::fs::fstat(&*backing.file).map_err(Errno::raw_os_error)?;
-        // CAST: the bits.
+        // CAST: keeps the bits.
         let prot = ProtFlags::from_bits_retain(wanted.prot as u32);
-        // CAST: the bits.
+        // CAST: keeps the bits.
         let flags = MapFlags::from_bits_retain(wanted.flags as u32);
         if flags.contains(MapFlags::FIXED) {
             maps.forget(wanted.addr as usize, wanted.len);
@@ -172,12 +172,12 @@ impl Maps {
         Ok(addr)
     }
 
-    /// The buffer was taken away: who touches what is left of this mapping gets SIGBUS.
+    /// The buffer was taken away: an access to what is left of this mapping gets SIGBUS.
     fn zap(&self, gone: &Hold) {
         if self.pid != std::process::id() {
             return;
         }
-        // While it is locked, nothing of this is unmapped: the addresses are not somebody else's.
+        // While the lock is held, none of this is unmapped, so the addresses are still ours.
         let holds = self.holds.lock().unwrap_or_else(PoisonError::into_inner);
         for (span, hold) in self.spans.iter().zip(holds.iter()) {
             if !hold.as_ref().is_some_and(|hold| Arc::ptr_eq(hold, gone)) {
@@ -185,7 +185,7 @@ impl Maps {
             }
             let (start, end) = span.get();
             for (start, end) in gone.still_mapped(start, end) {
-                // SAFETY: a stretch of what `map` mapped.
+                // SAFETY: a part of what `map` mapped.
                 if let Err(errno) = unsafe { dmabuf::zap(start, end - start, gone.prot) } {
                     tracing::error!(target: "peerdma::drm", "memory that was taken away stays mapped: {errno}");
                     return;
@@ -197,7 +197,7 @@ impl Maps {
         drop(hold);
     }
 
-    /// Whether a mapping of ours is in this range.
+    /// Whether one of our mappings is in this range.
     pub(crate) fn touches(&self, addr: usize, len: usize) -> bool {
         let to = addr.saturating_add(len);
         self.used().iter().any(|span| span.touches(addr, to))
@@ -237,7 +237,7 @@ impl Maps {
         drop(holds);
         for (start, end, hold) in behind {
             if let Err(hold) = self.add(start, end, hold) {
-                // Rather held for ever than moved while it is mapped.
+                // Better to pin the buffer for ever than to move it while it is mapped.
                 std::mem::forget(hold);
             }
         }
@@ -262,7 +262,7 @@ impl Maps {
     }
 }
 
-/// Before it is held in place: brings a buffer to where importers will need it, if that is known.
+/// Called before a buffer is pinned: moves it to where importers will need it, if that is known.
 pub(crate) fn settle(object: &Object) {
     let Ok(gpu) = object.node.gpu() else { return };
     let persona = gpu.persona();

@@ -11,7 +11,7 @@ pub(crate) struct Node {
     config: GpuConfig,
     tree: Arc<PciTree>,
     gpu: Mutex<Option<Gpu>>,
-    /// All that there are of it in this process.
+    /// All handles' objects for it in this process.
     objects: Mutex<Vec<Weak<Object>>>,
 }
 
@@ -20,9 +20,9 @@ pub(crate) struct Node {
 pub(crate) struct Object {
     pub(crate) bo: Bo,
     pub(crate) node: Arc<Node>,
-    /// Its name for `mmap`.
+    /// Its fake offset for `mmap`.
     pub(crate) offset: u64,
-    /// False if the program said that it would never map it.
+    /// False if the program said that it would never map the buffer.
     pub(crate) cpu_access: bool,
 }
 
@@ -31,7 +31,7 @@ impl Node {
         Self { config, tree, gpu: Mutex::default(), objects: Mutex::default() }
     }
 
-    /// Whose ioctls it has.
+    /// The driver whose ioctls it has.
     pub(crate) fn driver(&self) -> Preset {
         self.config.preset
     }
@@ -41,7 +41,7 @@ impl Node {
         &self.config
     }
 
-    /// The object of a buffer that the program may map: the one that there is, or a new one.
+    /// The object of a buffer that the program may map: the existing one, or a new one.
     pub(crate) fn object(
         self: &Arc<Self>,
         bo: Bo,
@@ -50,7 +50,7 @@ impl Node {
         let mut objects = self.objects.lock().unwrap_or_else(PoisonError::into_inner);
         let known: Vec<_> = objects.iter().filter_map(Weak::upgrade).collect();
         if let Some(known) = known.iter().find(|known| known.bo.is_same(&bo)).cloned() {
-            // What goes is dropped without the lock.
+            // Dropped without the lock.
             drop(objects);
             return known;
         }

@@ -1,4 +1,4 @@
-//! Buffers of an open node: making them, and finding them by what a program maps.
+//! Buffers of an open node: making them, and finding them by the offset that a program maps.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::state::State;
 use crate::{Result, pages, refused};
 
 impl File {
-    /// Makes a buffer and gives it a handle, and says how large it is.
+    /// Makes a buffer and a handle for it, and returns its size.
     pub(crate) fn create(
         &self,
         state: &State,
@@ -28,7 +28,7 @@ impl File {
         Ok((self.add(object), size))
     }
 
-    /// The buffer that has this offset. `mmap` begins at its first byte, as with `drm_gem_mmap`.
+    /// The buffer with this offset. `mmap` must begin at its first byte, as with `drm_gem_mmap`.
     #[doc(alias = "drm_gem_mmap")]
     pub(crate) fn find(&self, state: &State, wanted: &Wanted, offset: u64) -> Result<Arc<Object>> {
         let Some(object) = self.at(offset) else {

@@ -6,12 +6,12 @@ use std::ptr;
 
 use crate::refusal::Result;
 
-/// The inode of a descriptor, if it is of a kind we make.
+/// The inode of a descriptor, if it is a kind of file that we make.
 pub(crate) fn inode(fd: c_int) -> Option<rustix::fs::Stat> {
     if fd < 0 {
         return None;
     }
-    // SAFETY: fstat answers EBADF for a number that is no descriptor; nothing else is done with it.
+    // SAFETY: fstat answers EBADF for a number that is no descriptor; it has no other use here.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
     rustix::fs::fstat(fd).ok()
 }
@@ -21,11 +21,11 @@ pub(crate) fn pages(len: u64) -> Option<u64> {
     len.checked_next_multiple_of(rustix::param::page_size() as u64)
 }
 
-/// Whether the program has something mapped at each of these whole pages.
+/// Whether the program has every one of these whole pages mapped.
 pub(crate) fn is_all_mapped(start: u64, len: u64) -> bool {
     let (Ok(addr), Ok(len)) = (usize::try_from(start), usize::try_from(len)) else { return false };
     let place = ptr::with_exposed_provenance_mut(addr);
-    // SAFETY: with this flag the kernel looks at what is mapped, and changes nothing.
+    // SAFETY: with this flag the kernel only looks at the mappings and changes nothing.
     unsafe { rustix::mm::msync(place, len, rustix::mm::MsyncFlags::ASYNC) }.is_ok()
 }
 

@@ -1,4 +1,4 @@
-//! What is refused, in the log and as errno.
+//! Refusals: logged, and returned as errno.
 
 use std::ffi::c_int;
 
@@ -6,16 +6,16 @@ use dmabuf::{ExporterError, ExporterErrorKind};
 
 use crate::errno;
 
-/// Errno of a call that failed.
+/// The errno of a call that failed.
 pub(crate) type Result<T> = std::result::Result<T, c_int>;
 
-/// A refusal of ours, in the log, and its errno.
+/// Logs a refusal of ours, and returns its errno.
 pub(crate) fn no(driver: &str, errno: c_int, why: std::fmt::Arguments<'_>) -> c_int {
     tracing::debug!(target: "peerdma::drm", "{driver}: {why}");
     errno
 }
 
-/// The GPU's refusal, in the log, and its errno.
+/// Logs the GPU's refusal, and returns its errno.
 pub(crate) fn refused(error: &ExporterError) -> c_int {
     tracing::debug!(target: "peerdma::drm", "{error}");
     match error.kind {
@@ -32,7 +32,7 @@ pub(crate) fn refused(error: &ExporterError) -> c_int {
     }
 }
 
-/// The answer to a request that nobody knows.
+/// The answer to an unknown request.
 pub(crate) fn unknown(nr: u8) -> c_int {
     tracing::debug!(target: "peerdma::drm", "ioctl {nr:#x} is not served");
     libc::EINVAL

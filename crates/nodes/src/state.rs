@@ -1,4 +1,4 @@
-//! All that a process has open, made when it opens the first node.
+//! Everything a process has open. Created when it opens its first node.
 
 use std::ffi::c_int;
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,24 +18,25 @@ use gpu::nodes::{self, PRESET};
 #[doc(alias = "DRM_FILE_PAGE_OFFSET_START")]
 const FIRST_OFFSET: u64 = 1 << 32;
 
-/// The newest state. It belongs to the process that made it: a child of a fork sees its parent's
-/// and makes its own at its first open. (The child of a vfork sees the parent's, too, and must not
-/// change it.) States are never freed.
+/// The newest state. It belongs to the process that made it: a forked child sees its parent's
+/// state and makes its own at its first open. (The child of a vfork also sees the parent's, and
+/// must not change it.) States are never freed.
 static STATE: AtomicPtr<State> = AtomicPtr::new(std::ptr::null_mut());
 
-/// In whose call files are let go.
+/// In whose call files are released.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Caller {
-    /// The program's, which holds no lock of ours.
+    /// The program's call, which holds none of our locks.
     Program,
-    /// One of this library's may be under way.
+    /// A call of this library may be in progress.
     Anybody,
 }
 
 /// What a process has open.
 pub(crate) struct State {
     pid: u32,
-    /// That of the process this one was forked from, whose descriptors may still be open here.
+    /// The state of the process that this one was forked from, whose descriptors may still be open
+    /// here.
     parent: Option<&'static Self>,
     nodes: Vec<Arc<Node>>,
     inodes: Inodes,
@@ -44,20 +45,20 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// The newest state, be it of this process or of a parent.
+    /// The newest state, whether of this process or of a parent.
     pub(crate) fn last() -> Option<&'static Self> {
         // ORDERING: pairs with the release in `here_or_new`.
         let state = STATE.load(Ordering::Acquire);
-        // SAFETY: null, or a state that was leaked.
+        // SAFETY: the pointer is null, or that of a leaked state.
         unsafe { state.as_ref() }
     }
 
-    /// That of this process.
+    /// The state of this process.
     pub(crate) fn here() -> Option<&'static Self> {
         Self::last().filter(|state| state.pid == std::process::id())
     }
 
-    /// That of this process, made if it is not there.
+    /// The state of this process, made if there is none.
     pub(crate) fn here_or_new() -> Result<&'static Self> {
         if let Some(state) = Self::here() {
             return Ok(state);
@@ -72,7 +73,7 @@ impl State {
         let last = STATE.load(Ordering::Acquire);
         let new = Box::new(Self {
             pid: std::process::id(),
-            // SAFETY: null, or a state that was leaked.
+            // SAFETY: the pointer is null, or that of a leaked state.
             parent: unsafe { last.as_ref() },
             nodes: nodes.collect(),
             inodes: Inodes::new(),
@@ -82,8 +83,8 @@ impl State {
         let new = Box::into_raw(new);
         let won = STATE.compare_exchange(last, new, Ordering::AcqRel, Ordering::Acquire);
         if won.is_err() {
-            // SAFETY: nobody else has seen it. (A thread that opened at the same time has made
-            // one.)
+            // SAFETY: a thread that opened at the same time was first, so nobody else has seen
+            // this one.
             drop(unsafe { Box::from_raw(new) });
         }
         Self::here().ok_or(libc::ENODEV)
@@ -126,7 +127,7 @@ impl State {
         self.lock().iter().find(|file| file.ino == ino).cloned()
     }
 
-    /// The index of the GPU that a file is of, and which of its nodes it is.
+    /// The index of a file's GPU, and which of its nodes the file is.
     pub(crate) fn number(&self, file: &File) -> Option<(usize, Kind)> {
         let index = self.nodes.iter().position(|node| Arc::ptr_eq(node, &file.node));
         Some((index?, file.kind))
@@ -137,19 +138,19 @@ impl State {
         self.lock().clone()
     }
 
-    /// An offset for `mmap` that nothing else has.
+    /// A unique offset for `mmap`.
     pub(crate) fn new_offset(&self, size: u64) -> u64 {
         self.next_offset.fetch_add(size, Ordering::Relaxed)
     }
 
-    /// Lets go of files that nobody needs any more.
+    /// Releases files that nobody needs any more.
     pub(crate) fn sweep(&self, caller: Caller) {
         let mut open = self.lock();
         let files: Vec<_> = open.extract_if(.., |file| file.is_over()).collect();
         for file in &files {
             self.inodes.remove(file.ino);
         }
-        // What goes is dropped without the lock.
+        // Dropped without the lock.
         drop(open);
         if caller == Caller::Program {
             files.iter().for_each(|file| file.end());

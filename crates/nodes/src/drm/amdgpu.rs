@@ -9,7 +9,7 @@ use crate::refusal::unknown;
 use crate::state::State;
 
 uapi! {
-    /// A union: the handle comes back in the first four bytes.
+    /// A union: the handle is returned in the first four bytes.
     #[doc(alias = "drm_amdgpu_gem_create")]
     struct Create: 32 {
         size_or_handle: u64,
@@ -40,7 +40,7 @@ const FLAGS: u64 = 0xfef;
 
 /// # Safety
 ///
-/// The argument is what the request needs.
+/// The argument points to what the request needs.
 pub(crate) unsafe fn ioctl(state: &State, file: &File, nr: u8, arg: &Arg) -> Result<()> {
     match nr {
         // SAFETY: the caller's promise.
@@ -60,7 +60,7 @@ fn make(state: &State, file: &File, create: &mut Create) -> Result<()> {
     let place = match allowed {
         (false, false) => return Err(libc::EINVAL),
         (true, false) => Place::GTT,
-        // A buffer that asks for VRAM may always be evicted from it.
+        // A buffer placed in VRAM may be evicted from it at any time.
         (_, true) => Place {
             preferred: Domain::Vram,
             allowed: Domains::all(),

@@ -84,15 +84,15 @@ const XE_NEEDS_VISIBLE: u32 = 1 << 2;
 const XE_WRITE_BACK: u16 = 1;
 const XE_WRITE_COMBINING: u16 = 2;
 
-/// More extensions than this in a chain are a loop.
+/// A chain with more extensions than this is taken for a loop.
 const MOST_EXTENSIONS: usize = 512;
 
 /// # Safety
 ///
-/// The argument is what the request needs.
+/// The argument points to what the request needs.
 pub(crate) unsafe fn i915(state: &State, file: &File, nr: u8, arg: &Arg) -> Result<()> {
     match nr {
-        // GEM_CREATE: in system memory, on a card with memory of its own, too.
+        // GEM_CREATE: in system memory, even on a card that has memory of its own.
         // SAFETY: the caller's promise.
         0x1b => unsafe {
             arg.with(|create: &mut Create| {
@@ -127,7 +127,7 @@ pub(crate) unsafe fn i915(state: &State, file: &File, nr: u8, arg: &Arg) -> Resu
     }
 }
 
-/// Where the chain of extensions says that a buffer may be.
+/// The placements that the chain of extensions allows for a buffer.
 fn placement(create: &CreateExt) -> Result<Place> {
     let mut place = None;
     let mut next = create.extensions;
@@ -136,12 +136,12 @@ fn placement(create: &CreateExt) -> Result<Place> {
             break;
         }
         let extension = pointer::<Extension>(next)?;
-        // SAFETY: contract: the chain is of such structures.
+        // SAFETY: contract: the chain consists of such structures.
         let base = unsafe { extension.read_unaligned() };
         if base.name != MEMORY_REGIONS || base.flags != 0 || base.reserved != [0; 4] {
             return Err(libc::EINVAL);
         }
-        // SAFETY: contract: this is what follows an extension of this name.
+        // SAFETY: contract: an extension of this name is such a structure.
         let regions = unsafe { extension.cast::<Regions>().read_unaligned() };
         if place.replace(regions_of(&regions)?).is_some() {
             return Err(libc::EINVAL);
@@ -162,7 +162,7 @@ fn placement(create: &CreateExt) -> Result<Place> {
 }
 
 fn regions_of(regions: &Regions) -> Result<Place> {
-    // There are two.
+    // There are two regions.
     if regions.pad != 0 || !(1..=2).contains(&regions.count) {
         return Err(libc::EINVAL);
     }
@@ -193,7 +193,7 @@ fn regions_of(regions: &Regions) -> Result<Place> {
 
 /// # Safety
 ///
-/// The argument is what the request needs.
+/// The argument points to what the request needs.
 pub(crate) unsafe fn xe(state: &State, file: &File, nr: u8, arg: &Arg) -> Result<()> {
     match nr {
         // SAFETY: the caller's promise.

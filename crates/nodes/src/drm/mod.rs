@@ -1,4 +1,4 @@
-//! The ioctls of drivers of DRM, and buffers that pass between nodes by descriptor (PRIME).
+//! The ioctls of DRM drivers, and buffers that pass between nodes by descriptor (PRIME).
 
 pub(crate) mod amdgpu;
 pub(crate) mod intel;

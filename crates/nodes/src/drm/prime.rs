@@ -14,7 +14,7 @@ use crate::{Result, inode, refused};
 /// `DRM_CLOEXEC` and `DRM_RDWR` are these flags of `open`.
 #[doc(alias = "DRM_IOCTL_PRIME_HANDLE_TO_FD")]
 pub(crate) fn to_fd(file: &File, prime: &mut Prime) -> Result<()> {
-    // CAST: the bits.
+    // CAST: keeps the bits.
     let flags = OFlags::from_bits_retain(prime.flags);
     if !(OFlags::CLOEXEC | OFlags::RDWR).contains(flags) {
         return Err(libc::EINVAL);
@@ -26,8 +26,8 @@ pub(crate) fn to_fd(file: &File, prime: &mut Prime) -> Result<()> {
     Ok(())
 }
 
-/// A handle for the buffer behind a descriptor: one of this GPU is itself again, and has the handle
-/// that it had; any other is imported.
+/// A handle for the buffer behind a descriptor: a buffer of this GPU keeps the handle that it has;
+/// any other buffer is imported.
 #[doc(alias = "DRM_IOCTL_PRIME_FD_TO_HANDLE")]
 pub(crate) fn to_handle(state: &State, file: &File, prime: &mut Prime) -> Result<()> {
     inode(prime.fd).ok_or(libc::EBADF)?;

@@ -1,4 +1,4 @@
-//! What a program has of an accelerator.
+//! A program's context on an accelerator.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -10,16 +10,16 @@ use super::space::Memory;
 use crate::Result;
 use crate::node::Node;
 
-/// What a program has of the device.
+/// A program's context on the device.
 #[doc(alias = "hl_ctx")]
 pub(crate) struct Context {
     memory: Mutex<Memory>,
-    /// As long as it has this name, nobody else has the device.
+    /// While this context holds the name, nobody else can have the device.
     _only: Known,
 }
 
 impl Context {
-    /// Takes the device, which one program at a time may have: EBUSY for the next.
+    /// Takes the device. One program at a time may have it; the next gets EBUSY.
     #[doc(alias = "hl_device_open")]
     pub(crate) fn open(node: &Node) -> Result<Self> {
         let config = node.config();
@@ -48,7 +48,7 @@ impl Context {
         Ok(Self { memory: Mutex::default(), _only: Known::new(only) })
     }
 
-    /// Whether a dma-buf of it is still there, which keeps it open.
+    /// Whether a dma-buf of its memory still exists; that keeps the device open.
     pub(crate) fn has_exports(&self) -> bool {
         self.memory().has_exports()
     }

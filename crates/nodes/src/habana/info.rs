@@ -1,4 +1,4 @@
-//! `HL_IOCTL_INFO`: what the device says of itself.
+//! `HL_IOCTL_INFO`: what the device reports about itself.
 
 use std::time::Duration;
 
@@ -106,8 +106,8 @@ const CARD_NAME: &[u8] = b"peerdma";
 #[doc(alias = "HL_DEVICE_STATUS_IN_RESET")]
 const IN_RESET: u32 = 1;
 
-/// One question. `context`: of the program that has the device; none if the control device is
-/// asked.
+/// Answers one query. `context` is that of the program that has the device, or none if the query
+/// came through the control device.
 #[doc(alias = "hl_info_ioctl")]
 pub(super) fn answer(file: &File, context: Option<&Context>, args: &mut Args) -> Result<()> {
     if args.pad != 0 {
@@ -152,7 +152,7 @@ pub(super) fn answer(file: &File, context: Option<&Context>, args: &mut Args) ->
         28..=30 if context.is_none() => {
             Err(refuse(libc::EOPNOTSUPP, format_args!("the control device tells of no events")))
         }
-        // GET_EVENTS: none ever happen.
+        // GET_EVENTS: there never are any.
         30 if (args.size as usize) < size_of::<u64>() => Err(libc::EINVAL),
         30 => give(args, &PageSizes { bitmask: 0 }),
         op => Err(refuse(libc::EINVAL, format_args!("question {op} has no answer here"))),
@@ -167,7 +167,7 @@ fn hw_ip(file: &File) -> HwIp {
     HwIp {
         sram_base_address: 0,
         dram_base_address: BASE,
-        // What peers do not reach cannot be exported, so nothing else is given out.
+        // Only memory that peers can reach is allocated, since no other can be exported.
         dram_size: config.visible() - config.visible() % PAGE,
         sram_size: 0,
         num_of_events: 0,
@@ -203,14 +203,14 @@ fn hw_ip(file: &File) -> HwIp {
     }
 }
 
-/// Copies an answer to the program, as much as it has room for.
+/// Copies an answer to the program, as much as fits.
 fn give<T: Uapi>(args: &Args, answer: &T) -> Result<()> {
     if args.size == 0 || args.place == 0 {
         return Err(refuse(libc::EINVAL, format_args!("there is no room for an answer")));
     }
     let place = pointer::<u8>(args.place)?;
     let len = size_of::<T>().min(args.size as usize);
-    // SAFETY: contract: the program has as much room there as it said, of which this is no more.
+    // SAFETY: contract: the program has as much room there as it said, and this copies no more.
     unsafe { std::ptr::copy(std::ptr::from_ref(answer).cast::<u8>(), place, len) };
     Ok(())
 }

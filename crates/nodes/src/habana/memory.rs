@@ -1,4 +1,4 @@
-//! `HL_IOCTL_MEMORY`: memory of the device, and the addresses at which the device has it.
+//! `HL_IOCTL_MEMORY`: device memory, and the device addresses at which it is mapped.
 
 use std::os::fd::IntoRawFd;
 
@@ -13,7 +13,7 @@ use crate::file::File;
 use crate::{Result, refused};
 
 uapi! {
-    /// A union: the first word comes back.
+    /// A union: the first word is also the output.
     #[doc(alias = "hl_mem_args")]
     struct Args: 40 {
         words: [u64; 3],
@@ -41,7 +41,7 @@ pub(super) fn ioctl(file: &File, context: &Context, args: &mut Args) -> Result<(
         2 => (context.memory().map_device(second, first, flags), 0),
         3 => {
             let gone = context.memory().unmap(first)?;
-            // With it go descriptors; what goes is dropped without the lock.
+            // Dropping it closes descriptors, so it is dropped without the lock.
             drop(gone);
             return Ok(());
         }
@@ -50,15 +50,15 @@ pub(super) fn ioctl(file: &File, context: &Context, args: &mut Args) -> Result<(
         6 => return no("no interrupt has time stamps"),
         op => return Err(refuse(libc::EINVAL, format_args!("there is no memory operation {op}"))),
     };
-    // What came in does not come back, also when it failed.
+    // The input is not copied back, even on failure.
     let words = [answer.unwrap_or(failed), 0, 0];
     *args = Args { words, op: 0, flags: 0, ctx_id: 0, num_of_elements: 0 };
     answer.map(drop)
 }
 
-/// A number of 32 bits in the first half of a word.
+/// A 32-bit number in the first half of a word.
 fn as_word(number: i32) -> u64 {
-    // CAST: the bits.
+    // CAST: keeps the bits.
     first_half(number as u32)
 }
 
@@ -88,13 +88,13 @@ fn free(context: &Context, handle: u64) -> Result<()> {
         return Err(refuse(libc::EINVAL, format_args!("handle {handle} is mapped")));
     }
     let gone = memory.packs.remove(&handle);
-    // What goes is dropped without the lock.
+    // The memory is dropped without the lock.
     drop(memory);
     drop(gone);
     Ok(())
 }
 
-/// A dma-buf of what is mapped from `addr + offset` on.
+/// A dma-buf of the memory mapped from `addr + offset` on.
 #[doc(alias = "HL_MEM_OP_EXPORT_DMABUF_FD")]
 fn export(context: &Context, addr: u64, size: u64, offset: u64, flags: u32) -> Result<i32> {
     let bo = context.memory().exportable(addr, size, offset)?;

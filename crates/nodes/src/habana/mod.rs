@@ -1,5 +1,5 @@
-//! An accelerator of habanalabs: memory that is allocated, mapped into the device's addresses, and
-//! exported by those, as the driver's thunk (`libhl-thunk`) has it.
+//! An accelerator of habanalabs: a program allocates memory, maps it at device addresses, and
+//! exports it by those addresses, as the driver's user-space library (`libhl-thunk`) does.
 //!
 //! ```text
 //!   open("/dev/accel/accel0")         -> Context::open   one program at a time has the device
@@ -23,11 +23,11 @@ use crate::args::Arg;
 use crate::file::File;
 use crate::refusal::unknown;
 
-/// A request of the driver's, counted from its first.
+/// A request of the driver, numbered from the driver's first.
 ///
 /// # Safety
 ///
-/// The argument is what the request needs.
+/// The argument points to what the request needs.
 pub(super) unsafe fn ioctl(file: &File, context: &Context, nr: u8, arg: &Arg) -> Result<()> {
     match nr {
         // SAFETY: the caller's promise.
@@ -43,11 +43,11 @@ pub(super) unsafe fn ioctl(file: &File, context: &Context, nr: u8, arg: &Arg) ->
     }
 }
 
-/// A request to the control device, which answers questions whoever has the device.
+/// A request to the control device, which answers queries no matter who has the device.
 ///
 /// # Safety
 ///
-/// The argument is what the request needs.
+/// The argument points to what the request needs.
 #[doc(alias = "hl_ioctl_control")]
 pub(super) unsafe fn control(file: &File, nr: u8, arg: &Arg) -> Result<()> {
     match nr {

@@ -1,4 +1,4 @@
-//! The addresses of an accelerator, and what is at them.
+//! The address space of an accelerator, and what is mapped in it.
 
 use std::collections::BTreeMap;
 
@@ -7,16 +7,16 @@ use gpu::Bo;
 
 use crate::{Result, is_all_mapped};
 
-/// The page of the device's memory, unless a program asks for another.
+/// The page size of device memory, unless a program asks for another.
 pub(super) const PAGE: u64 = 2 << 20;
-/// What pages there are besides: a bit for each power of two.
+/// The page sizes supported: a bit for each power of two.
 pub(super) const PAGES: u64 = 1 << 16 | PAGE | 32 << 20;
-/// Where the device's own memory begins among its addresses.
+/// Where the range for the device's own memory begins.
 #[doc(alias = "dram_base_address")]
 pub(super) const BASE: u64 = 0x1001_5000_0000_0000;
-/// How many addresses there are for it, and how many for memory of the host.
+/// The size of that range, and of the range for host memory.
 const SPAN: u64 = 1 << 44;
-/// Where memory of the host is.
+/// Where the range for host memory begins.
 const HOST_BASE: u64 = BASE + SPAN;
 
 #[doc(alias = "HL_MEM_FORCE_HINT")]
@@ -26,7 +26,7 @@ const FORCE_HINT: u32 = 0x8;
 #[derive(Default)]
 pub(super) struct Memory {
     pub(super) packs: BTreeMap<u32, Pack>,
-    /// By the address.
+    /// Keyed by address.
     maps: BTreeMap<u64, Mapping>,
 }
 
@@ -37,11 +37,11 @@ pub(super) struct Pack {
     pub(super) mapped: usize,
 }
 
-/// What is at an address.
+/// What is mapped at an address.
 #[doc(alias = "hl_vm_hash_node")]
 pub(super) struct Mapping {
     len: u64,
-    /// Memory of the device; of the host if it is none.
+    /// Device memory, or host memory if none.
     handle: Option<u32>,
     pub(super) exports: Vec<WeakDmaBuf>,
 }
@@ -83,7 +83,7 @@ impl Memory {
         Ok(addr)
     }
 
-    /// Memory of the program: `from` an address, so long.
+    /// The program's memory, `len` bytes from an address.
     pub(super) fn map_host(&mut self, from: (u64, u64), hint: u64, flags: u32) -> Result<u64> {
         let (start, len) = from;
         let page = rustix::param::page_size() as u64;
@@ -101,7 +101,7 @@ impl Memory {
         Ok(addr)
     }
 
-    /// Free addresses: those asked for, or the first that are free.
+    /// A free range: the one asked for, or the first that is free.
     #[doc(alias = "get_va_block")]
     fn place(&self, base: u64, len: u64, hint: u64, flags: u32) -> Result<u64> {
         let whole = |addr: u64| addr - addr % rustix::param::page_size() as u64;
@@ -144,7 +144,7 @@ impl Memory {
         Ok(mapping)
     }
 
-    /// The memory at an address, if this stretch of it can be exported.
+    /// The memory at an address, if this range of it can be exported.
     pub(super) fn exportable(&mut self, addr: u64, size: u64, offset: u64) -> Result<Bo> {
         let no = |why: &str| {
             refuse(libc::EINVAL, format_args!("{size:#x} bytes at {addr:#x}+{offset:#x}: {why}"))
@@ -167,12 +167,12 @@ impl Memory {
     }
 }
 
-/// A refusal of the driver's, in the log, and its errno.
+/// Logs a refusal as the driver makes it, and returns its errno.
 pub(super) fn refuse(errno: i32, why: std::fmt::Arguments<'_>) -> i32 {
     crate::no("habanalabs", errno, why)
 }
 
-/// Of a handle only 32 bits count.
+/// Only the lower 32 bits of a handle count.
 pub(super) fn low(handle: u64) -> u32 {
     // CAST: the lower half.
     handle as u32

@@ -9,7 +9,7 @@ pub(super) const SIZE: usize = 256;
 /// The command register.
 #[doc(alias = "PCI_COMMAND")]
 const COMMAND: usize = 0x04;
-/// Whether memory answers; whether the function may be master; whether it may interrupt.
+/// Memory Space Enable; Bus Master Enable; Interrupt Disable.
 #[doc(alias = "PCI_COMMAND_MEMORY")]
 const MEMORY: u8 = 0x02;
 const MASTER: u8 = 0x04;
@@ -20,14 +20,14 @@ const BAR: usize = 0x10;
 /// 64 bits, prefetchable.
 const BAR_KIND: u64 = 0xc;
 
-/// Registers, and which bits of them a program may write.
+/// The registers, and which of their bits a program may write.
 pub(super) struct Config {
     bytes: [u8; SIZE],
     writable: [u8; SIZE],
 }
 
 impl Config {
-    /// As it is when the device was opened: memory answers.
+    /// The state when the device is opened: memory is enabled.
     pub(super) fn new(bar: u64) -> Self {
         let (mut bytes, mut writable) = ([0; SIZE], [0; SIZE]);
         bytes[..4].copy_from_slice(&VFIO_ID.to_le_bytes());
@@ -37,7 +37,7 @@ impl Config {
         bytes[BAR..BAR + 8].copy_from_slice(&BAR_KIND.to_le_bytes());
         writable[COMMAND] = MEMORY | MASTER;
         writable[COMMAND + 1] = NO_INTERRUPTS;
-        // A BAR is as large as a power of two, and what it cannot hold reads as zero.
+        // The size of a BAR is a power of two, and address bits below it read as zero.
         let mask = !(bar.next_power_of_two() - 1);
         writable[BAR..BAR + 8].copy_from_slice(&mask.to_le_bytes());
         Self { bytes, writable }

@@ -1,4 +1,4 @@
-//! An open device, and what its program has of it.
+//! An open device, and what is bound to its program.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -15,16 +15,16 @@ pub(crate) struct Device {
     bound: Mutex<Option<Bound>>,
 }
 
-/// What a program has of the device.
+/// The state of a device that a program has bound.
 #[doc(alias = "vfio_device_file")]
 pub(super) struct Bound {
-    /// What BAR 0 shows.
+    /// The memory behind BAR 0.
     pub(super) bar: Bo,
     pub(super) config: Config,
-    /// While memory is not enabled.
+    /// Present while memory is not enabled.
     pub(super) suspended: Option<Resetting>,
     pub(super) iommu: Arc<Iommu>,
-    /// The address space that it is attached to.
+    /// The address space that the device is attached to.
     pub(super) attached: Option<u32>,
 }
 
@@ -33,8 +33,8 @@ impl Device {
         self.bound.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Works on the device, if it is bound. The lock is that of the device's memory, as in the
-    /// kernel: what is exported meanwhile is revoked or not.
+    /// Works on the device, if it is bound. This takes the lock of the device's memory, as in the
+    /// kernel: an export at the same time comes either before a revocation or after it.
     pub(super) fn with<T>(&self, body: impl FnOnce(&mut Bound) -> Result<T>) -> Result<T> {
         match &mut *self.lock() {
             Some(bound) => body(bound),
@@ -56,7 +56,7 @@ impl Device {
 impl Drop for Device {
     fn drop(&mut self) {
         let Some(bound) = self.lock().take() else { return };
-        // The caller may be in the middle of anything, and importers have locks that they take.
+        // The caller may hold any lock, and importers take locks of their own.
         if let Err(error) = threads::spawn("peerdma-vfio", || bound.close()) {
             tracing::error!(target: "peerdma::drm", "a device stays open: {error}");
         }
@@ -70,7 +70,7 @@ impl Bound {
         self.suspended.is_none()
     }
 
-    /// Follows the bit for memory in the command register.
+    /// Follows Memory Space Enable in the command register.
     #[doc(alias = "vfio_pci_dma_buf_move")]
     pub(super) fn follow(&mut self) -> Result<()> {
         if self.config.has_memory() {
@@ -81,7 +81,7 @@ impl Bound {
         Ok(())
     }
 
-    /// What memory held is lost; registers are what they were.
+    /// The contents of memory are lost; the registers keep their values.
     #[doc(alias = "VFIO_DEVICE_RESET")]
     pub(super) fn reset(&mut self) -> Result<()> {
         match &self.suspended {

@@ -1,4 +1,4 @@
-//! `VFIO_DEVICE_FEATURE`, of which there is one feature: dma-bufs of BARs.
+//! `VFIO_DEVICE_FEATURE`, with the one feature served: dma-bufs of BARs.
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::IntoRawFd;
@@ -43,12 +43,12 @@ const PROBE: u32 = 1 << 18;
 #[doc(alias = "VFIO_DEVICE_FEATURE_DMA_BUF")]
 const DMA_BUF: u32 = 11;
 
-/// More ranges than this the kernel has no memory for.
+/// For more ranges than this the kernel answers ENOMEM.
 const MOST_RANGES: u32 = (4 << 20) / 16;
 
 /// # Safety
 ///
-/// `place` is null or a `vfio_device_feature` with what the feature needs.
+/// `place` is null or points to a `vfio_device_feature` with what the feature needs.
 #[doc(alias = "vfio_ioctl_device_feature")]
 pub(super) unsafe fn feature(bound: &mut Bound, place: *mut c_void) -> Result<c_int> {
     // SAFETY: the caller's promise.
@@ -73,11 +73,11 @@ pub(super) unsafe fn feature(bound: &mut Bound, place: *mut c_void) -> Result<c_
     // SAFETY: the caller's promise: this is what the feature needs.
     let wanted = unsafe { behind.read_unaligned() };
     let ranges = behind.wrapping_add(1).cast::<Range>();
-    // SAFETY: the caller's promise: as many ranges follow as it says.
+    // SAFETY: the caller's promise: as many ranges follow as the header says.
     unsafe { export(bound, &wanted, ranges) }
 }
 
-/// A dma-buf of ranges of a BAR, one behind the other.
+/// A dma-buf of ranges of a BAR, concatenated.
 ///
 /// # Safety
 ///

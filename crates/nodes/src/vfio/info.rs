@@ -1,4 +1,4 @@
-//! What the device says of itself.
+//! What the device reports about itself.
 
 use std::ffi::{c_int, c_void};
 
@@ -44,13 +44,13 @@ const PCI: u32 = 2;
 const READ_WRITE: u32 = 3;
 #[doc(alias = "VFIO_PCI_NUM_IRQS")]
 const IRQS: u32 = 5;
-/// That of errors, which only functions of PCI Express have.
+/// The error interrupt (`VFIO_PCI_ERR_IRQ_INDEX`), which only PCI Express functions have.
 #[doc(alias = "VFIO_PCI_ERR_IRQ_INDEX")]
 const ERR_IRQ: u32 = 3;
 
 /// # Safety
 ///
-/// `place` is null or a `vfio_device_info`.
+/// `place` is null or points to a `vfio_device_info`.
 #[doc(alias = "VFIO_DEVICE_GET_INFO")]
 pub(super) unsafe fn device(place: *mut c_void) -> Result<c_int> {
     // SAFETY: the caller's promise.
@@ -64,7 +64,7 @@ pub(super) unsafe fn device(place: *mut c_void) -> Result<c_int> {
 
 /// # Safety
 ///
-/// `place` is null or a `vfio_region_info`.
+/// `place` is null or points to a `vfio_region_info`.
 #[doc(alias = "VFIO_DEVICE_GET_REGION_INFO")]
 pub(super) unsafe fn region(bound: &Bound, place: *mut c_void) -> Result<c_int> {
     // SAFETY: the caller's promise.
@@ -73,7 +73,7 @@ pub(super) unsafe fn region(bound: &Bound, place: *mut c_void) -> Result<c_int> 
     info.size = match info.index {
         BAR => bound.bar.size(),
         CONFIG => CONFIG_SIZE as u64,
-        // The other BARs, and the ROM: nothing is there.
+        // The other BARs and the ROM do not exist.
         1..CONFIG => 0,
         index => return Err(refuse(libc::EINVAL, format_args!("there is no region {index}"))),
     };
@@ -86,7 +86,7 @@ pub(super) unsafe fn region(bound: &Bound, place: *mut c_void) -> Result<c_int> 
 
 /// # Safety
 ///
-/// `place` is null or a `vfio_irq_info`.
+/// `place` is null or points to a `vfio_irq_info`.
 #[doc(alias = "VFIO_DEVICE_GET_IRQ_INFO")]
 pub(super) unsafe fn irq(place: *mut c_void) -> Result<c_int> {
     // SAFETY: the caller's promise.

@@ -1,4 +1,4 @@
-//! `/dev/iommu`, as far as a device needs one to be bound to: address spaces are numbers.
+//! `/dev/iommu`, as far as binding a device needs it: an address space is only a number.
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -22,7 +22,7 @@ uapi! {
     }
 }
 
-/// The longest structure that is looked at.
+/// The longest structure accepted.
 const LONGEST: usize = 4096;
 
 /// An open iommufd.
@@ -50,12 +50,12 @@ impl Iommu {
         self.ids.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A number for a device that is bound to it.
+    /// An ID for a device that is bound to this iommufd.
     pub(super) fn next_id(&self) -> u32 {
         self.ids().next()
     }
 
-    /// A device does its DMA by this address space.
+    /// Attaches a device to this address space.
     pub(super) fn attach(&self, id: u32) -> Result<()> {
         let mut ids = self.ids();
         let none = || refuse(libc::ENOENT, format_args!("there is no address space {id}"));
@@ -71,7 +71,7 @@ impl Iommu {
 
     /// # Safety
     ///
-    /// `place` is what the request needs.
+    /// `place` points to what the request needs.
     #[doc(alias = "iommufd_fops_ioctl")]
     pub(crate) unsafe fn ioctl(&self, request: Request, place: *mut c_void) -> Result<()> {
         if request.letter() != LETTER {
@@ -124,7 +124,7 @@ impl Iommu {
 /// `place` is null or a structure as long as it says.
 #[doc(alias = "copy_struct_from_user")]
 unsafe fn sized<T: Uapi>(place: *mut c_void) -> Result<T> {
-    // SAFETY: the caller's promise; a size comes first in each.
+    // SAFETY: the caller's promise; each structure begins with its size.
     let said = unsafe { take::<u32>(place) }? as usize;
     if said < size_of::<T>() {
         return Err(refuse(libc::EINVAL, format_args!("a size of {said} bytes")));

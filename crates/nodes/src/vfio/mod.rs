@@ -1,4 +1,4 @@
-//! A device of VFIO: a PCI function that a program drives itself, whose memory is behind BAR 0.
+//! A VFIO device: a PCI function that a program drives itself. Its memory is behind BAR 0.
 //!
 //! ```text
 //!   open("/dev/iommu"), open("/dev/vfio/devices/vfio0")
@@ -58,7 +58,7 @@ uapi! {
 ///
 /// # Safety
 ///
-/// `place` is what the request needs.
+/// `place` points to what the request needs.
 #[doc(alias = "vfio_device_fops_unl_ioctl")]
 pub(super) unsafe fn ioctl(
     state: &State,
@@ -76,7 +76,7 @@ pub(super) unsafe fn ioctl(
         return unsafe { bind(state, file, device, place) };
     }
     device.with(|bound| {
-        // SAFETY, for all below: the caller says that the place is what the request needs.
+        // SAFETY, for all below: the caller promises that the place has what the request needs.
         match nr.wrapping_sub(BASE) {
             // SAFETY: see above.
             7 => unsafe { info::device(place) },
@@ -102,7 +102,7 @@ pub(super) unsafe fn ioctl(
 
 /// # Safety
 ///
-/// `place` is null or a `vfio_device_bind_iommufd`.
+/// `place` is null or points to a `vfio_device_bind_iommufd`.
 #[doc(alias = "VFIO_DEVICE_BIND_IOMMUFD")]
 unsafe fn bind(state: &State, file: &File, device: &Device, place: *mut c_void) -> Result<c_int> {
     // SAFETY: the caller's promise.
@@ -144,7 +144,7 @@ unsafe fn bind(state: &State, file: &File, device: &Device, place: *mut c_void) 
 
 /// # Safety
 ///
-/// `place` is null or a `vfio_device_attach_iommufd_pt`.
+/// `place` is null or points to a `vfio_device_attach_iommufd_pt`.
 #[doc(alias = "VFIO_DEVICE_ATTACH_IOMMUFD_PT")]
 unsafe fn attach(bound: &mut Bound, place: *mut c_void) -> Result<c_int> {
     // SAFETY: the caller's promise.
@@ -160,7 +160,7 @@ unsafe fn attach(bound: &mut Bound, place: *mut c_void) -> Result<c_int> {
 
 /// # Safety
 ///
-/// `place` is null or a `vfio_device_detach_iommufd_pt`.
+/// `place` is null or points to a `vfio_device_detach_iommufd_pt`.
 #[doc(alias = "VFIO_DEVICE_DETACH_IOMMUFD_PT")]
 unsafe fn detach(bound: &mut Bound, place: *mut c_void) -> Result<c_int> {
     // SAFETY: the caller's promise.

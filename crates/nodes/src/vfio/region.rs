@@ -1,4 +1,4 @@
-//! Regions: what a program reads and writes at offsets of the device's descriptor.
+//! Regions: what a program reads and writes at offsets into the device's descriptor.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::{Result, refused};
 /// BAR 0.
 #[doc(alias = "VFIO_PCI_BAR0_REGION_INDEX")]
 pub(super) const BAR: u32 = 0;
-/// BARs have the numbers before that of the ROM.
+/// The regions before the ROM are BARs.
 #[doc(alias = "VFIO_PCI_ROM_REGION_INDEX")]
 pub(super) const ROM: u32 = 6;
 #[doc(alias = "VFIO_PCI_CONFIG_REGION_INDEX")]
@@ -22,10 +22,10 @@ pub(super) const REGIONS: u32 = 9;
 #[doc(alias = "VFIO_PCI_OFFSET_SHIFT")]
 const SHIFT: u32 = 40;
 
-/// Bytes that are copied at once.
+/// How many bytes are copied at once.
 const PIECE: usize = 64 << 10;
 
-/// So many bytes at this offset.
+/// This many bytes at this offset.
 #[derive(Clone, Copy)]
 pub(crate) struct Span {
     pub(crate) len: usize,
@@ -37,7 +37,7 @@ pub(super) fn offset_of(index: u32) -> u64 {
     u64::from(index) << SHIFT
 }
 
-/// What part of which region is meant.
+/// A part of a region.
 struct Part {
     index: u32,
     at: u64,
@@ -74,8 +74,8 @@ impl Part {
     }
 }
 
-/// Copies a part of a region piece by piece, through a buffer: `copy` gets each piece, where it is
-/// in the region, and where it is in the part.
+/// Copies a part of a region piece by piece, through a buffer: `copy` gets each piece, its offset
+/// in the region, and its offset in the part.
 fn pieces(part: &Part, mut copy: impl FnMut(&mut [u8], u64, usize) -> Result<()>) -> Result<()> {
     let mut piece = vec![0; part.len.min(PIECE)];
     for done in (0..part.len).step_by(PIECE) {
@@ -88,7 +88,7 @@ fn pieces(part: &Part, mut copy: impl FnMut(&mut [u8], u64, usize) -> Result<()>
 ///
 /// # Safety
 ///
-/// `out` has room for so many bytes.
+/// `out` has room for that many bytes.
 pub(crate) unsafe fn read(file: &Arc<File>, out: *mut u8, span: Span) -> Result<usize> {
     let Behind::Vfio(device) = &file.behind else { return Err(libc::EINVAL) };
     device.with(|bound| {
@@ -112,7 +112,7 @@ pub(crate) unsafe fn read(file: &Arc<File>, out: *mut u8, span: Span) -> Result<
 ///
 /// # Safety
 ///
-/// So many bytes are at `from`.
+/// There are that many bytes at `from`.
 pub(crate) unsafe fn write(file: &Arc<File>, from: *const u8, span: Span) -> Result<usize> {
     let Behind::Vfio(device) = &file.behind else { return Err(libc::EINVAL) };
     device.with(|bound| {
