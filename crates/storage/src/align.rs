@@ -1,42 +1,42 @@
-//! What `O_DIRECT` asks of offsets, lengths and addresses.
+//! What `O_DIRECT` requires of offsets, lengths and addresses.
 
 use std::os::fd::AsFd;
 
 use rustix::fs::{AtFlags, FileType, StatxFlags};
 
-/// The smallest logical block there is, for files of which the kernel does not say more: it then
-/// refuses by itself what it cannot do.
+/// The smallest logical block there is, for files about which the kernel says nothing more; the
+/// kernel itself then refuses what it cannot do.
 const LEAST: u32 = 512;
 
-/// Multiples that direct I/O on a file must keep to.
+/// The alignment that direct I/O on a file requires.
 #[doc(alias = "STATX_DIOALIGN")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Alignment {
-    /// Of the address in memory.
+    /// Alignment of the address in memory.
     #[doc(alias = "stx_dio_mem_align")]
     pub memory: u32,
-    /// Of the offset in the file, and of the length.
+    /// Alignment of the offset in the file, and of the length.
     #[doc(alias = "stx_dio_offset_align")]
     pub offset: u32,
 }
 
 impl Alignment {
-    /// Anything goes: I/O that passes the page cache.
+    /// No alignment: I/O through the page cache.
     pub const NONE: Self = Self { memory: 1, offset: 1 };
 
-    /// Of a file that was opened with `O_DIRECT`. `None`: its file system says that there is no
-    /// direct I/O on it.
+    /// The alignment of a file that was opened with `O_DIRECT`. `None`: its file system reports
+    /// that it has no direct I/O for it.
     pub(crate) fn of(file: impl AsFd) -> rustix::io::Result<Option<Self>> {
         let fd = file.as_fd();
         let wanted = StatxFlags::DIOALIGN | StatxFlags::TYPE;
         let (mask, memory, offset) = match rustix::fs::statx(fd, "", AtFlags::EMPTY_PATH, wanted) {
             Ok(stat) => (stat.stx_mask, stat.stx_dio_mem_align, stat.stx_dio_offset_align),
-            // Linux before 4.11, or a filter of system calls.
+            // Linux before 4.11, or a seccomp filter.
             Err(_) => (0, 0, 0),
         };
         if mask & StatxFlags::DIOALIGN.bits() != 0 {
-            // Both are zero on a file without direct I/O.
+            // Both are zero for a file without direct I/O.
             return Ok((memory != 0 && offset != 0).then_some(Self { memory, offset }));
         }
         let kind = FileType::from_raw_mode(rustix::fs::fstat(fd)?.st_mode);

@@ -1,4 +1,4 @@
-//! A dma-buf as a storage client has it: an importer's side.
+//! A dma-buf as a storage client sees it: the importer's side.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -15,10 +15,10 @@ use crate::engine::Inner as Client;
 use crate::sys::Fixed;
 use crate::{Error, Result};
 
-/// How long a request waits for a move to end, before it begins.
+/// How long a request waits for a move to end before it starts.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Memory that a [`Client`](crate::Client) reads into and writes from. A clone is the same.
+/// Memory that a [`Client`](crate::Client) reads into and writes from. A clone is the same buffer.
 #[derive(Clone)]
 pub struct Buffer {
     pub(crate) inner: Arc<Inner>,
@@ -32,7 +32,7 @@ pub(crate) struct Inner {
 enum Kind {
     /// Ordinary memory of this process.
     Host(Arc<View>),
-    /// Somebody's dma-buf.
+    /// A dma-buf.
     Imported(Box<Imported>),
 }
 
@@ -52,10 +52,10 @@ pub(crate) struct View {
     fixed: OnceLock<Vec<Arc<Fixed>>>,
 }
 
-/// A view that holds, and does as long as the guard is there.
+/// A view that is valid, and stays so while the guard exists.
 pub(crate) type Entered = (Arc<View>, Option<Arc<OwnedGateGuard>>);
 
-/// What the framework calls.
+/// The callbacks for the dma-buf framework.
 struct StorageImporter {
     name: String,
     addr: Option<DeviceAddr>,
@@ -65,7 +65,7 @@ struct StorageImporter {
 #[derive(Default)]
 struct Mapped {
     map: Option<MapGuard>,
-    /// What was made of it.
+    /// The view made from the mapping.
     view: Option<Arc<View>>,
 }
 
@@ -74,7 +74,7 @@ impl StorageImporter {
         self.mapped.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The view, if it holds.
+    /// The view, if it is valid.
     fn known(&self) -> Option<Arc<View>> {
         self.mapped().view.clone().filter(|view| view.is_current())
     }
@@ -99,8 +99,8 @@ impl Importer for StorageImporter {
 
     fn invalidate_mappings(&self, resv: &ResvGuard<'_>, _attachment: &Attachment) {
         let Mapped { map, view } = std::mem::take(&mut *self.mapped());
-        // With the view go the registered pages. No request is under way: the exporter has closed
-        // its gate.
+        // Dropping the view drops the registered pages. No request is in flight: the exporter has
+        // closed its gate.
         drop(view);
         if let Some(map) = map {
             map.unmap(resv);
@@ -119,7 +119,7 @@ impl Buffer {
         let imported = Imported { attachment, importer, gate, buffer: buffer.clone() };
         let kind = Kind::Imported(Box::new(imported));
         let made = Self { inner: Arc::new(Inner { client: Arc::clone(client), kind }) };
-        // What refuses to be mapped is refused now, and not at the first request.
+        // A mapping that is refused is refused now, and not at the first request.
         made.inner.view()?;
         Ok(made)
     }
@@ -143,7 +143,7 @@ impl Buffer {
         }
     }
 
-    /// How the client reaches the memory, by the rules of the PCI tree, where it is now.
+    /// How the client reaches the memory at its present place, by the rules of the PCI tree.
     ///
     /// # Errors
     ///
@@ -182,7 +182,7 @@ impl Inner {
         }
     }
 
-    /// Does something with the bytes that enters the gate by itself.
+    /// Runs an operation on the bytes that enters the gate by itself.
     pub(crate) fn access(
         &self,
         mut act: impl FnMut(&Umem) -> std::result::Result<(), Fault>,
@@ -231,7 +231,7 @@ impl Inner {
         let Imported { attachment, importer, gate, buffer } = imported;
         let refused = |why: String| Error::Attach { client: self.client.name().to_owned(), why };
         let resv = attachment.resv().lock();
-        // Another thread may have been here first.
+        // Another thread may have been first.
         if let Some(view) = importer.known() {
             return Ok(view);
         }
@@ -262,7 +262,7 @@ impl Inner {
             Umem::dmabuf(mapping, 0, size)
         };
         let umem = umem.map_err(|fault| refused(format!("the table of {buffer:?}: {fault}")))?;
-        // Pages of a file of ours can be had by direct I/O, wherever they are mapped.
+        // Direct I/O can reach pages of a file of ours wherever they are mapped.
         let is_on_bus = is_on_bus || !buffer.is_kernel();
         let map_type = table.map_type;
         let view = Arc::new(View { umem, map_type, is_on_bus, fixed: OnceLock::new() });
@@ -276,7 +276,7 @@ impl View {
         self.umem.gate().is_none_or(|(slot, epoch)| slot.is_current(epoch))
     }
 
-    /// Its registered parts.
+    /// The registered parts of the view.
     pub(crate) fn fixed(&self) -> &[Arc<Fixed>] {
         self.fixed.get().map_or(&[], Vec::as_slice)
     }

@@ -9,18 +9,18 @@ use crate::engine::{ClientConfig, Inner, Stats};
 use crate::queue::Queue;
 use crate::{Buffer, Result};
 
-/// What reads and writes files into buffers. A clone is the same client.
+/// Reads files into buffers and writes buffers to files. A clone is the same client.
 #[derive(Clone, Debug)]
 pub struct Client {
     inner: Arc<Inner>,
 }
 
 impl Client {
-    /// Starts a client. With io_uring it has a thread, which ends with it.
+    /// Starts a client. With io_uring it has a thread, which ends with the client.
     ///
     /// # Errors
     ///
-    /// [`Error::NoRing`](crate::Error::NoRing), if io_uring was asked for and there is none.
+    /// [`Error::NoRing`](crate::Error::NoRing), if io_uring was required and there is none.
     pub fn new(config: &ClientConfig) -> Result<Self> {
         Ok(Self { inner: Arc::new(Inner::new(config)?) })
     }
@@ -46,17 +46,17 @@ impl Client {
         Buffer::import(&self.inner, buffer)
     }
 
-    /// Takes ordinary memory for a buffer.
+    /// Makes a buffer of ordinary memory.
     pub fn attach_host(&self, memory: &HostBuf) -> Buffer {
         Buffer::host(&self.inner, memory)
     }
 
-    /// A place for requests and their completions.
+    /// A queue for requests and their completions.
     pub fn queue(&self) -> Queue {
         Queue::new(&self.inner)
     }
 
-    /// What it has done.
+    /// What the client has done.
     pub fn stats(&self) -> Stats {
         self.inner.stats()
     }

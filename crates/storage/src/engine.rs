@@ -1,4 +1,5 @@
-//! What a client is made of: its place on the bus, its ring and the thread that reaps, its numbers.
+//! What a client consists of: its place on the bus, its ring and the thread that reaps
+//! completions, and its statistics.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -12,23 +13,23 @@ use umem::Umem;
 use crate::error::{Error, Result};
 use crate::sys::{Fixed, Ring};
 
-/// What a client is like.
+/// The configuration of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "programs build it")]
 pub struct ClientConfig {
-    /// What exporters and messages call it.
+    /// The name that exporters and messages use for it.
     pub name: String,
-    /// Where it is on the bus, by which exporters find out whether it reaches their memory. `None`:
-    /// nowhere, so that it has no peer-to-peer access.
+    /// Where the client is on the bus; exporters use this to find out whether it reaches their
+    /// memory. `None`: nowhere, so that it has no peer-to-peer access.
     pub addr: Option<DeviceAddr>,
     /// What moves the bytes.
     pub engine: Engine,
-    /// Requests that may be under way, 1 to 4096.
+    /// Requests that may be in flight, 1 to 4096.
     pub depth: u32,
     /// Whether buffers are registered with the io_uring.
     pub fixed: bool,
-    /// Whether all bytes go through ordinary memory, as those of a device do that has no
-    /// peer-to-peer access: for comparison.
+    /// Whether all bytes go through ordinary memory, as with a device that has no peer-to-peer
+    /// access: for comparison.
     pub bounce: bool,
 }
 
@@ -36,13 +37,13 @@ pub struct ClientConfig {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "there are no other ways")]
 pub enum Engine {
-    /// io_uring where this process may have one; where not, a warning says why, and system calls
-    /// do.
+    /// io_uring where this process may have one; otherwise a warning says why, and system calls
+    /// are used instead.
     #[default]
     Auto,
-    /// io_uring, or no client.
+    /// io_uring is required: without it there is no client.
     Uring,
-    /// `pread` and `pwrite`: each request is over when its call returns.
+    /// `pread` and `pwrite`: each request is complete when its call returns.
     Calls,
 }
 
@@ -50,17 +51,17 @@ pub enum Engine {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Requests that ended well.
+    /// Requests that succeeded.
     pub requests: u64,
     /// Bytes that they moved.
     pub bytes: u64,
-    /// Of these, the bytes that went through ordinary memory on their way.
+    /// Of these, the bytes that went through ordinary memory.
     pub bounced: u64,
-    /// Times that the kernel moved a part of a request alone, and was asked for the rest.
+    /// Times that the kernel moved only a part of a request, and was asked for the rest.
     pub continued: u64,
-    /// Requests that failed after they had begun.
+    /// Requests that failed after they had started.
     pub failed: u64,
-    /// Times that the kernel was given registered memory.
+    /// Times that registered memory was passed to the kernel.
     pub fixed: u64,
 }
 
@@ -128,7 +129,7 @@ impl Inner {
 
     pub(crate) fn stats(&self) -> Stats {
         let Counts { requests, bytes, bounced, continued, failed, fixed } = &self.counts;
-        // ORDERING: numbers that only grow, and are only shown.
+        // ORDERING: counters that only grow and are only reported.
         let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
         Stats {
             requests: load(requests),
@@ -164,7 +165,7 @@ impl Inner {
         Error::Broken { client: self.config.name.clone(), why: why.to_owned() }
     }
 
-    /// Registers each part of a memory.
+    /// Registers each contiguous part of a memory.
     pub(crate) fn register(&self, umem: &Umem) -> Vec<Arc<Fixed>> {
         let mut fixed = Vec::new();
         if let Some(ring) = self.ring.as_ref().filter(|_| self.config.fixed && !self.bounces()) {
@@ -176,7 +177,7 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // A request has the client, so that none is under way.
+        // A request holds the client, so none is in flight.
         let reaper = self.reaper.lock().unwrap_or_else(PoisonError::into_inner).take();
         let (Some(ring), Some(reaper)) = (&self.ring, reaper) else { return };
         if !ring.is_ours() {
@@ -192,8 +193,8 @@ impl Drop for Inner {
 
 type Started = (Arc<Ring>, JoinHandle<()>);
 
-/// A ring, and the thread that takes what completed if nobody else does: so that memory is let go
-/// when the kernel is done with it, and not when its user asks.
+/// A ring, and the thread that reaps completions if nobody else does, so that memory is released
+/// when the kernel is done with it and not only when its user asks.
 fn start(depth: u32) -> std::io::Result<Started> {
     let ring = Ring::new(depth)?;
     let reaping = Arc::clone(&ring);

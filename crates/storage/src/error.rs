@@ -1,4 +1,4 @@
-//! Why something was not read or written.
+//! Why a read or write failed.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use rustix::io::Errno;
 /// What a refused or failed call returns.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What was asked for.
+/// The operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "a file is read or written")]
 pub enum Op {
@@ -24,7 +24,7 @@ pub enum Error {
     /// The file was not opened.
     #[error("{path}: {call}: {errno}")]
     Open {
-        /// Which.
+        /// Its name.
         path: String,
         /// The call.
         call: &'static str,
@@ -34,7 +34,7 @@ pub enum Error {
     /// The file system has no direct I/O for the file, and the caller insists on it.
     #[error("{path}: its file system has no direct I/O (O_DIRECT) for it: {why}")]
     NoDirect {
-        /// Which.
+        /// Its name.
         path: String,
         /// What was seen.
         why: String,
@@ -42,7 +42,7 @@ pub enum Error {
     /// io_uring was asked for, and this process cannot have one.
     #[error("storage client {client}: there is no io_uring: {why}")]
     NoRing {
-        /// Whose.
+        /// The client.
         client: String,
         /// The kernel's reason.
         why: String,
@@ -50,47 +50,47 @@ pub enum Error {
     /// The dma-buf's exporter refused.
     #[error("storage client {client}: {why}")]
     Attach {
-        /// Who asked.
+        /// The client.
         client: String,
-        /// Who refused what, and by which rule.
+        /// The exporter's refusal, with its rule.
         why: String,
     },
-    /// Direct I/O keeps to multiples.
+    /// The request is not aligned as direct I/O requires.
     #[error(
         "{op} of {path}: {what} {value:#x} is no multiple of {multiple}, which direct I/O on this file asks for (STATX_DIOALIGN)"
     )]
     Unaligned {
-        /// What was asked for.
+        /// The operation.
         op: Op,
-        /// Of which file.
+        /// The file.
         path: String,
         /// Offset, length or address.
         what: &'static str,
-        /// What it is.
+        /// Its value.
         value: u64,
         /// What it must be a multiple of.
         multiple: u32,
     },
-    /// The range leaves the buffer, or is longer than a request may be.
+    /// The range exceeds the buffer, or is longer than a request may be.
     #[error(
         "{len:#x} bytes at {offset:#x} of a buffer of {size:#x}: a request lies in the buffer, has a byte at least and {limit:#x} at most"
     )]
     OutOfRange {
         /// Where in the buffer.
         offset: u64,
-        /// How much.
+        /// The length.
         len: u64,
-        /// Of the buffer.
+        /// The size of the buffer.
         size: u64,
-        /// Of a request.
+        /// The longest request.
         limit: u64,
     },
-    /// The file was opened for reading, or the buffer's descriptor was.
+    /// The file, or the buffer's descriptor, was opened for reading only.
     #[error("{op} of {path}: {what} was opened for reading only")]
     ReadOnly {
-        /// What was asked for.
+        /// The operation.
         op: Op,
-        /// Of which file.
+        /// The file.
         path: String,
         /// The file, or the buffer.
         what: &'static str,
@@ -98,13 +98,13 @@ pub enum Error {
     /// The exporter took the memory away.
     #[error("the memory is gone: {why}")]
     Gone {
-        /// Why, as far as it said.
+        /// The exporter's reason, if it gave one.
         why: String,
     },
     /// The exporter's move did not end in time.
-    #[error("the buffer is on the move, and was for {seconds} s: {why}")]
+    #[error("the buffer has been moving for {seconds} s: {why}")]
     Moving {
-        /// How long was waited.
+        /// How long the request waited.
         seconds: u64,
         /// What the last attempt saw.
         why: String,
@@ -112,7 +112,7 @@ pub enum Error {
     /// More requests than the client has room for.
     #[error("storage client {client} has {depth} requests under way, and room for no more")]
     Full {
-        /// Whose.
+        /// The client.
         client: String,
         /// How many there may be.
         depth: u32,
@@ -120,13 +120,13 @@ pub enum Error {
     /// The file system or the disk failed.
     #[error("{op} of {path} at {offset:#x} failed after {done:#x} bytes: {errno}")]
     Io {
-        /// What was asked for.
+        /// The operation.
         op: Op,
-        /// Of which file.
+        /// The file.
         path: String,
         /// Where the request begins in the file.
         offset: u64,
-        /// What was moved before.
+        /// The bytes moved before the failure.
         done: u64,
         /// The kernel's reason.
         errno: Errno,
@@ -134,17 +134,17 @@ pub enum Error {
     /// The kernel could not touch the buffer's pages, or the copy to or from them failed.
     #[error("{op} of {path}: the buffer's memory cannot be touched: {why}")]
     Memory {
-        /// What was asked for.
+        /// The operation.
         op: Op,
-        /// Of which file.
+        /// The file.
         path: String,
-        /// In words.
+        /// The reason in words.
         why: String,
     },
-    /// The client does not work any more, or is that of the process that this one was forked from.
+    /// The client no longer works, or belongs to the process that this one was forked from.
     #[error("storage client {client}: {why}")]
     Broken {
-        /// Which.
+        /// Its name.
         client: String,
         /// What happened.
         why: String,
@@ -152,7 +152,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The kernel's number, if the file system or the disk failed.
+    /// The kernel's errno, if the file system or the disk failed.
     pub fn errno(&self) -> Option<Errno> {
         match self {
             Self::Open { errno, .. } | Self::Io { errno, .. } => Some(*errno),

@@ -1,4 +1,4 @@
-//! What is read and written.
+//! Files that are read and written.
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use crate::{Alignment, Error, Op, Result};
 
-/// A file or a block device. A clone is the same opening.
+/// A file or a block device. A clone shares the same open file description.
 #[derive(Clone)]
 pub struct File {
     inner: Arc<Inner>,
@@ -28,22 +28,22 @@ struct Inner {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "programs build it")]
 pub struct OpenOptions {
-    /// For writing, too.
+    /// Open for writing, too.
     pub write: bool,
-    /// If it is not there, made.
+    /// Create the file if it does not exist.
     pub create: bool,
-    /// Around the page cache.
+    /// Whether I/O bypasses the page cache.
     pub direct: Direct,
 }
 
-/// Whether bytes go around the page cache.
+/// Whether I/O bypasses the page cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "there are no other answers")]
 pub enum Direct {
-    /// Where the file system can; where it cannot, a warning says so.
+    /// Where the file system can; otherwise a warning says so.
     #[default]
     IfPossible,
-    /// Or not at all.
+    /// Required: otherwise the file is not opened.
     Required,
     /// Through the page cache, which copies.
     No,
@@ -90,12 +90,12 @@ impl File {
         Self { inner: Arc::new(Inner { fd, path: path.to_owned(), alignment, is_writable }) }
     }
 
-    /// Where it was found.
+    /// The path by which it was opened.
     pub fn path(&self) -> &Path {
         &self.inner.path
     }
 
-    /// Size in bytes, now: of a block device, that of the device.
+    /// The current size in bytes; for a block device, the size of the device.
     ///
     /// # Errors
     ///
@@ -109,7 +109,7 @@ impl File {
         Ok(u64::try_from(stat.st_size).unwrap_or(0))
     }
 
-    /// Whether bytes go around the page cache.
+    /// Whether I/O bypasses the page cache.
     pub fn is_direct(&self) -> bool {
         self.inner.alignment.is_some()
     }
@@ -119,12 +119,12 @@ impl File {
         self.inner.is_writable
     }
 
-    /// What requests keep to.
+    /// The alignment that requests must have.
     pub fn alignment(&self) -> Alignment {
         self.inner.alignment.unwrap_or(Alignment::NONE)
     }
 
-    /// Makes what was written last.
+    /// Makes what was written durable.
     ///
     /// # Errors
     ///
@@ -140,8 +140,8 @@ impl File {
         })
     }
 
-    /// The PCI function of the controller that the file lies behind, as sysfs has it. `None` for
-    /// what is on no such device: a file in memory, a disk of a network, a volume of several disks.
+    /// The PCI function of the controller that the file is behind, according to sysfs. `None` if
+    /// there is none: a file in memory, a network disk, a volume of several disks.
     pub fn controller(&self) -> Option<Bdf> {
         let stat = rustix::fs::fstat(&self.inner.fd).ok()?;
         let is_block = FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice;
@@ -156,7 +156,7 @@ impl File {
     }
 }
 
-/// The last function on the way to a disk: the second of `.../0000:00:1d.0/0000:03:00.0/nvme`.
+/// The last function in the path of a disk: the second of `.../0000:00:1d.0/0000:03:00.0/nvme`.
 fn controller_of(disk: &Path) -> Option<Bdf> {
     disk.iter().rev().find_map(|name| name.to_str()?.parse().ok())
 }

@@ -1,4 +1,4 @@
-//! A request that is under way.
+//! A request in flight.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,14 +13,14 @@ use crate::queue::Mailbox;
 use crate::sys::{Place, Waiter, call};
 use crate::{Error, File, Op, Result};
 
-/// Times in a row that the kernel may ask to be asked again.
+/// How many times in a row the kernel may answer that the call must be retried.
 const AGAIN: u32 = 1000;
 
-/// One request: it is read or written piece by piece, until all of it is done or the kernel says
-/// no.
+/// One request. It is read or written piece by piece, until all of it is done or the kernel
+/// reports an error.
 pub(crate) struct Flight {
     pub(crate) request: Request,
-    /// Where in the file.
+    /// The offset in the file.
     pub(crate) offset: u64,
     pub(crate) len: u32,
     pub(crate) done: u32,
@@ -29,13 +29,13 @@ pub(crate) struct Flight {
     pub(crate) mailbox: Arc<Mailbox>,
 }
 
-/// What is left of a request when the kernel is done with it.
+/// What remains of a request when the kernel is done with it.
 pub(crate) struct Request {
     pub(crate) id: u64,
     pub(crate) op: Op,
     pub(crate) file: File,
     pub(crate) buffer: Buffer,
-    /// Where in the buffer.
+    /// The offset in the buffer.
     pub(crate) at: u64,
     /// Whether its bytes go through memory of ours.
     pub(crate) is_bounced: bool,
@@ -45,11 +45,11 @@ pub(crate) struct Request {
 /// One of the requests that a client may have at a time.
 pub(crate) struct Slot(Arc<Client>);
 
-/// What the kernel is given.
+/// The memory passed to the kernel.
 pub(crate) enum Way {
     /// The buffer itself.
     Straight(Arc<View>, Option<Arc<OwnedGateGuard>>),
-    /// Memory of ours, which is copied.
+    /// Memory of ours, copied to or from the buffer.
     Bounced(HostBuf),
 }
 
@@ -59,7 +59,7 @@ enum Next {
 }
 
 impl Flight {
-    /// Begins, or goes on with what is left.
+    /// Starts the request, or continues with what is left.
     pub(crate) fn run(mut self: Box<Self>) {
         let Some(ring) = self.request.slot.client().ring().map(Arc::clone) else {
             loop {
@@ -108,7 +108,7 @@ impl Flight {
         };
         match result {
             Ok(0) if op == Op::Read => return Next::Done(Ok(self.done.into())),
-            // `write(2)`: zero bytes of more than zero is what no file system says.
+            // `write(2)`: no file system returns zero for a write of more than zero bytes.
             Ok(0) => return failed(Errno::IO),
             Ok(bytes) => (self.done, self.again) = (self.done + bytes.min(self.left()), 0),
             Err(Errno::INTR | Errno::AGAIN) if self.again < AGAIN => {
@@ -121,12 +121,12 @@ impl Flight {
             }
             Err(errno) => return failed(errno),
         }
-        // With direct I/O only the end of the file is at no whole block.
+        // With direct I/O, only the end of the file is not at a block boundary.
         let is_end = op == Op::Read && !self.request.file.alignment().has_offset(self.done.into());
         if self.left() == 0 || is_end {
             return Next::Done(Ok(self.done.into()));
         }
-        // ORDERING: a number that only grows, and is only shown.
+        // ORDERING: a counter that only grows and is only reported.
         self.request.slot.client().counts.continued.fetch_add(1, Ordering::Relaxed);
         Next::Again
     }
@@ -135,14 +135,14 @@ impl Flight {
         self.len - self.done
     }
 
-    /// The memory is not there where it was checked to be.
+    /// The memory is no longer where it was checked to be.
     fn lost(self) {
         let (op, path) = (self.request.op, self.request.file.shown());
         let why = "its addresses are not in one piece with the buffer".to_owned();
         self.end(Err(Error::Memory { op, path, why }));
     }
 
-    /// Lets go of the memory, and tells.
+    /// Releases the memory, and reports the completion.
     fn end(self, result: Result<u64>) {
         let Self { request, way, mailbox, .. } = self;
         let bounce = match way {
@@ -175,7 +175,7 @@ impl Slot {
     pub(crate) fn take(client: &Arc<Client>) -> Result<Self> {
         let depth = client.depth();
         let one_more = |count| (count < depth).then_some(count + 1);
-        // ORDERING: a number, which guards no other memory.
+        // ORDERING: a counter, which guards no other memory.
         let taken = client.under_way.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
         match taken {
             Ok(_) => Ok(Self(Arc::clone(client))),

@@ -1,8 +1,8 @@
-//! Files and block devices, read and written straight into memory of devices.
+//! Reads and writes files and block devices straight into and from device memory.
 //!
 //! A [`Client`] is the storage controller as a client of peer-to-peer DMA: a device on the bus that
-//! imports dma-bufs. A [`File`] is what it reads and writes, around the page cache where the file
-//! system lets it (`O_DIRECT`). What moves the bytes is the kernel, by io_uring with buffers that
+//! imports dma-bufs. A [`File`] is what it reads and writes, bypassing the page cache where the
+//! file system allows it (`O_DIRECT`). The kernel moves the bytes, by io_uring with buffers that
 //! are registered once, or by `pread` and `pwrite` where io_uring is forbidden or missing.
 //!
 //! ```text
@@ -13,18 +13,18 @@
 //!         +------- Queue: read, write ----- io_uring ----> the buffer's pages, no copy in between
 //! ```
 //!
-//! * A client is a dynamic importer: what the exporter moves is mapped again before the next
-//!   request. A request that is under way holds the buffer's [gate](dmabuf::gate), so that a move
-//!   or a revocation waits for the kernel to be done with the pages, as it would for a DMA engine.
-//!   It is at most [`MAX_TRANSFER`] long.
-//! * `O_DIRECT` has rules of alignment, which the kernel tells (`STATX_DIOALIGN`) and a refusal
-//!   repeats. What is read at the end of a file may be short; what is written is whole or an error.
-//! * A dma-buf of the kernel has no pages that direct I/O can take (its mappings are of page frames
-//!   alone), and no address on this process's bus: its bytes go through a buffer in ordinary
-//!   memory, which is counted ([`Stats::bounced`]).
+//! * A client is a dynamic importer: after the exporter moves a buffer, it maps it again before the
+//!   next request. A request in flight holds the buffer's [gate](dmabuf::gate), so a move or a
+//!   revocation waits until the kernel is done with the pages, as it would wait for a DMA engine. A
+//!   request is at most [`MAX_TRANSFER`] long.
+//! * `O_DIRECT` has rules of alignment, which the kernel reports (`STATX_DIOALIGN`) and a refusal
+//!   repeats. A read at the end of a file may be short; a write is whole or an error.
+//! * A dma-buf of the kernel has no pages that direct I/O can use (its mappings are of page frames
+//!   only), and no address on this process's bus: its bytes go through a buffer in ordinary
+//!   memory, and are counted ([`Stats::bounced`]).
 //!
-//! What is not here: anything about NVMe or RDMA. Unsafe code is in `sys` alone, which holds the
-//! memory and the file of each request until the kernel is done with them.
+//! Nothing here knows NVMe or RDMA. Only `sys` has unsafe code; it holds the memory and the file of
+//! each request until the kernel is done with them.
 //!
 //! ```
 //! use dmabuf::DmaBuf;

@@ -12,18 +12,18 @@ use crate::engine::Inner;
 use crate::flight::{Flight, Request, Slot, Way};
 use crate::{Buffer, Client, Error, File, Op, Result};
 
-/// The longest request, in bytes. A move of a buffer waits for no more than this.
+/// The longest request, in bytes. A move of a buffer waits for no longer transfer than this.
 #[doc(alias = "MDTS")]
 pub const MAX_TRANSFER: u32 = 1 << 20;
 
-/// Requests that [`Client::read`] and [`Client::write`] have under way at a time.
+/// Requests that [`Client::read`] and [`Client::write`] keep in flight.
 const AHEAD: u32 = 8;
 
 /// How long a waiter polls before it sleeps.
 const SPIN: Duration = Duration::from_micros(50);
 
-/// A place for requests and their completions, which come in any order. Completions that nobody
-/// takes go with it; requests that are under way end all the same.
+/// A queue for requests and their completions, which come in any order. Dropping it discards the
+/// completions that nobody took; requests in flight still run to their end.
 pub struct Queue {
     client: Arc<Inner>,
     mailbox: Arc<Mailbox>,
@@ -33,9 +33,9 @@ pub struct Queue {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Completion {
-    /// What the request was called.
+    /// The ID that the caller gave the request.
     pub id: u64,
-    /// How many bytes were moved: fewer than were asked for at the end of a file that is read.
+    /// How many bytes were moved: fewer than asked for if a read meets the end of the file.
     pub result: Result<u64>,
 }
 
@@ -48,7 +48,7 @@ pub(crate) struct Mailbox {
 struct Arrived {
     request: Request,
     result: Result<u64>,
-    /// What was read, and is not yet in the buffer.
+    /// Bytes that were read but are not yet in the buffer.
     bounce: Option<HostBuf>,
 }
 
@@ -57,12 +57,12 @@ impl Queue {
         Self { client: Arc::clone(client), mailbox: Arc::default() }
     }
 
-    /// Asks for `len` bytes at `offset` of `file` in `buffer` from `at` on. Waits while the
-    /// buffer is on the move, and not for the disk.
+    /// Requests a read of `len` bytes at `offset` of `file` into `buffer` from `at` on. Waits while
+    /// the buffer moves, but not for the disk.
     ///
     /// # Errors
     ///
-    /// What is refused before it begins: all but [`Error::Io`] and [`Error::Memory`].
+    /// Whatever is refused before the request starts: all but [`Error::Io`] and [`Error::Memory`].
     pub fn read(
         &self,
         id: u64,
@@ -75,7 +75,7 @@ impl Queue {
         self.submit(Op::Read, id, file, offset, buffer, at, len)
     }
 
-    /// Asks for `len` bytes of `buffer` from `at` on to be put into `file` at `offset`.
+    /// Requests a write of `len` bytes of `buffer` from `at` on to `file` at `offset`.
     ///
     /// # Errors
     ///
@@ -125,7 +125,7 @@ impl Queue {
         }
     }
 
-    #[expect(clippy::too_many_arguments, reason = "what makes a request")]
+    #[expect(clippy::too_many_arguments, reason = "the parts of a request")]
     fn submit(
         &self,
         op: Op,
@@ -158,7 +158,7 @@ impl Queue {
 
 impl Client {
     /// Reads `len` bytes at `offset` of `file` into `buffer` from `at` on, in as many requests as
-    /// that takes. Returns how many there were: fewer at the end of the file.
+    /// needed. Returns how many bytes were read: fewer at the end of the file.
     ///
     /// # Errors
     ///
@@ -200,7 +200,7 @@ impl Client {
         len: u64,
     ) -> Result<u64> {
         let (queue, mut next, mut under_way) = (self.queue(), 0, 0);
-        // Where the file ended, or the first error; requests behind it count for nothing.
+        // Where the file ended, or the first error; requests behind it do not count.
         let mut end: (u64, Result<()>) = (len, Ok(()));
         while next < len.min(end.0) || under_way > 0 {
             while next < len.min(end.0) && under_way < AHEAD && end.1.is_ok() {
@@ -231,7 +231,7 @@ impl Client {
     }
 }
 
-/// What can be said before memory is looked at.
+/// The checks that do not look at memory.
 fn check(
     client: &Arc<Inner>,
     op: Op,
@@ -272,7 +272,7 @@ fn aligned(op: Op, file: &File, value: u64) -> Result<()> {
     Err(Error::Unaligned { op, path: file.shown(), what, value, multiple })
 }
 
-/// Memory for bytes that cannot go straight, with those that are to be written.
+/// A bounce buffer for bytes that cannot go straight, filled if they are to be written.
 fn bounce(op: Op, file: &File, buffer: &Buffer, at: u64, len: u32) -> Result<HostBuf> {
     let failed = |why: String| Error::Memory { op, path: file.shown(), why };
     // CAST: a request's length.
@@ -297,7 +297,7 @@ impl Mailbox {
 }
 
 impl Arrived {
-    /// The last step: what was bounced is put where it belongs.
+    /// The last step: copies bounced bytes to the buffer.
     fn take(self) -> Completion {
         let Self { request, mut result, bounce } = self;
         let Request { id, op, file, buffer, at, is_bounced, slot } = &request;
@@ -312,7 +312,7 @@ impl Arrived {
                 Err(error) => Err(error),
             };
         }
-        // ORDERING: numbers that only grow, and are only shown.
+        // ORDERING: counters that only grow and are only reported.
         let counts = &slot.client().counts;
         match &result {
             Ok(bytes) => {

@@ -10,7 +10,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use storage::{Client, ClientConfig, Engine, Error};
 use umem::HostBuf;
 
-/// Set for the copy of this program in which no io_uring can be had.
+/// Set for the copy of this program that can have no io_uring.
 const CHILD: &str = "PEERDMA_TEST_WITHOUT_IO_URING";
 
 #[test]
@@ -18,7 +18,7 @@ fn without_io_uring_system_calls_do_and_it_is_said() {
     if std::env::var_os(CHILD).is_some() {
         return without();
     }
-    // A limit is of a whole process.
+    // A limit applies to the whole process.
     let name = "without_io_uring_system_calls_do_and_it_is_said";
     let program = std::env::current_exe().expect("this program");
     let run = Command::new(program).args(["--exact", name]).env(CHILD, "1").output();
@@ -52,7 +52,7 @@ fn without() {
     assert!(said.contains("WARN") && said.contains("no io_uring ("), "{said}");
 }
 
-/// What was said.
+/// What was logged.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 

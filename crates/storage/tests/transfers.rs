@@ -32,7 +32,7 @@ fn a_file_goes_into_memory_of_a_gpu_and_back_without_a_copy_between() {
         let written = std::fs::read(folder.path("to")).expect("just made");
         assert!(written[..MB as usize].iter().all(|byte| *byte == 0), "a hole");
         assert!(written[MB as usize..] == bytes, "{engine:?}");
-        // Other tests of this program count, too.
+        // Other tests of this program count as well.
         let ways = umem::ways::bytes_by_way();
         assert!(ways.bus_address - before.bus_address >= 6 * MB);
         let stats = disk.stats();
@@ -72,7 +72,7 @@ fn plain_memory_and_dma_bufs_of_plain_memory_are_buffers_too() {
         assert_eq!(disk.read(&file, 0, &disk.attach_host(&memory), 0, MB), Ok(MB));
         memory.read(0, &mut seen).expect("inside");
         assert!(seen == bytes, "{engine:?}");
-        // Of the kernel where it has an exporter for us, and a memfd.
+        // A dma-buf of the kernel, where it has an exporter that we may use, and a memfd.
         for buf in [
             DmaBuf::export(MB, "plain").expect("memory"),
             DmaBuf::export_from(&Memory::Memfd, MB, "plain").expect("memory"),
@@ -135,7 +135,7 @@ fn direct_io_refuses_what_is_not_aligned_and_names_the_multiple() {
         File::open(folder.path("whole"), &OpenOptions { direct: Direct::No, ..Default::default() });
     assert_eq!(disk.read(&cached.expect("there"), 1, &buffer, 3, 77), Ok(77), "no rule for it");
     if !file.is_direct() {
-        // Then the warning was given, and nothing has to be aligned here either.
+        // Then the warning was logged, and nothing has to be aligned here either.
         assert_eq!(disk.read(&file, 1, &buffer, 3, 77), Ok(77));
         let required = OpenOptions { direct: Direct::Required, ..Default::default() };
         let refusal = File::open(folder.path("whole"), &required).expect_err("it has none");
@@ -198,7 +198,7 @@ fn what_leaves_the_buffer_or_is_for_reading_only_is_refused() {
 fn a_full_disk_and_a_bad_one_are_errors_with_the_kernels_number() {
     let full = OpenOptions { write: true, ..OpenOptions::default() };
     let full = File::open("/dev/full", &full).expect("always there");
-    // Reading where nothing is mapped is EIO; what is mapped before that is read first.
+    // A read where nothing is mapped is EIO; what is mapped before that is read first.
     let bad = File::open("/proc/self/mem", &OpenOptions::default()).expect("our own");
     for engine in engines() {
         let disk = Client::new(&ClientConfig { engine, ..ClientConfig::default() }).expect("one");
@@ -247,7 +247,7 @@ fn requests_complete_under_their_own_names_and_a_full_client_says_so() {
         let mut read = vec![0; bytes.len()];
         memory.read(0, &mut read).expect("inside");
         assert!(read == bytes, "{engine:?}");
-        // A queue may go before its requests have ended.
+        // A queue may be dropped before its requests have ended.
         queue.read(1, &file, 0, &buffer, 0, 4096).expect("there is room again");
         drop((queue, other));
     }

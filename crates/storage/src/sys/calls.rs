@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use super::Place;
 use crate::{File, Op};
 
-/// Reads or writes, and says how many bytes that were.
+/// Reads or writes, and returns how many bytes.
 pub(crate) fn call(op: Op, file: &File, offset: u64, place: &Place) -> Result<u32, Errno> {
     use std::os::fd::AsFd;
     let offset = libc::off64_t::try_from(offset).map_err(|_| Errno::OVERFLOW)?;

@@ -1,7 +1,7 @@
 //! What the kernel does with addresses: io_uring, `pread` and `pwrite`.
 //!
-//! The only module of this crate with `unsafe` in it. Whoever calls it names memory by a [`Place`],
-//! which keeps the pages where they are, and never by an address.
+//! The only module of this crate with `unsafe` in it. Callers name memory by a [`Place`], which
+//! keeps the pages in place, and never by an address.
 
 #![allow(unsafe_code, reason = "the kernel reads and writes memory by its address")]
 

@@ -1,4 +1,4 @@
-//! Memory that the kernel is given.
+//! Memory that is passed to the kernel.
 
 use std::sync::Arc;
 
@@ -7,22 +7,21 @@ use umem::Umem;
 
 use super::Fixed;
 
-/// Bytes in one piece that stay valid for the kernel while this exists: it has a handle of the
-/// memory, and the gate, if the memory has one, is entered.
+/// Contiguous bytes that stay valid for the kernel while this exists: it holds a handle of the
+/// memory, and has entered the memory's gate, if there is one.
 pub(crate) struct Place {
-    /// In one piece, from `at` on.
+    /// The contiguous length, from `at` on.
     memory: Umem,
     at: u64,
     len: u32,
     /// The registered buffer that holds all of it.
     fixed: Option<Arc<Fixed>>,
-    /// Left last: the memory may go then.
+    /// Dropped last: the memory may be freed after that.
     _gate: Option<Arc<OwnedGateGuard>>,
 }
 
 impl Place {
-    /// The bytes at `at` of `memory` that lie in one piece, `len` at most. `None` if they are not
-    /// inside.
+    /// The contiguous bytes at `at` of `memory`, at most `len`. `None` if they are not inside.
     pub(crate) fn new(
         memory: &Umem,
         at: u64,

@@ -1,4 +1,4 @@
-//! An io_uring, with all that the kernel may touch on its behalf.
+//! An io_uring, with everything that the kernel may touch on its behalf.
 
 use std::io;
 use std::mem::ManuallyDrop;
@@ -16,29 +16,30 @@ use umem::Umem;
 use super::Place;
 use crate::{File, Op};
 
-/// Buffers that may be registered at a time. Others are looked up for each request.
+/// Buffers that may be registered at a time. For others, the kernel looks up the pages at each
+/// request.
 const FIXED: u32 = 256;
 /// The longest registered buffer: the kernel's `SZ_1G`.
 const LONGEST: u64 = 1 << 30;
-/// How long the kernel may have no memory for a request.
+/// How long the kernel may lack memory for a request.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// What is not of a request.
+/// The user data of an entry that is not a request.
 const WAKE: u64 = u64::MAX;
 
-/// A ring, and what is under way on it: for each request its memory, its file and who waits for it.
-/// None of them is let go before the kernel has answered.
+/// A ring, and the requests in flight on it: for each its memory, its file and its waiter. None of
+/// these is released before the kernel has answered.
 pub(crate) struct Ring {
     ring: ManuallyDrop<IoUring>,
-    /// Whoever writes the submission queue. Taken before the list of what is under way.
+    /// Held to write the submission queue. Taken before the lock of `under_way`.
     submission: Mutex<()>,
-    /// Whoever reads the completion queue.
+    /// Held to read the completion queue.
     completion: Mutex<()>,
     under_way: ManuallyDrop<Mutex<Slab<Held>>>,
-    /// Free places in the table of registered buffers.
+    /// Free slots in the table of registered buffers.
     free: Mutex<Vec<u16>>,
     is_broken: AtomicBool,
     is_stopped: AtomicBool,
-    /// A child of a fork has neither the ring nor its memory.
+    /// The process that made it: a forked child has neither the ring nor its memory.
     process: u32,
 }
 
@@ -49,16 +50,16 @@ struct Held {
     waiter: Option<Box<dyn Waiter>>,
 }
 
-/// Who is told what became of a request.
+/// Learns how a request ended.
 pub(crate) trait Waiter: Send {
-    /// The kernel's answer: so many bytes were moved.
+    /// The kernel's answer: how many bytes were moved.
     fn answered(self: Box<Self>, result: Result<u32, Errno>);
 
     /// The kernel did not take the request, and will not.
     fn refused(self: Box<Self>, errno: Errno);
 }
 
-/// Memory that is registered with a ring: its pages are looked up once.
+/// Memory that is registered with a ring: the kernel looks up its pages once.
 #[doc(alias = "IORING_REGISTER_BUFFERS")]
 pub(crate) struct Fixed {
     index: u16,
@@ -98,8 +99,8 @@ impl Ring {
         self.process == std::process::id()
     }
 
-    /// Begins a request. What it needs is kept until the kernel has answered, which the waiter is
-    /// told by whoever [reaps](Self::reap).
+    /// Starts a request. What it needs is kept until the kernel has answered; the thread that
+    /// [reaps](Self::reap) the answer passes it to the waiter.
     pub(crate) fn push(
         &self,
         op: Op,
@@ -128,22 +129,22 @@ impl Ring {
         let token = lock(&self.under_way).insert(held);
         let Err(errno) = self.submit(&entry.user_data(token as u64)) else { return };
         drop(submission);
-        // What the kernel might still find in the queue stays where it is.
+        // The kernel might still find the entry in the queue, so what it names is kept.
         let waiter = lock(&self.under_way).get_mut(token).and_then(|held| held.waiter.take());
         if let Some(waiter) = waiter {
             waiter.refused(errno);
         }
     }
 
-    /// Hands one entry to the kernel, with the submission queue locked. After an error nothing is
-    /// handed to it any more: the entry is in the queue, and would go with the next.
+    /// Submits one entry to the kernel, with the submission queue locked. After an error nothing is
+    /// submitted any more: the entry is still in the queue, and would go with the next one.
     fn submit(&self, entry: &squeue::Entry) -> Result<(), Errno> {
         if self.is_broken() {
             return Err(Errno::IO);
         }
-        // SAFETY: the lock of the submission queue is held, so that this is the only one.
+        // SAFETY: the lock of the submission queue is held, so this is its only user.
         let mut queue = unsafe { self.ring.submission_shared() };
-        // SAFETY: what the entry names is kept until its completion was reaped.
+        // SAFETY: what the entry names is kept until its completion is reaped.
         let pushed = unsafe { queue.push(entry) };
         // Each entry is submitted before the next is pushed.
         pushed.map_err(|_| Errno::BUSY)?;
@@ -157,7 +158,7 @@ impl Ring {
             };
             match errno {
                 Errno::INTR => {}
-                // No memory for it now, or completions wait to be reaped.
+                // The kernel has no memory now, or completions wait to be reaped.
                 Errno::AGAIN | Errno::BUSY if Instant::now() < deadline => {
                     std::thread::yield_now();
                 }
@@ -169,7 +170,7 @@ impl Ring {
         }
     }
 
-    /// Whether the kernel takes nothing more.
+    /// Whether the kernel accepts no more requests.
     pub(crate) fn is_broken(&self) -> bool {
         self.is_broken.load(Ordering::Acquire)
     }
@@ -177,7 +178,7 @@ impl Ring {
     /// Waits until something has completed.
     pub(crate) fn wait(&self) -> io::Result<()> {
         const GETEVENTS: u32 = 1;
-        // SAFETY: no argument is passed, and no entry submitted.
+        // SAFETY: this passes no argument and submits no entry.
         unsafe { self.ring.submitter().enter::<()>(0, 1, GETEVENTS, None) }.map(drop)
     }
 
@@ -192,12 +193,12 @@ impl Ring {
         }
     }
 
-    /// Takes what has completed, and tells who waits for it.
+    /// Takes the completions, and passes each to its waiter.
     pub(crate) fn reap(&self) {
         loop {
             let next = {
                 let _completion = lock(&self.completion);
-                // SAFETY: the lock of the completion queue is held, so that this is the only one.
+                // SAFETY: the lock of the completion queue is held, so this is its only user.
                 let mut queue = unsafe { self.ring.completion_shared() };
                 queue.next().map(|entry| (entry.user_data(), entry.result()))
             };
@@ -225,8 +226,8 @@ impl Ring {
         self.is_stopped.load(Ordering::Acquire)
     }
 
-    /// Registers memory that is in one piece. `None`: it is looked up for each request, since the
-    /// table is full, or the limit on locked memory is met.
+    /// Registers contiguous memory. `None`: the table is full, or the limit on locked memory is
+    /// reached, and the kernel looks up the pages at each request.
     pub(crate) fn register(self: &Arc<Self>, memory: &Umem) -> Option<Arc<Fixed>> {
         let (addr, len) = (memory.addr(), memory.len());
         if addr == 0 || len > LONGEST || !self.is_ours() {
@@ -248,8 +249,8 @@ impl Ring {
     fn update(&self, index: u16, addr: usize, len: usize) -> Result<(), Errno> {
         let iov_base = ptr::with_exposed_provenance_mut(addr);
         let place = [libc::iovec { iov_base, iov_len: len }];
-        // SAFETY: the kernel looks the pages up, and keeps them; it touches their bytes for
-        // requests alone, whose `Place` answers for that.
+        // SAFETY: the kernel looks the pages up and keeps them; it touches their bytes only for
+        // requests, whose `Place` vouches for them.
         let done =
             unsafe { self.ring.submitter().register_buffers_update(index.into(), &place, None) };
         done.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
@@ -261,7 +262,7 @@ impl Ring {
         }
         match self.update(index, 0, 0) {
             Ok(()) => lock(&self.free).push(index),
-            // Its place in the table is lost, and its pages stay until the ring ends.
+            // Its slot in the table is lost, and its pages stay until the ring ends.
             Err(errno) => tracing::warn!(
                 target: "peerdma::storage",
                 "memory stays registered with an io_uring: {errno}"
@@ -271,7 +272,7 @@ impl Ring {
 }
 
 impl Fixed {
-    /// Whether all of these bytes are in it.
+    /// Whether all of these bytes are in the registered memory.
     pub(super) fn holds(&self, addr: usize, len: u32) -> bool {
         let from = addr.checked_sub(self.addr);
         from.is_some_and(|from| (from as u64).saturating_add(len.into()) <= self.len)
@@ -290,8 +291,8 @@ impl Drop for Ring {
     fn drop(&mut self) {
         let is_ours = self.process == std::process::id();
         if !is_ours || !lock(&self.under_way).is_empty() {
-            // The kernel may still touch that memory; or all of it is the parent's, and something
-            // else is at the ring's addresses here.
+            // The kernel may still touch that memory; or all of it belongs to the parent, and
+            // something else is at the ring's addresses here.
             return;
         }
         // SAFETY: neither is used again.

@@ -12,7 +12,7 @@ use storage::{Client, ClientConfig, Engine, File, OpenOptions};
 
 pub const MB: u64 = 1 << 20;
 
-/// A folder that goes with the test, on the file system that the programs are built on.
+/// A directory that is removed with the test, on the file system on which the programs are built.
 pub struct Folder(PathBuf);
 
 impl Folder {
@@ -27,7 +27,7 @@ impl Folder {
         self.0.join(name)
     }
 
-    /// A file with these bytes, opened for writing, too.
+    /// A file with these bytes, open for writing as well.
     pub fn file(&self, name: &str, bytes: &[u8]) -> File {
         std::fs::write(self.path(name), bytes).expect("room on the disk");
         let options = OpenOptions { write: true, ..OpenOptions::default() };
@@ -41,7 +41,7 @@ impl Drop for Folder {
     }
 }
 
-/// A machine whose disk reaches its GPU, or does not.
+/// A machine whose disk does or does not reach its GPU.
 pub fn machine(reachable: bool) -> Arc<PciTree> {
     let apart = "[[host_bridge]]\nname = \"a\"\nid = \"1234:5678\"\n[[device]]\nname = \"nvme0\"\n[[device]]\nname = \"gpu0\"";
     let config: PciConfig =
@@ -49,7 +49,7 @@ pub fn machine(reachable: bool) -> Arc<PciTree> {
     Arc::new(config.build(&["nvme0", "gpu0"]).expect("sound"))
 }
 
-/// A small GPU of its own.
+/// A small GPU of the test's own.
 pub fn gpu(preset: Preset, copy_engine: CopyMode, tree: &Arc<PciTree>) -> Gpu {
     let config = GpuConfig {
         preset,
@@ -62,7 +62,7 @@ pub fn gpu(preset: Preset, copy_engine: CopyMode, tree: &Arc<PciTree>) -> Gpu {
     Gpu::open_in(&config, Arc::clone(tree)).expect("a GPU")
 }
 
-/// The engines that this process can have: system calls always.
+/// The engines that this process can have: always system calls.
 pub fn engines() -> Vec<Engine> {
     let config = ClientConfig { engine: Engine::Uring, ..ClientConfig::default() };
     let mut engines = vec![Engine::Calls];
