@@ -1,5 +1,4 @@
-//! The memory buffer of a storage controller: pages behind a BAR, with no other purpose than to be
-//! allocations.
+//! The memory buffer of a storage controller: pages behind a BAR that exist only to be allocated.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +9,7 @@ use umem::{HostBuf, HostBufError};
 
 use crate::provider::{Allocation, MemoryProvider};
 
-/// How long a controller that leaves waits for each importer.
+/// How long a departing controller waits for each importer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A controller memory buffer: a pool of [`P2pdma`], with bytes behind it.
@@ -33,21 +32,21 @@ pub enum CmbError {
     /// The tree has no such BAR, or it is too small.
     #[error(transparent)]
     Resource(#[from] AddResourceError),
-    /// There is no memory for it.
+    /// No host memory is left for it.
     #[error(transparent)]
     Memory(#[from] HostBufError),
-    /// It is longer than what this process can address.
+    /// It is longer than this process can address.
     #[error("a memory buffer of {len:#x} bytes is more than a process can have")]
     TooLong {
-        /// As asked for.
+        /// The length asked for.
         len: u64,
     },
 }
 
-/// What was allocations of it.
+/// The memory of one allocation.
 struct Pages {
     bar: BarBuf,
-    /// Always there, but while they go back.
+    /// Always present, except while the pages are returned.
     pages: Option<P2pmem>,
 }
 

@@ -1,7 +1,7 @@
-//! Peer-to-peer DMA, with bytes: which devices provide memory, and which of them is nearest to all
-//! clients.
+//! Peer-to-peer DMA with real bytes: which devices provide memory, and which of them is nearest to
+//! all clients.
 //!
-//! In the kernel's words (`docs/semantics.md` 4.1) a *provider* has memory behind one of its BARs,
+//! In the kernel's terms (`docs/semantics.md` 4.1), a *provider* has memory behind one of its BARs,
 //! a *client* is a device that uses such memory, and an *orchestrator* brings them together. Here a
 //! provider is a [`MemoryProvider`]; a client is a NIC or a storage controller, which gets a
 //! dma-buf and attaches to it by itself.
@@ -19,14 +19,14 @@
 //! ```
 //!
 //! * The [PCI tree](pci::PciTree) decides which pairs are possible, and by which map type. If no
-//!   provider is reached by all clients, the [refusal](PlaceError) has the rule for each pair.
-//! * Of several that are equally near, one is taken at random, as the kernel does.
-//! * A provider that leaves is first hidden, then revokes its memory ([`Published::remove`]):
-//!   requests in progress end, later ones fail in words, and nobody reads or writes memory that has
-//!   another owner by then.
+//!   provider is within reach of all clients, the [refusal](PlaceError) gives the rule for each.
+//! * Of several equally near providers, one is chosen at random, as in the kernel.
+//! * A departing provider is first hidden, then revokes its memory ([`Published::remove`]):
+//!   requests in progress end, later ones fail with a reason, and nobody reads or writes memory
+//!   that has another owner by then.
 //!
-//! What is not here: the devices. A provider is implemented where its device is known; the memory
-//! buffer of a controller ([`Cmb`]) alone is here, since it is nothing but pages.
+//! The devices are not here: a provider is implemented where its device is known. The one exception
+//! is the memory buffer of a controller ([`Cmb`]), which is nothing but pages.
 #![forbid(unsafe_code)]
 
 mod cmb;

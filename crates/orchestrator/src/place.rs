@@ -11,7 +11,7 @@ use pci::{Bdf, InitError, MapType, P2pdma, PciTree};
 
 use crate::provider::{Allocation, MemoryProvider, Published};
 
-/// The providers of one machine, and their allocations. A clone is the same one.
+/// The providers of one machine, and their allocations. A clone is the same orchestrator.
 #[doc(alias = "p2pdma")]
 #[derive(Clone, Debug)]
 pub struct Orchestrator {
@@ -22,7 +22,7 @@ pub struct Orchestrator {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "a name and an address")]
 pub struct Client {
-    /// Its name, as people know it.
+    /// Its name, for people.
     pub name: String,
     /// Its address on the bus.
     pub bdf: Bdf,
@@ -48,7 +48,7 @@ pub struct Way {
     pub client: String,
     /// How far away it is.
     pub distance: u32,
-    /// By which way it goes.
+    /// The map type.
     pub map_type: MapType,
 }
 
@@ -56,10 +56,10 @@ pub struct Way {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PublishError {
-    /// It is no device of this machine, or its memory cannot be mapped.
+    /// It is not a device of this machine, or its memory cannot be mapped.
     #[error(transparent)]
     Device(#[from] InitError),
-    /// A device has one provider.
+    /// The device has a provider already.
     #[error("{other} is the provider at {bdf}: it has to leave first")]
     Taken {
         /// The address.
@@ -69,17 +69,17 @@ pub enum PublishError {
     },
 }
 
-/// Why no device's memory suits.
+/// Why no device's memory is suitable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlaceError {
-    /// There is no client that memory could be near to.
+    /// No client was named.
     #[error("no client is named")]
     NoClients,
     /// There is no provider.
     #[error("no device of this machine provides memory")]
     NoProvider,
-    /// Each provider is out of reach of some client.
+    /// No provider is within reach of all clients.
     #[error("no device provides memory that all clients reach: {}", reasons.join("; "))]
     Unreachable {
         /// For each provider the first client that does not reach it, and why.
@@ -88,7 +88,7 @@ pub enum PlaceError {
     /// The nearest provider has no such memory now.
     #[error("{provider} is nearest, and has no memory to give: {why}")]
     Refused {
-        /// Which.
+        /// The provider.
         provider: String,
         /// Its reason.
         why: String,
@@ -109,23 +109,23 @@ struct Known {
 struct Slot(Mutex<Option<Allocation>>);
 
 impl Orchestrator {
-    /// One without providers.
+    /// An orchestrator without providers.
     pub fn new(tree: Arc<PciTree>) -> Self {
         let p2pdma = Arc::new(P2pdma::new(tree));
         Self { inner: Arc::new(Inner { p2pdma, providers: Mutex::default() }) }
     }
 
-    /// The bookkeeping below: pools, and what sysfs shows of them.
+    /// The bookkeeping underneath: pools, and what sysfs shows of them.
     pub fn p2pdma(&self) -> &Arc<P2pdma> {
         &self.inner.p2pdma
     }
 
-    /// Lets clients find a provider.
+    /// Publishes a provider, so that clients find it.
     ///
     /// # Errors
     ///
-    /// [`PublishError`]: it is no device of this machine, its memory cannot be mapped, or there is a
-    /// provider at its address.
+    /// [`PublishError`]: it is not a device of this machine, its memory cannot be mapped, or there
+    /// is a provider at its address already.
     #[doc(alias = "pci_p2pmem_publish")]
     pub fn publish(&self, provider: Arc<dyn MemoryProvider>) -> Result<Published, PublishError> {
         let bdf = provider.bdf();
@@ -142,11 +142,11 @@ impl Orchestrator {
         Ok(Published { inner: Arc::clone(&self.inner), provider })
     }
 
-    /// Memory of the provider that is nearest to all clients; of several equally near, of any.
+    /// Memory of the provider that is nearest to all clients, or of any of several equally near.
     ///
     /// # Errors
     ///
-    /// [`PlaceError`]. A program that then takes memory of the host should tell its user.
+    /// [`PlaceError`]. A program that then uses host memory should tell its user.
     #[doc(alias = "pci_p2pmem_find_many")]
     pub fn place(&self, clients: &[Client], len: u64) -> Result<Placed, PlaceError> {
         if clients.is_empty() {
@@ -154,7 +154,7 @@ impl Orchestrator {
         }
         let p2pdma = &self.inner.p2pdma;
         let users: Vec<Bdf> = clients.iter().map(|client| client.bdf).collect();
-        // Each hasher of these has keys of its own, from the kernel.
+        // Each of these hashers has keys of its own, from the kernel.
         let any = |count: usize| {
             // CAST: below a count of devices.
             (RandomState::new().build_hasher().finish() % count as u64) as usize
@@ -168,7 +168,7 @@ impl Orchestrator {
             return Err(PlaceError::NoProvider);
         };
         let refused = |why| PlaceError::Refused { provider: provider.name().to_owned(), why };
-        // Without the lock: a provider may take its time.
+        // Without the lock: a provider may be slow.
         let allocations = provider.allocate(len).map_err(refused)?;
         let buffer = allocations.buffer.clone();
         let slot = Arc::new(Slot(Mutex::new(Some(allocations))));
@@ -197,17 +197,17 @@ impl Placed {
         &self.buffer
     }
 
-    /// Whose memory it is.
+    /// The provider's name.
     pub fn provider(&self) -> &str {
         &self.provider
     }
 
-    /// Where that is.
+    /// The provider's address.
     pub fn bdf(&self) -> Bdf {
         self.bdf
     }
 
-    /// By which way each client goes, in their order.
+    /// How each client reaches the memory, in the order of the clients.
     pub fn ways(&self) -> &[Way] {
         &self.ways
     }

@@ -13,7 +13,7 @@ use crate::place::Inner;
 ///
 /// The memory is revocable: importers are told before it is taken back.
 pub trait MemoryProvider: Send + Sync {
-    /// The name of the device, as people know it.
+    /// The name of the device, for people.
     fn name(&self) -> &str;
 
     /// Its address on the bus.
@@ -23,16 +23,16 @@ pub trait MemoryProvider: Send + Sync {
     ///
     /// # Errors
     ///
-    /// In words: why it has none.
+    /// Why it has none, in words.
     fn allocate(&self, len: u64) -> Result<Allocation, String>;
 
-    /// The device leaves: revokes all memory that it gave out, and returns when nobody reaches that
-    /// memory any more. `held` are the allocations that were not given back.
+    /// The device leaves: it revokes all memory that it gave out, and returns when nobody can reach
+    /// that memory any more. `held` are the allocations that were not given back.
     fn revoke_all(&self, held: Vec<Allocation>, why: &str);
 }
 
-/// Memory of a provider: a dma-buf, and what keeps the memory from being given out again. Dropping
-/// it gives the memory back.
+/// Memory of a provider: a dma-buf, and what keeps the memory allocated. Dropping it gives the
+/// memory back.
 pub struct Allocation {
     /// What clients attach to.
     pub buffer: DmaBuf,
@@ -48,7 +48,7 @@ pub struct Published {
 }
 
 impl Published {
-    /// The device leaves: it is hidden, its memory is revoked, and then it is no provider.
+    /// The device leaves: it is hidden, its memory is revoked, and it is no longer a provider.
     pub fn remove(self, why: &str) {
         self.inner.remove(&self.provider, why);
     }
