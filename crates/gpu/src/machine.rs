@@ -16,6 +16,7 @@ use crate::gpu::Gpu;
 /// A file without `[[gpu]]` has the default one, `gpu0`.
 #[derive(Clone, Debug)]
 pub struct Machine {
+    nics: Vec<String>,
     gpus: Vec<GpuConfig>,
     tree: Arc<PciTree>,
 }
@@ -118,7 +119,13 @@ impl Machine {
         let nics = file.nics.iter().map(|nic| nic.name.as_str());
         let names: Vec<&str> = nics.chain(gpus.iter().map(|gpu| gpu.name.as_str())).collect();
         let tree = file.pci.build(&names).map_err(|error| invalid(error.to_string()))?;
-        Ok(Self { gpus, tree: Arc::new(tree) })
+        let nics = file.nics.into_iter().map(|nic| nic.name).collect();
+        Ok(Self { nics, gpus, tree: Arc::new(tree) })
+    }
+
+    /// The names of the NICs, in the order of the file.
+    pub fn nics(&self) -> &[String] {
+        &self.nics
     }
 
     /// The GPUs, in the order of the file.

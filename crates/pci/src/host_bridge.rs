@@ -1,5 +1,8 @@
 //! Host bridges that forward peer-to-peer traffic (`docs/semantics.md` 4.2).
 
+use std::collections::BTreeSet;
+use std::fmt;
+
 use crate::tree::{FunctionKind, Ids, PciTree, RootBus};
 
 /// The facts of the processor that matter for peer-to-peer traffic.
@@ -32,6 +35,20 @@ impl Cpu {
         match (value("vendor_id"), value("cpu family").and_then(|family| family.parse().ok())) {
             (Some("AuthenticAMD"), Some(family)) => Self::Amd { family },
             _ => Self::Other,
+        }
+    }
+
+    /// Parses `/sys/devices/system/cpu/modalias`, `cpu:type:x86,ven0002fam0019mod0011:feature:...`.
+    /// `None` for a processor whose kernel writes none of it.
+    pub fn from_modalias(text: &str) -> Option<Self> {
+        const AMD: u32 = 2;
+        let hex = |from: &str, digits: &str| {
+            let digits = digits.split_once(from)?.1.get(..4)?;
+            u32::from_str_radix(digits, 16).ok()
+        };
+        match (hex("ven", text)?, hex("fam", text)?) {
+            (AMD, family) => Some(Self::Amd { family }),
+            _ => Some(Self::Other),
         }
     }
 }
@@ -93,14 +110,71 @@ impl PciTree {
     /// on the list, without the restriction to the same host bridge.
     #[doc(alias = "host_bridge_whitelist")]
     pub(crate) fn host_bridges_allowed(&self, one: RootBus, other: RootBus) -> bool {
-        let same = one == other;
-        [one, other].into_iter().all(|root| {
-            let Some(ids) = self.host_bridge_ids(root) else { return false };
-            ALLOWLIST.iter().any(|(vendor, device, same_only)| {
-                *vendor == ids.vendor
-                    && device.is_none_or(|device| device == ids.device)
-                    && (same || !same_only)
-            })
+        [one, other].into_iter().all(|root| self.unlisted(root, one == other).is_none())
+    }
+
+    /// Which of these host bridges stand in the way of traffic between them, and why, in the
+    /// order of their addresses. Empty if it is known to work.
+    pub fn host_bridge_refusals(&self, one: RootBus, other: RootBus) -> Vec<HostBridgeRefusal> {
+        if self.cpu().supports_p2pdma() {
+            return vec![];
+        }
+        let roots = BTreeSet::from([one, other]);
+        roots.into_iter().filter_map(|root| self.unlisted(root, one == other)).collect()
+    }
+
+    fn unlisted(&self, root: RootBus, same: bool) -> Option<HostBridgeRefusal> {
+        let refused = |ids, why| Some(HostBridgeRefusal { root, ids, why });
+        let Some(ids) = self.host_bridge_ids(root) else {
+            return refused(None, Unlisted::Unidentified);
+        };
+        let known = ALLOWLIST.iter().find(|(vendor, device, _)| {
+            *vendor == ids.vendor && device.is_none_or(|device| device == ids.device)
+        });
+        match known {
+            None => refused(Some(ids), Unlisted::NotThere),
+            Some((_, _, true)) if !same => refused(Some(ids), Unlisted::OnlyBelowItself),
+            Some(_) => None,
+        }
+    }
+}
+
+/// A host bridge that is not known to forward the traffic in question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HostBridgeRefusal {
+    /// The host bridge.
+    pub root: RootBus,
+    /// Its IDs, if it has any.
+    pub ids: Option<Ids>,
+    /// The reason.
+    pub why: Unlisted,
+}
+
+/// Why a host bridge is not known to forward traffic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Unlisted {
+    /// No function says what it is.
+    Unidentified,
+    /// The allowlist does not have it.
+    NotThere,
+    /// The allowlist has it for traffic that stays below it, not for traffic to another one.
+    OnlyBelowItself,
+}
+
+impl fmt::Display for HostBridgeRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "host bridge {}", self.root)?;
+        if let Some(ids) = self.ids {
+            write!(f, " ({ids})")?;
+        }
+        f.write_str(match self.why {
+            Unlisted::Unidentified => " is unknown: neither function 00.0 nor a root port is first",
+            Unlisted::NotThere => " is not on the allowlist",
+            Unlisted::OnlyBelowItself => {
+                " is on the allowlist only for traffic that stays below it"
+            }
         })
     }
 }
@@ -119,5 +193,14 @@ mod tests {
         let intel = "vendor_id\t: GenuineIntel\ncpu family\t: 25\n";
         assert_eq!(Cpu::from_cpuinfo(intel), Cpu::Other);
         assert_eq!(Cpu::from_cpuinfo("CPU architecture: 8\n"), Cpu::Other);
+    }
+
+    #[test]
+    fn sysfs_tells_vendor_and_family_too() {
+        let zen = "cpu:type:x86,ven0002fam0019mod0011:feature:,0000,0001\n";
+        assert_eq!(Cpu::from_modalias(zen), Some(Cpu::Amd { family: 0x19 }));
+        let intel = "cpu:type:x86,ven0000fam0006mod008F:feature:,0000\n";
+        assert_eq!(Cpu::from_modalias(intel), Some(Cpu::Other));
+        assert_eq!(Cpu::from_modalias("cpu:type:aarch64:feature:,0000\n"), None);
     }
 }

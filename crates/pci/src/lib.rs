@@ -22,6 +22,8 @@
 //! * [`PciTree::path`] gives the path between two functions, with the text of a refusal.
 //! * [`P2pdma`] is the bookkeeping on top: providers of memory in a BAR, pools with allocation by
 //!   pages, and the orchestrator's queries (`distance_many`, `find_many`).
+//! * [`Topology`] is the tree from the user's side: GPUs, NICs and disks, how far they are from
+//!   each other, which of them reach whose memory, and why the others do not.
 //!
 //! No device is touched: this crate has no unsafe code, and no I/O except reading sysfs. It does
 //! not depend on dma-buf, RDMA or GPUs.
@@ -43,7 +45,9 @@ mod host_bridge;
 mod p2pdma;
 mod path;
 mod pool;
+mod resource;
 mod sysfs;
+mod topo;
 mod tree;
 
 pub use bdf::{Bdf, BdfError};
@@ -51,9 +55,10 @@ pub use config::{
     ConfigError, CpuVendor, DeviceConfig, HostBridgeConfig, PciConfig, SwitchConfig, parse_size,
 };
 pub use enable::{Enable, EnableError};
-pub use host_bridge::Cpu;
+pub use host_bridge::{Cpu, HostBridgeRefusal, Unlisted};
 pub use p2pdma::{AddResourceError, InitError, P2pdma, P2pmemView, Provider};
 pub use path::{MapType, Path, Route};
 pub use pool::{P2pmem, SglEntry};
 pub use sysfs::SysfsError;
+pub use topo::{Device, DeviceKind, Link, Memory, PeerToPeer, Refusal, Topology, TopologyError};
 pub use tree::{Acs, Bar, BarKind, Function, FunctionKind, Ids, PciTree, RootBus, TreeError};

@@ -103,6 +103,13 @@ impl PciTree {
         let route = Route::Redirected { by: redirects, root: named(owner.root) };
         through_root(route, length(a + b))
     }
+
+    /// The steps from each of the two up to their first common bridge, if they have one.
+    pub(crate) fn meeting(&self, one: Bdf, other: Bdf) -> Option<(usize, usize)> {
+        let (one, other): (Vec<_>, Vec<_>) =
+            (self.chain(one).collect(), self.chain(other).collect());
+        meeting(&one, &other)
+    }
 }
 
 impl Path {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::Bdf;
 use crate::host_bridge::Cpu;
+use crate::resource::{self, Resource};
 use crate::tree::{Acs, Bar, BarKind, Function, FunctionKind, Ids, PciTree, RootBus, TreeError};
 
 /// Why the tree could not be read.
@@ -110,29 +111,16 @@ fn root_bus(name: &str) -> Option<RootBus> {
     Some(RootBus { domain, bus: u8::from_str_radix(bus, 16).ok()? })
 }
 
-/// The first six lines of `resource` are the BARs; an unused BAR is all zeros. The file has no bus
-/// addresses, so they are assumed to equal the CPU's, as on all PCs.
+/// The BARs that have an address. The file has no bus addresses, so they are assumed to equal the
+/// CPU's, as on all PCs.
 fn bars(text: &str) -> Option<Vec<Bar>> {
-    const IORESOURCE_IO: u64 = 0x100;
-    const IORESOURCE_MEM: u64 = 0x200;
-    let mut bars = vec![];
-    for (index, line) in text.lines().take(6).enumerate() {
-        let mut numbers = line
-            .split_whitespace()
-            .map(|word| u64::from_str_radix(word.trim_start_matches("0x"), 16));
-        let mut next = || numbers.next()?.ok();
-        let (addr, end, flags) = (next()?, next()?, next()?);
-        let kind = match flags {
-            _ if end == 0 => continue,
-            flags if flags & IORESOURCE_MEM != 0 => BarKind::Memory,
-            flags if flags & IORESOURCE_IO != 0 => BarKind::Io,
-            _ => continue,
-        };
-        let size = end.checked_sub(addr)?.checked_add(1)?;
-        // CAST: below six.
-        bars.push(Bar { index: index as u8, addr, size, bus_offset: 0, kind });
-    }
-    Some(bars)
+    let placed = resource::parse(text)?.into_iter().filter(|resource| resource.is_placed());
+    let bar = |resource: Resource| {
+        let kind = if resource.is_memory() { BarKind::Memory } else { BarKind::Io };
+        let Resource { index, addr, size, .. } = resource;
+        Bar { index, addr, size, bus_offset: 0, kind }
+    };
+    Some(placed.map(bar).collect())
 }
 
 /// The port type in the PCI Express capability.

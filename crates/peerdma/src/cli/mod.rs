@@ -6,6 +6,7 @@ mod explain;
 mod gpu;
 mod matrix;
 mod outcome;
+mod topo;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -37,6 +38,9 @@ enum Command {
     Matrix(matrix::Args),
     /// Run a verbs program on peerdma: its libibverbs, its librdmacm, its /sys/class/infiniband
     Run(launcher::Args),
+    /// Show how near GPUs, NICs and NVMe controllers are to each other, and which of them reach
+    /// whose memory, or why not
+    Topo(topo::Args),
 }
 
 /// Parses the command line and does what it says.
@@ -49,6 +53,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Gpu(args) => gpu::main(args),
         Command::Matrix(args) => matrix::main(args),
         Command::Run(args) => launcher::main(args),
+        Command::Topo(args) => topo::main(args),
     }
 }
 
