@@ -6,34 +6,34 @@ use std::process::Command;
 use gpu::Preset;
 use gpu::nodes::{self, PRESET};
 
-/// The variable that lists the paths of the nodes, one of each GPU, in the order of the GPUs,
-/// separated by commas.
+/// The variable that lists the paths of the nodes, one per GPU, in the order of the GPUs, separated
+/// by commas.
 const NODES: &str = "PEERDMA_DRM_NODE";
 
 /// The first render node's minor number.
 const FIRST_RENDER: usize = 128;
 
-/// The preset whose GPUs programs reach by CUDA, and not by render nodes.
+/// The preset for GPUs that programs reach by CUDA, and not by render nodes.
 pub(super) const NVIDIA: &str = "nvidia";
 
-/// The presets whose GPUs programs reach by Level Zero, besides their render nodes.
+/// The presets for GPUs that programs reach by Level Zero as well as by their render nodes.
 const INTEL: [&str; 2] = ["xe", "i915"];
 
-/// The preset whose GPUs programs reach by HSA, besides their render nodes.
+/// The preset for GPUs that programs reach by HSA as well as by their render nodes.
 pub(super) const AMD: &str = "amdgpu";
 
-/// The preset whose GPUs are accelerators, which `/sys` shows as well.
+/// The preset for GPUs that are accelerators, which `/sys` shows as well.
 const HABANALABS: &str = "habanalabs";
 
-/// The preset whose GPUs are VFIO devices, and the name of their driver.
+/// The preset for GPUs that are VFIO devices, and the name of their driver.
 const VFIO: &str = "vfio";
 const VFIO_PCI: &str = "vfio-pci";
 
-/// The variable with the drivers that Level Zero's loader loads instead of those that it knows by
-/// name.
+/// The variable that lists the drivers for Level Zero's loader to load, instead of those that it
+/// knows by name.
 const LEVEL_ZERO: &str = "ZE_ENABLE_ALT_DRIVERS";
 
-/// Tells the program's libraries that the GPUs are NVIDIA's. Returns the machine that they are in.
+/// Tells the program's libraries that the GPUs are from NVIDIA. Returns the machine they are in.
 pub(super) fn announce_cuda(command: &mut Command) -> Result<gpu::Machine, String> {
     environment::choose_gpu(NVIDIA);
     let machine = cuda::machine()?;
@@ -47,9 +47,8 @@ pub(super) fn announce_cuda(command: &mut Command) -> Result<gpu::Machine, Strin
 }
 
 /// Chooses a node for each GPU of the configuration, and tells the program's libraries. A node that
-/// exists belongs to a real GPU and is left alone: ours get the next free numbers. GPUs of Intel
-/// get a Level Zero driver, those of AMD HSA. Returns the machine of those that `/sys` shows on
-/// PCI.
+/// exists belongs to a real GPU and is left alone: ours get the next free numbers. Intel GPUs get a
+/// Level Zero driver, AMD GPUs get HSA. Returns the machine of the GPUs that `/sys` shows on PCI.
 pub(super) fn announce(
     command: &mut Command,
     preset: &str,

@@ -1,8 +1,8 @@
 //! `peerdma run`: an unmodified verbs program on peerdma.
 //!
-//! The program finds our library in two ways: by `LD_LIBRARY_PATH`, under the names that libibverbs
-//! and librdmacm have, and by `LD_PRELOAD`, since a run path in the program takes precedence over
-//! the first, and a program with a bundled copy looks for neither name. Its reads of `/sys` pass
+//! The program finds our library in two ways: by `LD_LIBRARY_PATH`, under the names of libibverbs
+//! and librdmacm, and by `LD_PRELOAD`, since a run path in the program takes precedence over the
+//! first, and a program with a bundled copy looks for neither name. Its reads of `/sys` pass
 //! through the door (`door`).
 
 mod door;
@@ -22,8 +22,8 @@ use environment::NamedFile;
 use crate::door::{Launch, Preload};
 use crate::sysfs::{GpuFacts, NicFacts, Tree};
 
-/// Names the NICs a program sees, separated by commas; all that the configuration has if it is not
-/// set.
+/// Names the NICs that a program sees, separated by commas. If it is not set, the program sees all
+/// NICs of the configuration.
 const NICS: &str = "PEERDMA_NIC";
 
 /// How `/sys` is shown: `auto` (the default), `preload`, or `off`.
@@ -121,8 +121,8 @@ fn run(args: Args) -> Result<ExitCode, Box<dyn std::error::Error>> {
     let verbs = names.join(library::VERBS);
     let mut ours = verbs.as_os_str().to_owned();
     let mut machine = None;
-    // With it, a dma-buf of ours is a dma-buf in every process of the program, whichever process
-    // sent it.
+    // With the preload library, a dma-buf of ours is a dma-buf in every process of the program,
+    // whichever process sent it.
     let preload = library.preload();
     if let Some(preload) = &preload {
         ours = join(preload.as_os_str(), &ours);
@@ -131,8 +131,8 @@ fn run(args: Args) -> Result<ExitCode, Box<dyn std::error::Error>> {
         let cuda = library.cuda_names()?;
         let paths = join(cuda.as_os_str(), names.as_os_str());
         command.env("LD_LIBRARY_PATH", prepend(&paths, "LD_LIBRARY_PATH", ":"));
-        // Programs from wheels name a copy of the runtime with a hash in its name; preloaded, this
-        // one is found first.
+        // Programs from Python wheels ask for a copy of the runtime with a hash in its name; if
+        // this one is preloaded, it is found first.
         ours = join(&ours, cuda.join(library::CUDA_RUNTIME).as_os_str());
         machine = Some((gpus::announce_cuda(&mut command)?, gpus::NVIDIA));
         tracing::info!(target: "peerdma::cuda", "CUDA's libraries are in {}", cuda.display());
@@ -208,7 +208,7 @@ fn run(args: Args) -> Result<ExitCode, Box<dyn std::error::Error>> {
 }
 
 /// The NICs to show: those named here, otherwise those named by an outer `peerdma run`, otherwise
-/// all that the configuration has.
+/// all NICs of the configuration.
 fn nics(mut names: Vec<String>) -> Result<Vec<NicFacts>, String> {
     if names.is_empty() {
         let outer = environment::var(NICS).unwrap_or_default();
@@ -223,8 +223,8 @@ fn nics(mut names: Vec<String>) -> Result<Vec<NicFacts>, String> {
     Ok(nics.iter().map(NicFacts::of).collect())
 }
 
-/// Whether what `/sys` shows now is this tree: we are inside another `peerdma run`, on the same
-/// netdev. (One inside another network namespace has other GIDs.)
+/// Whether `/sys` already shows this tree: we are inside another `peerdma run`, on the same netdev.
+/// (A `peerdma run` in another network namespace has other GIDs.)
 fn is_shown_already(tree: &Tree, nics: &[NicFacts], gpus: &[GpuFacts]) -> bool {
     let shown = fs::read_dir("/sys/class/infiniband").map_or(0, Iterator::count);
     let same = |path: &str| {
@@ -241,8 +241,8 @@ fn is_shown_already(tree: &Tree, nics: &[NicFacts], gpus: &[GpuFacts]) -> bool {
         && gpus.iter().all(|gpu| same(&format!("{}/uevent", gpu.function.path)))
 }
 
-/// A list from the environment with one more entry in front; unchanged if that is where the entry
-/// is already.
+/// A list from the environment with one more entry in front; unchanged if the entry is there
+/// already.
 fn prepend(entry: &OsStr, variable: &str, separators: &str) -> OsString {
     let list = environment::var_os(variable).unwrap_or_default();
     let is_there = list
@@ -257,8 +257,8 @@ fn prepend(entry: &OsStr, variable: &str, separators: &str) -> OsString {
     if is_there { list } else { [entry, OsStr::new(":"), &list].into_iter().collect() }
 }
 
-/// What is preloaded already, followed by ours: a sanitizer's runtime, say, must be the first.
-/// Entries of ours that are there already (one `peerdma run` in another) are not repeated.
+/// What is preloaded already, followed by our entries: a sanitizer's runtime, say, must come first.
+/// Entries of ours that are there already (nested `peerdma run`) are not repeated.
 fn behind(given: &OsStr, ours: &OsStr) -> OsString {
     let entries = |list: &OsStr| -> Vec<OsString> {
         let split = list.as_bytes().split(|byte| b" :".contains(byte));
@@ -278,13 +278,13 @@ fn join(first: &OsStr, rest: &OsStr) -> OsString {
     [first, OsStr::new(":"), rest].into_iter().collect()
 }
 
-/// What AddressSanitizer reads.
+/// The variable that AddressSanitizer reads.
 const ASAN_OPTIONS: &str = "ASAN_OPTIONS";
 
-/// A program that is linked with the sanitizer's library ends at once when any other library was
-/// preloaded, to make sure that its functions are found first. They are, as ours define none of
-/// them, or call the next; and the libraries of a program that a script starts cannot be known. So
-/// that check is off, unless the user sets it.
+/// A program that is linked with the sanitizer's library exits at once if any other library was
+/// preloaded, to make sure that the sanitizer's functions are found first. With ours they are: our
+/// libraries define none of them, or call the next definition. And we cannot know the libraries of
+/// a program that a script starts. So that check is off, unless the user sets it.
 fn asan_options(given: Option<OsString>) -> OsString {
     const CHECK: &str = "verify_asan_link_order";
     let given = given.unwrap_or_default();

@@ -1,4 +1,5 @@
-//! Where `libpeerdma.so` is, and the directory in which it has the names that programs look for.
+//! Where `libpeerdma.so` is, and the directory with links to it under the names that programs look
+//! for.
 
 use std::env;
 use std::fs;
@@ -14,7 +15,7 @@ const LIBRARY: &str = "libpeerdma.so";
 /// The name under which verbs programs ask for the library.
 pub(super) const VERBS: &str = "libibverbs.so.1";
 
-/// The name under which programs that were built with a hashed copy of CUDA's runtime find another
+/// The name by which programs that were built with a hashed copy of the CUDA runtime find another
 /// one.
 pub(super) const CUDA_RUNTIME: &str = "libcudart.so.12";
 
@@ -31,8 +32,8 @@ const VERBS_NAMES: Names = Names {
     names: &[VERBS, "libibverbs.so", "librdmacm.so.1", "librdmacm.so"],
 };
 
-/// Every name of CUDA's libraries. Not next to the others: a verbs program on a machine with a real
-/// GPU has real ones.
+/// Every name of CUDA's libraries. They are in a directory of their own: on a machine with a real
+/// GPU, a verbs program uses the real libraries.
 const CUDA_NAMES: Names = Names {
     directory: "libpeerdma-cuda.names",
     names: &[
@@ -46,7 +47,7 @@ const CUDA_NAMES: Names = Names {
     ],
 };
 
-/// Every name of HSA's runtime, likewise. The second is the one that libfabric opens.
+/// Every name of HSA's runtime, likewise. libfabric opens the second.
 const HSA_NAMES: Names = Names {
     directory: "libpeerdma-hsa.names",
     names: &["libhsa-runtime64.so.1", "libhsa-runtime64.so"],
@@ -61,7 +62,7 @@ const CUDA: [&str; 2] = ["libpeerdma-cuda.so", "libpeerdma_cuda.so"];
 /// The library of HSA's names, likewise.
 const HSA: [&str; 2] = ["libpeerdma-hsa.so", "libpeerdma_hsa.so"];
 
-/// The driver that a loader of Level Zero loads, likewise.
+/// The driver that the Level Zero loader loads, likewise.
 const LEVEL_ZERO: [&str; 2] = ["libpeerdma-ze.so", "libpeerdma_ze.so"];
 
 /// The library that makes sockets rsockets, as it is installed and as Cargo names it.
@@ -76,13 +77,13 @@ pub(super) struct Library {
 /// Why programs cannot be given our library.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LibraryError {
-    /// It is nowhere.
+    /// It was not found.
     #[error("{LIBRARY} is not in {}; {LIB_DIR} can name its directory", list(.0))]
     NotFound(Vec<PathBuf>),
-    /// The names of a GPU driver are missing.
+    /// The library with the names of a GPU driver is missing.
     #[error("{} is not in {}", .0, .1.display())]
     NoNames(&'static str, PathBuf),
-    /// The names cannot be made.
+    /// The links cannot be made.
     #[error("no directory for the names of {LIBRARY}: {}: {}", .0.display(), .1)]
     Names(PathBuf, io::Error),
 }
@@ -92,8 +93,8 @@ fn list(directories: &[PathBuf]) -> String {
     names.join(" or ")
 }
 
-/// Finds the library: in the directory `PEERDMA_LIB_DIR` names; next to this executable, where
-/// Cargo leaves it; in `../lib`, where an installation has it.
+/// Finds the library: in the directory that `PEERDMA_LIB_DIR` names; next to this executable,
+/// where Cargo leaves it; or in `../lib`, where an installation has it.
 pub(super) fn find() -> Result<Library, LibraryError> {
     let candidates = match environment::var_os(LIB_DIR) {
         Some(path) => vec![PathBuf::from(path)],
@@ -110,9 +111,9 @@ pub(super) fn find() -> Result<Library, LibraryError> {
 }
 
 impl Library {
-    /// A directory with the names of the library as links. It stays: it is part of the
-    /// installation, made at first use if the installer did not. Where the user may not write next
-    /// to the library, it is among the user's run-time files.
+    /// A directory with links to the library under all its names. It is not removed: it is part of
+    /// the installation, and made at first use if the installer did not make it. If the user may
+    /// not write next to the library, it is among the user's run-time files.
     pub(super) fn names(&self) -> Result<PathBuf, LibraryError> {
         self.links(&VERBS_NAMES, LIBRARY)
     }
@@ -153,19 +154,19 @@ impl Library {
         }
     }
 
-    /// The preload library, if it is there and can be named in a list.
+    /// The preload library, if it exists and can be named in a list.
     pub(super) fn preload(&self) -> Option<PathBuf> {
         self.beside(&PRELOAD)
     }
 
-    /// The driver of Level Zero, if it is there and can be named in a list.
+    /// The Level Zero driver, if it exists and can be named in a list.
     pub(super) fn level_zero(&self) -> Option<PathBuf> {
         let found = self.beside(&LEVEL_ZERO)?;
-        // What separates drivers in the list that the loader reads.
+        // The separator in the list of drivers that the loader reads.
         (!found.to_string_lossy().contains(',')).then_some(found)
     }
 
-    /// The library that makes sockets rsockets, if it is there and can be named in a list.
+    /// The library that makes sockets rsockets, if it exists and can be named in a list.
     pub(super) fn rsockets(&self) -> Option<PathBuf> {
         self.beside(&RSOCKETS)
     }
@@ -177,7 +178,7 @@ impl Library {
             .find(|path| path.is_file() && is_listable(path))
     }
 
-    /// A directory of this user's for this library.
+    /// A directory of this user for this library.
     fn own_directory(&self, names: &Names) -> PathBuf {
         let base = environment::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
         let base = base.filter(|path| path.is_absolute() && is_listable(path) && path.is_dir());

@@ -1,4 +1,4 @@
-//! Where the tree exists as real files, so that programs can get real descriptors of it.
+//! The tree as real files, so that programs can get real descriptors of it.
 //!
 //! The first choice is a tmpfs that is mounted nowhere: only its root descriptor exists, it
 //! vanishes with the last descriptor in it, whichever process dies, and `/proc/self/fd` shows its
@@ -23,10 +23,10 @@ use super::channel::{self, Message};
 use super::process;
 use crate::sysfs::Tree;
 
-/// The prefix of our directories' names; a process id and a number follow.
+/// The prefix of the names of our directories; a process id and a number follow.
 const PREFIX: &str = "peerdma-sysfs.";
 
-/// A tree made real.
+/// A tree that exists as real files.
 #[derive(Debug)]
 pub(super) struct Backing {
     root: OwnedFd,
@@ -34,7 +34,7 @@ pub(super) struct Backing {
 }
 
 impl Backing {
-    /// Makes the tree real where it leaves no trace, otherwise in a directory.
+    /// Creates the tree where it leaves no trace if possible, otherwise in a directory.
     pub(super) fn create(tree: &Tree) -> io::Result<Self> {
         match detached(tree) {
             Ok(root) => Ok(Self { root, named: None }),
@@ -45,7 +45,7 @@ impl Backing {
         }
     }
 
-    /// Makes the tree real in a directory with a name.
+    /// Creates the tree in a directory with a name.
     pub(super) fn create_named(tree: &Tree) -> io::Result<Self> {
         let base = temporary_directory();
         sweep(&base);
@@ -69,7 +69,7 @@ impl Backing {
         Self { root, named }
     }
 
-    /// What stands for `/`.
+    /// The root of the backing, which stands for `/`.
     pub(super) fn root(&self) -> BorrowedFd<'_> {
         self.root.as_fd()
     }
@@ -88,7 +88,7 @@ impl Backing {
         }
     }
 
-    /// A path to an open file, for calls that take nothing else.
+    /// A path to an open file, for calls that take only paths.
     pub(super) fn path_of(&self, file: BorrowedFd<'_>) -> String {
         format!("/proc/self/fd/{}", file.as_raw_fd())
     }
@@ -144,14 +144,14 @@ fn mount(tree: &Tree) -> io::Result<OwnedFd> {
     let root = rustix::mount::fsmount(fs.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)?;
     rustix::process::umask(Mode::empty());
     tree.materialise(root.as_fd())?;
-    // From here on the file system itself is read-only, through any descriptor.
+    // From here on the file system itself is read-only, whichever descriptor is used.
     rustix::mount::fsconfig_set_flag(fs.as_fd(), c"ro")?;
     rustix::mount::fsconfig_reconfigure(fs.as_fd())?;
     Ok(root)
 }
 
-/// Enters a user namespace, in which one may mount a tmpfs; files in it belong to the same user as
-/// before.
+/// Enters a user namespace, in which this process may mount a tmpfs; files in it belong to the same
+/// user as before.
 fn become_privileged() -> io::Result<()> {
     let uid = rustix::process::geteuid().as_raw();
     let gid = rustix::process::getegid().as_raw();
@@ -186,8 +186,8 @@ fn claim(base: &Path) -> io::Result<(PathBuf, File)> {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
             other => other?,
         }
-        // A sweeper may have found the directory before its lock was taken; then it is gone, or
-        // another process's.
+        // A sweeper may have found the directory before we locked it; then it is gone, or it
+        // belongs to another process.
         if let Some(root) = lock(&path) {
             return Ok((path, root));
         }

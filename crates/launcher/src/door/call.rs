@@ -1,4 +1,4 @@
-//! The watched system calls, which take a path: their numbers, and names for their arguments.
+//! The watched system calls (those that take a path): their numbers, and names for their arguments.
 
 /// One watched system call.
 pub(super) struct Watched {
@@ -10,7 +10,7 @@ pub(super) struct Watched {
 }
 
 impl Watched {
-    /// The number, as BPF sees it.
+    /// The system call number, as BPF sees it.
     pub(super) fn number(&self) -> u32 {
         self.number as u32
     }
@@ -23,7 +23,7 @@ pub(super) struct Call {
     pub(super) dir: i32,
     /// Where the path is.
     pub(super) path: u64,
-    /// What the call asks.
+    /// What the call asks for.
     pub(super) ask: Ask,
 }
 

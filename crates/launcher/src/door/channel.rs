@@ -16,7 +16,7 @@ use rustix::net::{
 /// The longest message: a tag and a path.
 const ROOM: usize = 4200;
 
-/// One end of a conversation.
+/// One end of the socket pair.
 pub(super) struct Channel(OwnedFd);
 
 /// One message.
@@ -24,7 +24,7 @@ pub(super) struct Channel(OwnedFd);
 pub(super) enum Message {
     /// Program to supervisor: the listener of its filter.
     Filtered(OwnedFd),
-    /// Program to supervisor: there is no filter, for this errno.
+    /// Program to supervisor: there is no filter, because of this errno.
     Unfiltered(i32),
     /// Supervisor to program: continue; the preload library finds the tree here, if it is used.
     Go(Option<PathBuf>),
@@ -50,7 +50,7 @@ pub(super) struct SharedDoor {
     pub(super) named: Option<PathBuf>,
 }
 
-/// A conversation of two processes.
+/// A socket pair for two processes.
 pub(super) fn pair() -> io::Result<(Channel, Channel)> {
     let (a, b) = rustix::net::socketpair(
         AddressFamily::UNIX,

@@ -38,8 +38,8 @@ pub(super) fn run(supervisor: Channel, pid: Pid, signals: Signals) -> io::Result
         let (message, signal) = wait(&[supervisor.as_fd(), signals.as_fd()])?;
         if signal {
             while let Some((signal, sent)) = signals.next() {
-                // Signals from the kernel reach the program as they reach us: a terminal's go to
-                // the process group.
+                // Signals from the kernel reach the program as they reach us: a terminal sends its
+                // signals to the process group.
                 if sent {
                     // If the supervisor has been killed, the next message shows it.
                     let _ = supervisor.send(&Message::Signal(signal));
@@ -74,8 +74,8 @@ pub(super) fn run(supervisor: Channel, pid: Pid, signals: Signals) -> io::Result
     }
 }
 
-/// What the front does when the supervisor is killed: the same, so that no call of the program
-/// fails.
+/// Takes over from a supervisor that was killed: the front does the same work, so that no call of
+/// the program fails.
 struct Successor {
     program: OwnedFd,
     door: Option<Door>,
@@ -135,14 +135,14 @@ impl Successor {
     }
 }
 
-/// Waits until one of two descriptors has something.
+/// Waits until one of two descriptors is readable.
 fn wait(fds: &[BorrowedFd<'_>; 2]) -> io::Result<(bool, bool)> {
     let mut polled = fds.each_ref().map(|fd| PollFd::new(fd, PollFlags::IN));
     rustix::io::retry_on_intr(|| rustix::event::poll(&mut polled, None))?;
     Ok((!polled[0].revents().is_empty(), !polled[1].revents().is_empty()))
 }
 
-/// The status of a shell for a wait status.
+/// The exit status that a shell reports for a wait status.
 fn exit_code(status: i32) -> ExitCode {
     if libc::WIFEXITED(status) {
         // CAST: an exit status has 8 bits.

@@ -18,7 +18,7 @@ pub(crate) struct Launch {
     pub(crate) preload: Option<Preload>,
 }
 
-/// The fallback.
+/// The preload fallback.
 pub(crate) struct Preload {
     /// The library.
     pub(crate) library: PathBuf,

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use super::filter;
 
-/// Wakes the supervisor on the CPU of the program, which waits for it anyway (Linux 6.6).
+/// Wakes the supervisor on the program's CPU: the program waits for it anyway (Linux 6.6).
 const SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP: u64 = 1;
 
 /// A system call that waits for an answer.
@@ -29,9 +29,9 @@ pub(super) struct Notification {
 pub(super) enum Answer {
     /// The kernel executes it unchanged.
     Continue,
-    /// It returns this.
+    /// It returns this value.
     Value(i64),
-    /// It fails.
+    /// It fails with this errno.
     Error(Errno),
     /// It returns this file as a new descriptor.
     File { file: OwnedFd, cloexec: bool },
@@ -79,7 +79,8 @@ fn install_as_we_are() -> io::Result<OwnedFd> {
         len: u16::try_from(code.len()).expect("the filter is far below BPF_MAXINSNS"),
         filter: code.as_mut_ptr(),
     };
-    // SPEC_ALLOW: old kernels would slow the whole program down by mitigations it did not ask for.
+    // SPEC_ALLOW: old kernels would slow the whole program down with mitigations it did not ask
+    // for.
     // WAIT_KILLABLE_RECV: signals (Go sends many) do not restart a call we have begun to answer;
     // Linux 5.19.
     let base = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW;
@@ -111,7 +112,7 @@ fn install_as_we_are() -> io::Result<OwnedFd> {
 }
 
 impl Listener {
-    /// Takes a listener over.
+    /// Takes over a listener.
     pub(super) fn new(fd: OwnedFd) -> io::Result<Self> {
         let mut sizes =
             libc::seccomp_notif_sizes { seccomp_notif: 0, seccomp_notif_resp: 0, seccomp_data: 0 };
@@ -136,7 +137,7 @@ impl Listener {
         Ok(listener)
     }
 
-    /// The next notification; `None` if its thread has gone or was interrupted meanwhile.
+    /// The next notification; `None` if its thread has exited or was interrupted meanwhile.
     pub(super) fn receive(&mut self) -> io::Result<Option<Notification>> {
         // The kernel refuses a buffer that is not zero.
         self.buffer.fill(0);
@@ -164,7 +165,7 @@ impl Listener {
         }))
     }
 
-    /// Whether the thread still waits, and thus whether the memory read through its id was its own.
+    /// Whether the thread still waits, and thus whether memory read by its thread id was its own.
     pub(super) fn is_waiting(&self, id: u64) -> bool {
         // SAFETY: the ioctl reads one u64.
         let result = unsafe {
@@ -173,7 +174,7 @@ impl Listener {
         result == 0
     }
 
-    /// Ends a call. It is no error if its thread has gone meanwhile.
+    /// Ends a call. It is no error if its thread has exited meanwhile.
     pub(super) fn answer(&self, id: u64, answer: Answer) -> io::Result<()> {
         let result = match answer {
             Answer::Continue => {
@@ -209,8 +210,8 @@ impl Listener {
                 .and_then(|number| self.respond(id, number, 0, 0));
         }
         match result {
-            // For instance, the program's descriptor table is full: the call fails as it would have
-            // anyway.
+            // For instance, the program's descriptor table is full: the call fails as the kernel's
+            // own would.
             Err(error) if error.raw_os_error() != Some(libc::ENOENT) => {
                 self.respond(id, 0, -error.raw_os_error().unwrap_or(libc::EMFILE), 0)
             }

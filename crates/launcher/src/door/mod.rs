@@ -1,10 +1,10 @@
-//! The sysfs door: how an unmodified program comes to see `/sys/class/infiniband`.
+//! The sysfs door: how an unmodified program gets to see our `/sys/class/infiniband`.
 //!
-//! Programs read `/sys` by libc, by raw system calls, from static binaries and from Go, so the door
-//! stands where all of them pass: a seccomp filter that passes the system calls which take a path
-//! to a supervisor (user notification). The supervisor reads the path from the program's memory. A
-//! call with a path of ours is answered from a private copy of the tree (`crate::sysfs`), by
-//! putting an open file into the program or by writing the result of `stat` or `readlink` into its
+//! Programs read `/sys` through libc, by raw system calls, from static binaries and from Go. All of
+//! these pass a seccomp filter, so the door is one: it passes system calls that take a path to a
+//! supervisor (user notification). The supervisor reads the path from the program's memory. If the
+//! path is ours, it answers the call from a private copy of the tree (`crate::sysfs`), by
+//! installing an open file in the program or by writing the result of `stat` or `readlink` into its
 //! memory; every other call continues untouched.
 //!
 //! ```text
@@ -16,15 +16,15 @@
 //! ```
 //!
 //! The supervisor is the program's parent because Yama lets only ancestors read a process's memory.
-//! It stays for as long as any process uses the filter (a daemon that outlives the program), and
-//! the front does not. If the supervisor is killed, the front takes its place; if the front is
-//! killed, the supervisor kills the program that it represented.
+//! It stays as long as any process uses the filter (a daemon may outlive the program); the front
+//! does not. If the supervisor is killed, the front takes its place; if the front is killed, the
+//! supervisor kills the program that it represented.
 //!
 //! Where the kernel or a sandbox refuses the filter, the program gets `libpeerdma-preload.so`,
 //! which redirects libc's calls to the same tree in a directory that `PEERDMA_SYSFS` names.
 //!
-//! The door is a convenience and not a security boundary: a program may change a path between our
-//! read of it and the kernel's, and gains nothing by it.
+//! The door is a convenience and not a security boundary: a program may change a path after we read
+//! it and before the kernel does, and gains nothing by it.
 
 #![allow(unsafe_code, reason = "fork, seccomp and signalfd have no safe form")]
 

@@ -8,12 +8,12 @@ pub(super) enum Place {
     /// Something below a directory we answer for. The path starts at such a directory, and may
     /// continue with `..` and links, which the kernel walks in the backing.
     Served(Vec<u8>),
-    /// A directory itself, in which names of ours are listed with the kernel's.
+    /// A directory that lists names of ours together with the kernel's.
     Listing(&'static str),
 }
 
 /// Whether a path as the program wrote it, absolute or not, could be ours. Every path of a program
-/// passes here, so it is one scan; it may accept a path that is not ours.
+/// passes through here, so this is a single scan; it may accept a path that is not ours.
 ///
 /// A relative path has the last name of a served directory in it, or starts from a directory of the
 /// backing that the program opened, where the kernel resolves it without us.
@@ -41,7 +41,7 @@ pub(super) fn may_be_ours(path: &[u8]) -> bool {
         || ends_with(path, b"vfio-dev")
 }
 
-/// Finds an absolute path in the tree. `.` and `..` are resolved by their text, without regard to
+/// Finds an absolute path in the tree. `.` and `..` are resolved textually, ignoring symbolic
 /// links: there are none on the path to the directories we serve.
 pub(super) fn find(path: &[u8]) -> Option<Place> {
     let mut walked: Vec<&[u8]> = Vec::new();

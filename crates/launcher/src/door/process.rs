@@ -7,10 +7,10 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use rustix::process::Pid;
 
-/// Forks. `None` in the child. The process must have one thread: the child then may do what the
-/// parent may.
+/// Forks. `None` in the child. The process must have one thread, so that the child may do
+/// everything that the parent may.
 pub(super) fn fork() -> io::Result<Option<Pid>> {
-    // SAFETY: with one thread, no lock is held by a thread the child would lack.
+    // SAFETY: with one thread, no lock is held by a thread that the child would lack.
     let pid = unsafe { libc::fork() };
     if pid < 0 { Err(io::Error::last_os_error()) } else { Ok(Pid::from_raw(pid)) }
 }
@@ -23,7 +23,7 @@ pub(super) fn only_ancestors_may_read_memory() -> bool {
 
 /// Makes this process the parent of descendants whose parent dies, so that it stays their ancestor.
 pub(super) fn adopt_orphans() -> io::Result<()> {
-    // The argument is any process; only its presence counts.
+    // The argument may be any process; only its presence counts.
     Ok(rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?)
 }
 
@@ -37,7 +37,7 @@ pub(super) fn reap() -> Option<(Pid, i32)> {
 pub(super) struct Mask(libc::sigset_t);
 
 impl Mask {
-    /// Those this process blocks now.
+    /// The signals that this process blocks now.
     pub(super) fn current() -> io::Result<Self> {
         let mut set = MaybeUninit::uninit();
         // SAFETY: with no new set, sigprocmask only writes the old one, whole.
@@ -50,9 +50,10 @@ impl Mask {
         Ok(Self(unsafe { set.assume_init() }))
     }
 
-    /// Blocks these again, and no others.
+    /// Blocks exactly these signals again.
     pub(super) fn restore(&self) {
-        // SAFETY: the set is one sigprocmask gave; it reads it, and the old one is not requested.
+        // SAFETY: the set came from sigprocmask, which only reads it here; the old one is not
+        // requested.
         unsafe {
             libc::sigprocmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut());
         };
@@ -63,7 +64,7 @@ impl Mask {
 pub(super) struct Signals(OwnedFd);
 
 impl Signals {
-    /// Blocks these signals and opens a descriptor that gives them.
+    /// Blocks these signals and opens a descriptor that delivers them.
     pub(super) fn take(signals: &[i32]) -> io::Result<Self> {
         let mut set = MaybeUninit::uninit();
         // SAFETY: sigemptyset initialises the set it is given.
@@ -113,10 +114,10 @@ impl AsFd for Signals {
     }
 }
 
-/// Ignores the signals that stop a process of the terminal, and SIGPIPE.
+/// Ignores the signals by which a terminal stops a process, and SIGPIPE.
 pub(super) fn ignore_stops() {
     for signal in [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU, libc::SIGPIPE] {
-        // SAFETY: SIG_IGN is a disposition every one of these signals may have, and runs no code of
+        // SAFETY: each of these signals may have the disposition SIG_IGN, which runs no code of
         // ours.
         unsafe {
             libc::signal(signal, libc::SIG_IGN);
@@ -136,8 +137,8 @@ pub(super) fn let_go(keep: &[BorrowedFd<'_>], keep_stderr: bool) {
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
         .collect();
     for fd in open.into_iter().filter(|fd| *fd > 2 && !keep.contains(fd)) {
-        // SAFETY: a descriptor that is not in `keep` was inherited from our parent, or was the
-        // listing's and is closed already; no value of this process owns it.
+        // SAFETY: a descriptor that is not in `keep` was inherited from our parent, or belonged to
+        // the directory listing and is closed already; no value of this process owns it.
         unsafe {
             libc::close(fd);
         };

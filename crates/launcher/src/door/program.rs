@@ -11,7 +11,7 @@ use super::listener;
 /// Names the directory in which the preload library finds our `/sys`.
 const SYSFS: &str = "PEERDMA_SYSFS";
 
-/// The exit statuses of a shell for a program that cannot be run, and for one that does not exist.
+/// A shell's exit statuses for a program that cannot be run, and for a program that does not exist.
 const CANNOT_RUN: i32 = 126;
 const NOT_FOUND: i32 = 127;
 

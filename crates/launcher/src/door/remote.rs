@@ -1,5 +1,5 @@
-//! The memory of a process that waits for an answer. It is never a slice: the kernel copies bytes
-//! in and out, and an invalid address is an error.
+//! The memory of a process that waits for an answer. It is never treated as a slice: the kernel
+//! copies bytes in and out, and an invalid address is an error.
 
 use rustix::io::Errno;
 
@@ -47,8 +47,8 @@ impl Path {
 pub(super) fn read(tid: i32, address: u64, into: &mut [u8]) -> Result<usize, Errno> {
     let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
     let remote = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: into.len() };
-    // SAFETY: `local` is a writable slice that nothing else uses meanwhile. The remote address is
-    // the other process's: the kernel checks it there and does not touch our memory through it.
+    // SAFETY: `local` is a writable slice that nothing else uses meanwhile. The remote address
+    // belongs to the other process: the kernel checks it there and does not touch our memory.
     let read = unsafe { libc::process_vm_readv(tid, &raw const local, 1, &raw const remote, 1, 0) };
     count(read)
 }

@@ -1,5 +1,5 @@
-//! Answering one call: reading its path, and if the path is ours, doing in the backing what the
-//! call asks.
+//! Answers one call: reads its path, and if the path is ours, does in the backing what the call
+//! asks for.
 
 use std::ffi::CString;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -18,7 +18,7 @@ use crate::sysfs::Device;
 /// The longest link target that `readlink` returns.
 const LINK_MAX: usize = 4096;
 
-/// The flags of an open that have a meaning in the tree.
+/// The open flags that have a meaning in the tree.
 const OPEN_FLAGS: OFlags = OFlags::DIRECTORY
     .union(OFlags::NOFOLLOW)
     .union(OFlags::PATH)
@@ -41,7 +41,7 @@ pub(super) fn answer(
     let Some(call) = call::decode(notification.number, &notification.args) else {
         return Answer::Continue;
     };
-    // The kernel refuses a path that cannot be read, with its own errno; the same goes for a
+    // Let the kernel refuse a path that cannot be read, with its own errno; likewise for a
     // process whose memory we may not read.
     let Ok(path) = remote::Path::read(notification.tid, call.path) else {
         return Answer::Continue;
@@ -56,8 +56,8 @@ pub(super) fn answer(
         base(backing, notification.tid, call.dir)
             .and_then(|base| place::find(&[&base, &b"/"[..], path].concat()))
     };
-    // While we read its memory and its descriptors, the thread may have died, and its number may
-    // belong to another by now.
+    // While we read its memory and its descriptors, the thread may have died, and its thread id
+    // may belong to another by now.
     if !listener.is_waiting(notification.id) {
         return Answer::Continue;
     }
@@ -150,7 +150,8 @@ impl Target<'_> {
         if writes && !flags.contains(OFlags::PATH) {
             let file = self.find(!flags.contains(OFlags::NOFOLLOW))?;
             let kind = rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode);
-            // Attributes of the kernel without write permission refuse even root (kernfs_fop_open).
+            // The kernel refuses to open an attribute without write permission even for root
+            // (kernfs_fop_open).
             return Err(match kind {
                 rustix::fs::FileType::Directory => Errno::ISDIR,
                 // A device without a driver.
@@ -170,7 +171,7 @@ impl Target<'_> {
         }
         let field = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
         let resolve = ResolveFlags::from_bits_retain(field(16));
-        // The kernel can do a walk confined to the directory it starts from: the directory is open.
+        // A walk confined to its starting directory is left to the kernel: that directory is open.
         if !RESOLVE_FLAGS.contains(resolve) {
             return Ok(Answer::Continue);
         }

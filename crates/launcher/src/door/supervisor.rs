@@ -14,8 +14,8 @@ use super::listener::Listener;
 use super::process::{self, Mask, Signals};
 use super::{Launch, program, remote, serve};
 
-/// A byte that is at the same address in the program until it execs: if it can be read, so can the
-/// program's memory.
+/// A byte at the same address in the program until it execs: if we can read it there, we can read
+/// the program's memory.
 static PROBE: u8 = 1;
 
 /// The door, while a process uses it.
@@ -50,7 +50,8 @@ impl Door {
         true
     }
 
-    /// Whether a process uses the filter. It is released before its last user can be reaped.
+    /// Whether a process uses the filter. The kernel releases it before its last user can be
+    /// reaped.
     fn is_used(&self) -> bool {
         let mut polled = [PollFd::new(self, PollFlags::empty())];
         let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -70,8 +71,8 @@ impl AsFd for Door {
     }
 }
 
-/// The supervisor's life. The program blocks the signals in `mask`; `adopt` makes the supervisor
-/// the parent of orphans.
+/// Runs the supervisor. The program blocks the signals in `mask`; `adopt` makes the supervisor the
+/// parent of orphans.
 pub(super) fn run(
     launch: Launch,
     front: Channel,
@@ -100,8 +101,8 @@ pub(super) fn run(
 
     let (door, left) = open(&launch, &here, program)?;
     drop(here);
-    // The front may have been killed by now, which the poll below will show; even so, the program
-    // must not be forgotten.
+    // The front may have been killed by now, which the poll below will show; the program must be
+    // looked after even then.
     let shared = door.as_ref().and_then(|door| share(door).ok());
     let _ = front.send(&Message::Started { program: handle, door: shared });
     Supervisor { front: Some(front), children, program: Some(program), door, left }.stay();
@@ -140,14 +141,14 @@ fn open(
     Ok((door, left))
 }
 
-/// What is behind the door: a tree, if this process may read the paths the program will name.
+/// What is behind the door: a tree, if this process may read the paths that the program will name.
 fn behind(launch: &Launch, program: Pid) -> io::Result<Backing> {
     let probe = (&raw const PROBE) as u64;
     remote::read(program.as_raw_nonzero().get(), probe, &mut [0])?;
     Backing::create(&launch.tree)
 }
 
-/// A directory for the preload library, if there is one to use it.
+/// A directory for the preload library, if that library exists.
 fn fall_back(launch: &Launch) -> Option<Backing> {
     let Some(preload) = &launch.preload else {
         tracing::warn!("door: libpeerdma-preload.so is missing too: /sys stays as it is");
@@ -228,8 +229,8 @@ impl Supervisor {
         let message = self.front.as_ref().map(Channel::receive);
         let signal = match message {
             Some(Ok(Some(Message::Signal(signal)))) => signal,
-            // The front never closes before it has the status: it was killed, and takes the program
-            // with it.
+            // The front never closes its end before it has the status, so it was killed: the
+            // program goes with it.
             _ => {
                 self.front = None;
                 process::let_go(&self.fds(), false);

@@ -1,6 +1,5 @@
-//! The names of counters, as the kernel and mlx5 document them. A snapshot has them at zero: they
-//! exist for programs that read them, and differences between two readings are what such programs
-//! show.
+//! The names of counters, as the kernel and mlx5 document them. In a snapshot they are zero: they
+//! exist for programs that read them, and such programs show the difference of two readings.
 
 /// `ports/N/counters`: the port counters of the InfiniBand specification.
 pub(super) const PORT: [&str; 22] = [

@@ -8,13 +8,13 @@ use super::tree::DEVICES;
 pub(super) const UVERBS_MAJOR: u32 = 231;
 pub(super) const UVERBS_BASE_MINOR: u32 = 192;
 
-/// One of them.
+/// A character device that exists only as a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Device {
     minor: u32,
 }
 
-/// A character device that everyone may read and write.
+/// The mode of a character device that everyone may read and write.
 const MODE: u32 = libc::S_IFCHR | 0o666;
 
 impl Device {
@@ -35,7 +35,7 @@ impl Device {
     /// The same for a `struct statx`.
     pub(crate) fn show_statx(self, out: &mut [u8; size_of::<libc::statx>()]) {
         let mut put = |at: usize, bytes: &[u8]| out[at..at + bytes.len()].copy_from_slice(bytes);
-        // CAST: the kind of file and the rights are 16 bits.
+        // CAST: the file type and the permissions are 16 bits.
         put(offset_of!(libc::statx, stx_mode), &(MODE as u16).to_ne_bytes());
         put(offset_of!(libc::statx, stx_rdev_major), &UVERBS_MAJOR.to_ne_bytes());
         put(offset_of!(libc::statx, stx_rdev_minor), &self.minor.to_ne_bytes());

@@ -1,5 +1,5 @@
-//! What is known about a NIC: what the device reports about itself, and what its netdev's part of
-//! `/sys` tells about the machine around it.
+//! What is known about a NIC: what the device reports about itself, and what the `/sys` directory
+//! of its netdev tells about the machine around it.
 
 use std::fmt;
 use std::fs;
@@ -10,16 +10,16 @@ use super::pci::Function;
 /// What a [`super::Tree`] needs to know of one NIC.
 #[derive(Clone, Debug)]
 pub(crate) struct NicFacts {
-    /// The device name programs see.
+    /// The device name that programs see.
     pub(crate) name: String,
-    /// The node GUID, as a number whose most significant byte is written first. It is also the
-    /// system's: one NIC is one system.
+    /// The node GUID, as a number that is written most significant byte first. It is also the
+    /// system image GUID: one NIC is one system.
     pub(crate) node_guid: u64,
     /// The node description.
     pub(crate) node_desc: String,
     /// The used part of the GID table: IPv6 addresses, and IPv4 addresses mapped into IPv6.
     pub(crate) gids: Vec<Ipv6Addr>,
-    /// The netdev beneath.
+    /// The netdev underneath.
     pub(crate) netdev: Netdev,
     /// Whether the port is active.
     pub(crate) active: bool,
@@ -31,7 +31,7 @@ pub(crate) struct NicFacts {
     pub(crate) numa_node: i32,
     /// The CPUs near the NIC.
     pub(crate) cpus: CpuList,
-    /// Whether it asks peer memory clients for memory by its address.
+    /// Whether it asks peer memory clients about the address of memory.
     pub(crate) peermem: bool,
     /// Where it is on PCI, if programs see that.
     pub(crate) function: Option<Function>,
@@ -42,7 +42,7 @@ pub(crate) struct NicFacts {
 pub(crate) struct Netdev {
     /// Its name.
     pub(crate) name: String,
-    /// Its number.
+    /// Its interface index.
     pub(crate) index: u32,
     /// Its MAC address, as text.
     pub(crate) address: String,
@@ -61,8 +61,8 @@ impl NicFacts {
         self.function.as_ref().map_or_else(own, |function| function.path.clone())
     }
 
-    /// Where the NICs and GPUs are on PCI, in a machine with CUDA, HSA or Level Zero: GPUs of this
-    /// driver.
+    /// Where the NICs, and the GPUs of this driver, are on PCI, in a machine with CUDA, HSA or
+    /// Level Zero.
     pub(crate) fn place(
         machine: &gpu::Machine,
         driver: &'static str,

@@ -1,25 +1,26 @@
-//! What `/proc` and `/boot` tell about the kernel's support for device memory, by which programs
-//! choose how to register it.
+//! What `/proc` and `/boot` tell about the kernel's support for device memory. Programs use it to
+//! choose how to register such memory.
 
 use std::fs;
 
 use super::tree::Tree;
 
-/// The files that are ours.
+/// The files that we replace.
 pub(super) const FILES: [&str; 2] = ["/proc/kallsyms", "/proc/modules"];
 
-/// A kernel that imports dma-bufs. A probe tells whether a NIC does (`docs/semantics.md` 2.2).
+/// The symbol of a kernel that imports dma-bufs. A probe tells whether a NIC does
+/// (`docs/semantics.md` 2.2).
 const DMA_BUFS: &str = "0000000000000000 T ib_umem_dmabuf_get\t[ib_uverbs]";
-/// A kernel that lets a module take part in what `ibv_reg_mr` finds at an address.
+/// The symbol of a kernel that lets a module take part in how `ibv_reg_mr` looks up an address.
 const PEER_MEMORY: &str = "\n0000000000000000 T ib_register_peer_memory_client\t[ib_core]";
 
-/// The modules that make a GPU's memory known by its address.
+/// The modules that make GPU memory known by its address.
 const PEERS: [&str; 2] = ["nvidia_peermem", "nv_peer_mem"];
 
-/// Adds both files. `has_peers` is whether memory of GPUs is known by its address.
+/// Adds both files. `has_peers`: whether GPU memory is known by its address.
 ///
-/// The list of symbols has only these: the kernel's is five megabytes, and its readers look for one
-/// of them.
+/// The list of symbols has only these: the kernel's own is five megabytes, and readers look for one
+/// of these only.
 pub(super) fn describe(tree: &mut Tree, has_peers: bool) {
     let peers = if has_peers { PEER_MEMORY } else { "" };
     tree.file("/proc/kallsyms", format_args!("{DMA_BUFS}{peers}"));
@@ -34,7 +35,7 @@ pub(super) fn describe(tree: &mut Tree, has_peers: bool) {
 const OPTIONS: &str = "CONFIG_DMABUF_MOVE_NOTIFY=y\nCONFIG_PCI_P2PDMA=y";
 
 /// Adds the file in which a distribution lists its kernel's build options: ROCm programs check it
-/// to learn whether NICs take dma-bufs. It has only what they look for. Returns its path.
+/// to learn whether NICs accept dma-bufs. It has only the options they look for. Returns its path.
 pub(super) fn describe_configuration(tree: &mut Tree) -> String {
     let path = format!("/boot/config-{}", rustix::system::uname().release().to_string_lossy());
     tree.file(&path, OPTIONS);

@@ -1,5 +1,5 @@
 //! What a kernel RDMA driver would show under `/sys` and `/dev` for our NICs, as a tree of names
-//! and texts.
+//! and contents.
 //!
 //! ```text
 //! /sys/class/infiniband/peerdma0          -> ../../devices/virtual/peerdma/peerdma0/infiniband/peerdma0
@@ -13,8 +13,8 @@
 //! ```
 //!
 //! A [`Tree`] is a snapshot: values are those of the moment it was made. Every symbolic link is
-//! relative and stays inside the tree, so that the kernel can walk it below any directory. How
-//! programs come to see it is the business of `door`; `docs/SYSFS.md` tells the whole story.
+//! relative and stays inside the tree, so that the kernel can walk it below any directory. `door`
+//! shows it to programs; `docs/SYSFS.md` describes all of it.
 
 mod counters;
 mod device;
@@ -32,7 +32,7 @@ pub(crate) use tree::{DEVICES, LISTINGS, Tree};
 use std::sync::OnceLock;
 
 /// The directories this tree answers for; everything else under `/sys` and `/dev` is the kernel's.
-/// Their contents hide what the kernel has under these names.
+/// Their contents hide what the kernel has under the same names.
 pub(crate) const SERVED: [&str; 5] = [
     DEVICES,
     "/sys/class/infiniband",
@@ -41,9 +41,9 @@ pub(crate) const SERVED: [&str; 5] = [
     "/sys/bus/peerdma",
 ];
 
-/// The directories by which programs tell whether a NIC reaches memory of GPUs. They are ours as
-/// well: whatever the machine has, they show only our GPUs: a peer memory client if a NIC has
-/// `peermem` and the program has CUDA, and the driver xe if the program has that.
+/// The directories by which programs tell whether a NIC reaches GPU memory. They are ours as well:
+/// whatever the machine has, they show only our GPUs. There is a peer memory client if a NIC has
+/// `peermem` and the program has CUDA, and the driver xe if the program has GPUs of that driver.
 const PEER_MEMORY: [&str; 4] = [
     "/sys/module/nvidia_peermem",
     "/sys/module/nv_peer_mem",
@@ -51,10 +51,10 @@ const PEER_MEMORY: [&str; 4] = [
     "/sys/kernel/mm/memory_peers",
 ];
 
-/// The source checksum of module xe, which ours does not have.
+/// The source checksum of module xe; ours has none.
 const XE_SRCVERSION: &str = "000000000000000000000000";
 
-/// What this process's tree also answers for: PCI functions and what is in them.
+/// What this process's tree also answers for: PCI functions and their contents.
 static FUNCTIONS: OnceLock<Vec<String>> = OnceLock::new();
 
 /// All directories this tree answers for.
@@ -77,7 +77,8 @@ impl Tree {
         tree
     }
 
-    /// Adds the GPUs of CUDA, HSA or Level Zero, and what tells whether NICs reach their memory.
+    /// Adds the GPUs of CUDA, HSA or Level Zero, and the files that tell whether NICs reach their
+    /// memory.
     pub(crate) fn add_gpus(&mut self, gpus: &[GpuFacts], nics: &[NicFacts]) {
         for gpu in gpus {
             pci::describe(self, gpu);

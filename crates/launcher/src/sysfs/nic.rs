@@ -1,5 +1,5 @@
-//! One NIC: which attributes it has, and their contents. Names and formats are those of the
-//! kernel's `drivers/infiniband/core/sysfs.c` and `uverbs_main.c`.
+//! One NIC: its attributes and their contents. Names and formats are those of the kernel's
+//! `drivers/infiniband/core/sysfs.c` and `uverbs_main.c`.
 
 use super::counters;
 use super::device::{UVERBS_BASE_MINOR, UVERBS_MAJOR};
@@ -16,7 +16,7 @@ const NOBODY: &str = "0x0000";
 /// `IB_PORT_CM_SUP | IB_PORT_IP_BASED_GIDS`, as for a RoCE port.
 const CAP_MASK: u32 = 1 << 16 | 1 << 26;
 
-/// Adds one NIC, the `index`th, and its uverbs device.
+/// Adds the NIC with this index, and its uverbs device.
 pub(super) fn describe(tree: &mut Tree, index: usize, nic: &NicFacts) {
     let name = &nic.name;
     let device = nic.directory();
@@ -44,8 +44,8 @@ pub(super) fn describe(tree: &mut Tree, index: usize, nic: &NicFacts) {
     tree.link(&format!("{uverbs}/subsystem"), "/sys/class/infiniband_verbs");
 }
 
-/// The parent device of the HCA. Its `subsystem` is not `pci`, which tells NCCL and UCX not to look
-/// for it in the PCI tree, unless it is there.
+/// The parent device of the HCA. If it is not on PCI, its `subsystem` is not `pci`, which tells
+/// NCCL and UCX not to look for it in the PCI tree.
 fn describe_device(tree: &mut Tree, device: &str, nic: &NicFacts) {
     let mut attribute = |name: &str, text: String| tree.file(&format!("{device}/{name}"), text);
     // An Ethernet controller, as RoCE HCAs are.

@@ -1,4 +1,4 @@
-//! GPUs and NICs as PCI functions, for programs that check which of them are near each other.
+//! GPUs and NICs as PCI functions, for programs that check which of these are near each other.
 //!
 //! ```text
 //! /sys/bus/pci/devices/0001:04:00.0 -> ../../../devices/pci0001:00/0001:00:01.0/.../0001:04:00.0
@@ -6,8 +6,8 @@
 //!     vendor device class numa_node local_cpulist ..., subsystem -> /sys/bus/pci
 //! ```
 //!
-//! The functions are those of the `[pci]` section. A function that exists in the machine stays the
-//! machine's.
+//! The functions are those of the `[pci]` section. If the machine has a function at the same
+//! address, that one stays.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ use super::facts::{CpuList, NicFacts};
 use super::tree::{ACCEL, DRM, PCI_FUNCTIONS, Tree, VFIO};
 use gpu::nodes::{VFIO_CLASS, VFIO_ID};
 
-/// The lines of a function's `resource`: six BARs and the ROM. Nothing of ours can be mapped.
+/// The lines of a function's `resource`: six BARs and the ROM. Ours have none that can be mapped.
 const RESOURCES: usize = 7;
 
 /// Where a device is.
@@ -36,19 +36,19 @@ pub(crate) struct Function {
 pub(crate) struct GpuFacts {
     /// Where it is.
     pub(crate) function: Function,
-    /// The NUMA node and the CPUs of the NIC that is nearest.
+    /// The NUMA node and the CPUs of the nearest NIC.
     near: Option<(i32, CpuList)>,
-    /// The driver that programs find behind it.
+    /// The driver that programs see for it.
     driver: &'static str,
-    /// Its number among DRM's cards or among accelerators.
+    /// Its number among the DRM cards or among the accelerators.
     card: u32,
 }
 
 const FIRST_RENDER: u32 = 128;
 
-/// A kind of character devices.
+/// A kind of character device.
 struct DeviceClass {
-    /// Where they are listed.
+    /// Where such devices are listed.
     path: &'static str,
     /// Their directory in that of the PCI function.
     name: &'static str,
@@ -58,7 +58,7 @@ struct DeviceClass {
     devtype: Option<&'static str>,
 }
 
-/// DRM's.
+/// DRM devices.
 const DRM_MINORS: DeviceClass =
     DeviceClass { path: DRM, name: "drm", dev: "dri", major: 226, devtype: Some("drm_minor") };
 /// Accelerators.
@@ -69,19 +69,19 @@ const ACCEL_MINORS: DeviceClass = DeviceClass {
     major: 261,
     devtype: Some("accel_minor"),
 };
-/// VFIO's; its number is assigned when the driver loads, and is the one that the preload library
-/// uses.
+/// VFIO devices. Their major number is assigned when the driver loads; this is the number that
+/// the preload library uses.
 const VFIO_DEVICES: DeviceClass =
     DeviceClass { path: VFIO, name: "vfio-dev", dev: "vfio/devices", major: 386, devtype: None };
 
 impl Function {
-    /// Where this function of a tree is; nothing if the machine has one at that address.
+    /// Where this function of a tree is; `None` if the machine has one at that address.
     fn of(tree: &PciTree, bdf: Bdf) -> Option<Self> {
         let mut chain: Vec<_> = tree.chain(bdf).collect();
         chain.reverse();
         let root = chain.first()?.root;
         let mut path = format!("/sys/devices/pci{root}");
-        // A file that the kernel has for each, and a tree of ours does not.
+        // The kernel has this file for each bus and function, and a tree of ours does not.
         let mut ours = (!has(&path, "uevent")).then(|| path.clone());
         for function in chain {
             path = format!("{path}/{}", function.bdf);
@@ -101,10 +101,11 @@ impl Function {
         format!("{PCI_FUNCTIONS}/{}", self.bdf)
     }
 
-    /// What functions of every kind have.
+    /// Adds what functions of every kind have.
     pub(super) fn describe(&self, tree: &mut Tree) {
         tree.link(&self.link(), &self.path);
-        // Without the last two, libpci ends a program that asks it for resources, such as perftest.
+        // Without the last two, libpci terminates a program that asks it for resources, such as
+        // perftest.
         let none = format!("{:#018x} {0:#018x} {0:#018x}\n", 0).repeat(RESOURCES);
         for (name, text) in [
             ("current_link_speed", "32.0 GT/s PCIe"),
@@ -141,7 +142,7 @@ impl GpuFacts {
     }
 }
 
-/// The character devices of this driver's GPU with this number.
+/// The character devices of the GPU with this driver and number.
 fn devices(driver: &str, card: u32) -> Vec<(String, u32)> {
     match driver {
         HABANALABS => return vec![(format!("accel{card}"), card)],
@@ -156,7 +157,7 @@ fn has(path: &str, name: &str) -> bool {
     Path::new(path).join(name).exists()
 }
 
-/// The GPUs of a machine, behind which programs find this driver. Also tells its NICs where they
+/// The GPUs of a machine, which programs see with this driver. Also sets where the machine's NICs
 /// are.
 pub(super) fn place(
     machine: &gpu::Machine,
@@ -171,7 +172,7 @@ pub(super) fn place(
     let mut gpus: Vec<_> = machine.gpus().iter().collect();
     let has_nodes = INTEL.contains(&driver) || [AMD, HABANALABS, VFIO_PCI].contains(&driver);
     if !has_nodes {
-        // In the order in which CUDA numbers them and a kernel finds them.
+        // In the order in which CUDA numbers them and a kernel enumerates them.
         gpus.sort_by_key(|gpu| tree.by_name(&gpu.name));
     }
     let directory = match driver {
@@ -179,7 +180,7 @@ pub(super) fn place(
         VFIO_PCI => "/dev/vfio/devices",
         _ => "/dev/dri",
     };
-    // Those of nodes are chosen in the same way (`cli::run::gpu`).
+    // The numbers of nodes are chosen in the same way (`cli::run::gpu`).
     let is_free = |card: &u32| {
         let names = devices(driver, *card);
         !names.iter().any(|(name, _)| has(directory, name) || !has_nodes && has(DRM, name))
@@ -204,24 +205,24 @@ pub(super) fn place(
 /// The ids that a GPU reports.
 struct Ids {
     driver: &'static str,
-    /// Vendor below, device above.
+    /// Vendor in the low half, device in the high half.
     device: u32,
     board: u32,
     class: u32,
     revision: u32,
 }
 
-/// The drivers of Intel's GPUs.
+/// The drivers of Intel GPUs.
 const INTEL: [&str; 2] = ["xe", "i915"];
 
-/// That of AMD's.
+/// The driver of AMD GPUs.
 pub(super) const AMD: &str = "amdgpu";
 
 /// The driver of accelerators.
 const HABANALABS: &str = "habanalabs";
 /// The driver of devices that programs drive.
 const VFIO_PCI: &str = "vfio-pci";
-/// Gaudi2, vendor below.
+/// Gaudi2, vendor in the low half.
 const HABANALABS_ID: u32 = 0x1020_1da3;
 
 impl GpuFacts {
@@ -249,7 +250,7 @@ impl GpuFacts {
         Ids { driver: self.driver, device, board, class: 0x03_0200, revision: 0xa1 }
     }
 
-    /// Whether this is the driver that programs find behind it.
+    /// Whether this is the driver that programs see for it.
     pub(super) fn is_of(&self, driver: &str) -> bool {
         self.driver == driver
     }
@@ -284,7 +285,8 @@ pub(super) fn describe(tree: &mut Tree, gpu: &GpuFacts) {
         attribute("local_cpus", cpus.mask());
     }
     tree.link(&format!("{}/subsystem", function.path), "/sys/bus/pci");
-    // A name for programs that ask which card is which function. CUDA's GPUs have no node to open.
+    // A name for programs that ask which card is which function. The GPUs of CUDA have no node to
+    // open.
     let DeviceClass { path: class, name: below, dev, major, devtype } = *gpu.class();
     for (name, minor) in gpu.devices() {
         let path = format!("{}/{below}/{name}", function.path);
@@ -296,7 +298,7 @@ pub(super) fn describe(tree: &mut Tree, gpu: &GpuFacts) {
         tree.link(&format!("{path}/subsystem"), class);
         tree.link(&format!("{class}/{name}"), &path);
         if gpu.driver == HABANALABS {
-            // By these a program chooses one of several.
+            // Programs use these to choose one of several.
             tree.file(&format!("{path}/pci_addr"), function.bdf.to_string());
             tree.file(&format!("{path}/device_type"), "GAUDI2");
             tree.file(&format!("{path}/status"), "Operational");

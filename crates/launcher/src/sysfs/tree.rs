@@ -1,4 +1,4 @@
-//! Names below `/sys` and `/dev`, and how they are made real.
+//! Names below `/sys` and `/dev`, and how they are created as real files.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -36,22 +36,22 @@ pub(crate) enum Node {
     File(String),
     /// A symbolic link and its target.
     Link(String),
-    /// What takes the place of a driver's character device. Making one takes privilege, so it is a
-    /// socket that no process listens on: the access rights are a device's, and opening it fails
-    /// with ENXIO, as a device without a driver does. Its attributes are shown as those of a
+    /// The stand-in for a driver's character device. Creating a device needs privilege, so this is
+    /// a socket that no process listens on: it has a device's permissions, and opening it fails
+    /// with ENXIO, as for a device without a driver. `stat` shows it as a
     /// [`Device`](super::Device).
     Device,
 }
 
-/// The names below `/sys`, by absolute path; a directory sorts before what it holds.
+/// The names below `/sys`, by absolute path; a directory sorts before its contents.
 #[derive(Debug, Default)]
 pub(crate) struct Tree {
     pub(super) nodes: BTreeMap<String, Node>,
 }
 
 impl Tree {
-    /// Adds a link for each name of this machine's kernel in the [`LISTINGS`], so that they show
-    /// all of them.
+    /// Adds a link for each name that this machine's kernel has in the [`LISTINGS`], so that they
+    /// show all names.
     pub(crate) fn add_kernel_names(&mut self) {
         for directory in LISTINGS {
             if !self.nodes.contains_key(directory) {
@@ -83,7 +83,7 @@ impl Tree {
                 Node::Device => {
                     let mode = Mode::from_raw_mode(0o666);
                     rustix::fs::mknodat(root, path, FileType::Socket, mode, 0)?;
-                    // The rights that the process's umask removed.
+                    // Restores the permissions that the process's umask removed.
                     rustix::fs::chmodat(root, path, mode, AtFlags::empty())?;
                 }
                 Node::File(text) => {
@@ -99,7 +99,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Adds a directory and those above it.
+    /// Adds a directory and its parents.
     pub(super) fn dir(&mut self, path: &str) {
         for (at, _) in path.match_indices('/').filter(|&(at, _)| at > 0) {
             self.nodes.entry(path[..at].to_owned()).or_insert(Node::Dir);
@@ -135,7 +135,8 @@ impl Tree {
     }
 }
 
-/// How a link at `from` names `to`; both absolute and normal.
+/// The relative target by which a link at `from` names `to`; both paths are absolute and
+/// normalised.
 pub(super) fn relative(from: &str, to: &str) -> String {
     let (parent, _) = from.rsplit_once('/').expect("paths of the tree are absolute");
     let from: Vec<&str> = parent.split('/').collect();
