@@ -1,5 +1,5 @@
 //! What a guarded copy costs compared with `memcpy`: medians over many rounds, on warm buffers. The
-//! competitors take turns within each round, so that a busy machine slows all of them.
+//! candidates take turns within each round, so that a busy machine slows all of them.
 //!
 //! ```sh
 //! cargo run --release -p peerdma-umem --example copy_speed

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// What was attempted.
+/// The kind of access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "memory is read, written or both")]
 pub enum Touch {
@@ -28,7 +28,7 @@ impl fmt::Display for Touch {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fault {
-    /// The access leaves the memory it was aimed at. Nothing was touched.
+    /// The access reaches outside its memory. Nothing was touched.
     #[error(
         "{len:#x} bytes at offset {offset:#x} reach outside the memory of {size:#x} bytes at address {base:#x}"
     )]
@@ -48,7 +48,7 @@ pub enum Fault {
         "{touch} of {len:#x} bytes at address {addr:#x} failed: the page of {at:#x} is not mapped or does not permit it"
     )]
     Page {
-        /// What was attempted.
+        /// The kind of access.
         touch: Touch,
         /// Where the access began.
         addr: u64,
@@ -69,7 +69,7 @@ pub enum Fault {
     /// was touched.
     #[error("{stale}")]
     Stale {
-        /// Which of these.
+        /// Which of these happened.
         stale: dmabuf::Stale,
     },
     /// The exporter of a dma-buf refused to make it coherent for the CPU (`DMA_BUF_IOCTL_SYNC`).

@@ -8,15 +8,16 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use crate::fault::{Fault, Touch, check_aligned, check_range};
 use crate::guard::plain::{self, Outcome};
 
-/// A stretch of memory that another party may change at any time, but that nobody can take away: a
+/// A range of memory that another party may change at any time, but that nobody can take away: a
 /// mapped ring whose memfd is sealed against shrinking, or memory of our own that a peer writes.
 ///
 /// It is a pointer and a length, never a slice: a `&[u8]` would promise the compiler that nobody
-/// writes. Bytes are copied in and out, words are atomics. What was read must be checked after it
-/// was copied, never before.
+/// writes. Bytes are copied in and out, words are atomics. Check a value after it was copied out,
+/// never before.
 ///
-/// A page that was never touched can still fail to come, when there is no memory for it. Copies
-/// report it; a word raises SIGBUS, so words are used only where the page was touched before.
+/// The fault of a page that was never touched can still fail, if there is no memory for it. Copies
+/// report that; a word access raises SIGBUS, so words are used only where the page was touched
+/// before.
 #[derive(Clone, Copy, Debug)]
 pub struct Foreign<'a> {
     ptr: *mut u8,
@@ -24,15 +25,15 @@ pub struct Foreign<'a> {
     memory: PhantomData<&'a AtomicU8>,
 }
 
-// SAFETY: the contents are only reached by copies outside Rust's memory model and by atomics, both
-// of which tolerate concurrent access from any thread; `new` makes the caller promise validity for
-// `'a` on every thread.
+// SAFETY: the contents are only reached by copies outside Rust's memory model and by atomics, and
+// both tolerate concurrent access from any thread; callers of `new` promise validity for `'a` on
+// every thread.
 unsafe impl Send for Foreign<'_> {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for Foreign<'_> {}
 
 impl<'a> Foreign<'a> {
-    /// Names `len` bytes at `ptr`.
+    /// Refers to `len` bytes at `ptr`.
     ///
     /// # Safety
     ///
@@ -67,7 +68,7 @@ impl<'a> Foreign<'a> {
         })
     }
 
-    /// Copies everything out. `out` has the same length; if it does not, the shorter length counts.
+    /// Copies everything out. `out` has the same length; otherwise the shorter length counts.
     ///
     /// # Errors
     ///
@@ -85,8 +86,8 @@ impl<'a> Foreign<'a> {
         self.judge(Touch::Read, len, copied)
     }
 
-    /// Copies `bytes` in, the last ones last. They have the same length; if not, the shorter length
-    /// counts.
+    /// Copies `bytes` in, the last ones last. They have the same length; otherwise the shorter
+    /// length counts.
     ///
     /// # Errors
     ///
@@ -104,8 +105,9 @@ impl<'a> Foreign<'a> {
         self.judge(Touch::Write, len, copied)
     }
 
-    /// Copies from other foreign memory, the last bytes last. The two have the same length; if not,
-    /// the shorter length counts. They should not overlap: the bytes would be unspecified.
+    /// Copies from other foreign memory, the last bytes last. The two have the same length;
+    /// otherwise the shorter length counts. They should not overlap: the bytes would be
+    /// unspecified.
     ///
     /// # Errors
     ///
@@ -123,9 +125,8 @@ impl<'a> Foreign<'a> {
         }
     }
 
-    /// Prefetches the first cache line of the memory for writing: it arrives while other work is
-    /// done, where a store would have to wait for it. This is a hint, and does nothing on some
-    /// machines.
+    /// Prefetches the first cache line of the memory for writing: it arrives during other work, so
+    /// that the store need not wait for it. This is a hint, and does nothing on some machines.
     #[inline]
     pub fn expect_write(&self) {
         // SAFETY: a hint, which accesses nothing and cannot fault.

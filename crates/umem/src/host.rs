@@ -16,8 +16,8 @@ use crate::Foreign;
 use crate::fault::{Fault, Touch, check_range};
 use crate::guard;
 
-/// Page-aligned memory owned by the library, safe to use: buffers of the safe API, device memory,
-/// rings.
+/// Page-aligned memory that the library owns and that is safe to use: buffers of the safe API,
+/// device memory, rings.
 ///
 /// A clone is another handle to the same memory; the last one unmaps it. Other parties may hold it
 /// too (a peer maps the memfd, an MR covers it), so its contents are copied in and out and never
@@ -52,8 +52,8 @@ pub enum HostBufError {
         /// The length asked for.
         len: usize,
     },
-    /// A received file lies in huge pages, which are reserved when it is mapped or not at all, and
-    /// can be taken away.
+    /// A received file is in huge pages. These are reserved when the file is mapped or not at all,
+    /// and can be taken away.
     #[error("the file of {len:#x} bytes is in huge pages, which can be taken away (hugetlbfs)")]
     HugePages {
         /// The length asked for.
@@ -62,9 +62,9 @@ pub enum HostBufError {
     /// A received file is shorter than its sender announced.
     #[error("the file has {size:#x} bytes, but {len:#x} were announced")]
     TooShort {
-        /// What was announced.
+        /// The announced length.
         len: usize,
-        /// What is there.
+        /// The actual length.
         size: u64,
     },
 }
@@ -173,7 +173,7 @@ impl HostBuf {
         self.shared.len
     }
 
-    /// Never: a buffer has at least one byte.
+    /// Never true: a buffer has at least one byte.
     pub fn is_empty(&self) -> bool {
         false
     }
@@ -189,12 +189,12 @@ impl HostBuf {
         self.shared.file.as_ref().map(AsFd::as_fd)
     }
 
-    /// The same, with what it is known by.
+    /// The memfd with its identity.
     pub fn known(&self) -> Option<&Known> {
         self.shared.file.as_ref()
     }
 
-    /// Whether it may be written through this handle.
+    /// Whether the memory may be written through this handle.
     pub fn is_writable(&self) -> bool {
         self.shared.writable
     }
@@ -376,7 +376,7 @@ fn seal(file: impl AsFd, len: usize, seals: SealFlags) -> Result<(), HostBufErro
 ///
 /// # Errors
 ///
-/// What `fstatfs` says.
+/// The error of `fstatfs`.
 pub fn is_in_huge_pages(file: impl AsFd) -> Result<bool, Errno> {
     /// `f_type` in statfs(2).
     const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
@@ -391,8 +391,8 @@ fn check_received(file: &Known, len: usize) -> Result<usize, HostBufError> {
         _ => return Err(HostBufError::CanShrink { len }),
     }
     let system = |call| move |errno| HostBufError::System { call, len, errno };
-    // Even so, a hole can be made in it, its pages need not be present, and its length must be a
-    // multiple of the huge page size.
+    // Even a sealed one can have a hole punched in it, its pages need not be present, and its
+    // length must be a multiple of the huge page size.
     if is_in_huge_pages(file).map_err(system("fstatfs"))? {
         return Err(HostBufError::HugePages { len });
     }
@@ -445,7 +445,7 @@ mod tests {
     #[test]
     fn a_received_file_in_huge_pages_is_refused() {
         let flags = MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB;
-        // No page is needed to make a file; a kernel without huge pages cannot make one.
+        // Creating a file needs no page; a kernel without huge pages cannot create one.
         let Ok(file) = rustix::fs::memfd_create("umem-test", flags) else { return };
         rustix::fs::ftruncate(&file, 1 << 30).expect("a whole number of huge pages");
         rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK).expect("made for seals");
@@ -458,8 +458,8 @@ mod tests {
     #[test]
     fn a_page_that_cannot_come_is_an_error_and_not_other_bytes() {
         let buffer = HostBuf::memfd("umem-test", 8192).expect("memory exists");
-        // A mapping beyond its file's end has no pages either: the same SIGBUS, without filling a
-        // machine's memory.
+        // A mapping beyond the end of its file has no pages either: the same SIGBUS, without
+        // filling the machine's memory.
         let file = rustix::fs::memfd_create("umem-test", MemfdFlags::CLOEXEC).expect("memfd");
         rustix::fs::ftruncate(&file, 4096).expect("memory exists");
         guard::recheck();
@@ -475,7 +475,7 @@ mod tests {
             )
         }
         .expect("a place of our own");
-        // Which byte of it is touched first depends on how the processor copies.
+        // Which byte is touched first depends on how the processor copies.
         let start = buffer.as_ptr().addr() as u64 + 4096;
         let page = start..start + 4096;
         let is_there = |fault, touch| matches!(fault, Err(Fault::Page { touch: t, at, .. }) if t == touch && page.contains(&at));

@@ -1,4 +1,4 @@
-//! Every touch of foreign memory: memory that a program registered, that a peer shares with us, or
+//! Every access to foreign memory: memory that a program registered, that a peer shares with us, or
 //! that another process owns.
 //!
 //! ```text
@@ -12,7 +12,7 @@
 //!   another process: RemoteProcess      process_vm_readv / process_vm_writev, in pieces
 //! ```
 //!
-//! Three rules hold for all of it.
+//! Three rules hold everywhere.
 //!
 //! * **Never a slice.** Others change this memory while we look. It is a pointer and a length;
 //!   bytes are copied in and out, words are atomics.
@@ -22,10 +22,10 @@
 //!   visible after everything else, because RDMA programs poll on it. This holds for every way of
 //!   copying here, also between processes.
 //!
-//! What is not here: keys, permissions, protection domains (a region checks them before it comes
-//! here), and protocol. Registered memory is an address range and not a set of pinned pages; memory
-//! that is faulted in on demand and revoked by invalidations would be another kind of [`Umem`]
-//! behind the same methods.
+//! This crate does not know keys, permissions or protection domains (a region checks them before it
+//! comes here), nor any protocol. Registered memory is an address range and not a set of pinned
+//! pages; memory that is faulted in on demand and revoked by invalidations would be another kind of
+//! [`Umem`] behind the same methods.
 //!
 //! ```
 //! use umem::{Fault, HostBuf, Umem};
@@ -44,7 +44,7 @@
 //! # }
 //! ```
 //!
-//! Unsafe code is in the modules that say so at their top; each one is about one kind of danger.
+//! Modules with unsafe code say so at the top; each is about one kind of danger.
 
 pub mod fault;
 pub mod foreign;

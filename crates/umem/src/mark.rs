@@ -1,20 +1,22 @@
-//! A word that shows that its process is alive, in memory that others map, and that the kernel
-//! clears when the process ends.
+//! A word in shared memory that shows that its process is alive: the kernel clears it when the
+//! process ends.
 //!
-//! A pid names a process and not its memory: `execve` gives the process another memory under the
-//! same number, and a process that ended leaves its number to the next. No call names a memory
-//! itself when it copies there, and also obeys its page permissions (writes to an open
-//! `/proc/PID/mem` go to one memory only, and past its permissions). But robust futexes exist for
-//! this very question. A thread names words in memory to the kernel (`set_robust_list(2)`); when it
-//! ends, the kernel clears the thread's id in them. It ends before its process gets another memory:
-//! `execve` first ends all other threads and waits for them (`de_thread`), and the list of the
-//! thread that calls it is processed before the memory is exchanged (`exec_mm_release`). So:
+//! A pid names a process and not its address space: `execve` gives the process another address
+//! space under the same pid, and the pid of a process that ended is reused. No call copies to a
+//! particular address space and also obeys its page permissions (writes to an open `/proc/PID/mem`
+//! go to one address space only, but ignore the permissions). Robust futexes, however, exist for
+//! this very question. A thread names words in memory to the kernel (`set_robust_list(2)`); when
+//! the thread ends, the kernel clears the thread's id in them. It ends before its process gets
+//! another address space: `execve` first ends all other threads and waits for them (`de_thread`),
+//! and processes the list of the calling thread before it exchanges the address space
+//! (`exec_mm_release`). So:
 //!
 //! ```text
-//!   the word holds a thread id  =>  the process has not ended, and its memory is the one it was set in
+//! the word holds a thread id  =>  the process has not ended, and its address space is still the
+//! same
 //! ```
 //!
-//! Looking costs one load. It tells what was true when the word was loaded, and no more.
+//! A check costs one load. It tells what was true when the word was loaded, and no more.
 
 #![allow(unsafe_code, reason = "set_robust_list(2)")]
 
@@ -27,10 +29,10 @@ use rustix::io::Errno;
 use crate::HostBuf;
 use crate::fault::Fault;
 
-/// The mark of this process, set, until this is dropped or the calling thread ends by any other
-/// means.
+/// The mark of this process. It is set until this value is dropped or the calling thread ends in
+/// any way.
 ///
-/// Meanwhile the thread can lock no robust mutex of the C library: it has one list.
+/// Meanwhile the thread can lock no robust mutex of the C library: a thread has one list only.
 #[derive(Debug)]
 pub struct Mark {
     memory: HostBuf,
@@ -71,7 +73,7 @@ pub enum MarkError {
 #[repr(C)]
 struct Head {
     first: *const Entry,
-    /// Where the word of an entry is, seen from the entry.
+    /// The offset from an entry to its word.
     futex_offset: isize,
     pending: *const Entry,
 }
@@ -112,7 +114,7 @@ impl Mark {
         list.head.first = &raw const list.entry;
         list.head.futex_offset =
             word.as_ptr().addr().wrapping_sub((&raw const list.entry).addr()).cast_signed();
-        // First the list, then the word: a word that names a thread is on that thread's list.
+        // First the list, then the word: a word that names a thread must be on that thread's list.
         // SAFETY: the list lives until `drop` has set another one, or the thread ends.
         unsafe { set_list(&raw const list.head, size_of::<Head>()) }?;
         let id = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
@@ -123,12 +125,12 @@ impl Mark {
 
 impl Drop for Mark {
     fn drop(&mut self) {
-        // It could be stored to when it was set.
+        // The word was writable when it was set.
         if let Ok(word) = self.memory.foreign().atomic_u32(self.offset) {
             word.store(0, Ordering::SeqCst);
         }
-        // SAFETY: the list is the one that the thread had: the C library's, which lives as long as
-        // the thread.
+        // SAFETY: this is the list that the thread had before: the C library's, which lives as long
+        // as the thread.
         let restored = unsafe { set_list(self.before.0, self.before.1) };
         if restored.is_err() {
             // The kernel still reads it when the thread ends.
@@ -151,7 +153,7 @@ impl PeerMark {
     #[inline]
     pub fn is_set(&self) -> bool {
         // ORDERING: earlier copies come before the check, and later copies after it. A mark outside
-        // the memory is none.
+        // the memory does not count as set.
         self.memory.load_u32(self.offset, Ordering::SeqCst).is_ok_and(|word| word & THREAD != 0)
     }
 }
@@ -202,7 +204,7 @@ mod tests {
         let thread = std::thread::spawn(move || {
             let mark = Mark::set(&ours, 16).expect("robust futexes");
             let was_set = PeerMark::new(&ours, 16).is_set();
-            // As with a thread that is killed: nobody drops it.
+            // Nobody drops it, as with a thread that is killed.
             std::mem::forget(mark);
             was_set
         });

@@ -23,12 +23,12 @@ use crate::{HostBuf, guard, ways};
 pub use pieces::{crc32_pieces, sums_pieces};
 
 /// Memory that can back a memory region, a device memory or a work request. A clone is another
-/// handle to the same.
+/// handle to the same memory.
 ///
-/// Offsets count from the beginning of the memory. Every access is checked against the length and
-/// refused in words when it leaves; an access to a page that vanished is a [`Fault`] too, and never
-/// a signal. A write makes its last bytes (the naturally aligned word of the last byte) visible
-/// last, because programs poll on them.
+/// Offsets count from the beginning of the memory. Every access is checked against the length, and
+/// refused with a reason if it is out of range; an access to a page that vanished is a [`Fault`]
+/// too, and never a signal. A write makes its last bytes (the naturally aligned word of the last
+/// byte) visible last, because programs poll on them.
 ///
 /// The memory is an address range and not a set of pinned pages: after `munmap` and a new `mmap` at
 /// the same address, accesses reach the new pages.
@@ -38,8 +38,8 @@ pub use pieces::{crc32_pieces, sums_pieces};
 /// [`cpu_access`](Self::cpu_access).
 pub struct Umem {
     inner: Arc<Inner>,
-    /// Set only in the handle inside a [`CpuAccess`]; not inherited by clones, which may outlive
-    /// it.
+    /// Set only in the handle inside a [`CpuAccess`]; clones do not inherit it, since they may
+    /// outlive that value.
     is_bracketed: bool,
 }
 
@@ -52,7 +52,7 @@ pub struct CpuAccess<'a> {
     _gate: Option<GateGuard<'a>>,
 }
 
-/// What the memory is made of, for callers that reach it without us.
+/// What the memory is made of, for callers that access it without this crate.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Backing<'a> {
@@ -70,19 +70,19 @@ pub enum Backing<'a> {
         offset: u64,
     },
     /// A dma-buf whose accesses must be bracketed: another process can map it, if it brackets its
-    /// accesses too. `process_vm_*` does not reach the pages of a dma-buf of the kernel.
+    /// accesses too. `process_vm_*` does not reach the pages of a kernel dma-buf.
     DmaBuf {
         /// The dma-buf.
         fd: BorrowedFd<'a>,
         /// Where the memory begins in it.
         offset: u64,
     },
-    /// Several places, or one that only this process knows.
+    /// Several places, or a place that only this process knows.
     Scattered,
 }
 
 impl<'a> Backing<'a> {
-    /// Pages of a file, unless the program has another one at its number.
+    /// Pages of a file, unless the program has another file at its descriptor number.
     fn of_file(file: &'a Known, offset: u64) -> Self {
         match file.is_ours() {
             true => Self::File { fd: file.as_fd(), offset },
@@ -98,15 +98,15 @@ impl Umem {
     ///
     /// # Safety
     ///
-    /// Until the last clone is gone the caller is willing to have the range read and written at any
-    /// moment: no Rust reference and no allocation of its own depends on its contents, other than
-    /// through atomics or raw pointers.
+    /// Until the last clone is gone, the caller permits reads and writes of the range at any
+    /// moment: no Rust reference and no allocation of the caller depends on its contents, other
+    /// than through atomics or raw pointers.
     pub unsafe fn user(addr: usize, len: u64) -> Self {
         guard::recheck();
         Self::new(addr, len, true, Kind::User)
     }
 
-    /// The whole of a buffer of the library.
+    /// A whole buffer of the library.
     pub fn host(buffer: &HostBuf) -> Self {
         let kind = Kind::Host { buffer: buffer.clone(), offset: 0 };
         Self::new(buffer.as_ptr().addr(), buffer.len() as u64, buffer.is_writable(), kind)
@@ -123,7 +123,7 @@ impl Umem {
         Ok(Self::new(base, len, buffer.is_writable(), kind))
     }
 
-    /// As [`host_range`](Self::host_range), of a buffer that somebody else can move: each access
+    /// As [`host_range`](Self::host_range), of a buffer that its exporter can move: each access
     /// enters the gate first.
     ///
     /// # Errors
@@ -161,13 +161,13 @@ impl Umem {
     }
 
     /// `len` bytes at `offset` of a buffer, through the addresses that its exporter gave for a
-    /// device. Each access enters `gate` in the epoch of the table; once the exporter moved the
-    /// buffer it is [`Fault::Stale`]. Checks whether the fault guard is still in place.
+    /// device. Each access enters `gate` in the epoch of the table; once the exporter has moved the
+    /// buffer, an access is [`Fault::Stale`]. Checks whether the fault guard is still in place.
     ///
     /// # Errors
     ///
     /// [`Fault::OutOfRange`], also for addresses that are not on this process's bus
-    /// ([`dmabuf::window::of`]): nothing else may be touched in an exporter's name.
+    /// ([`dmabuf::window::of`]): an exporter cannot have us touch anything else.
     pub fn bus(
         table: &SgTable,
         offset: u64,
@@ -213,8 +213,8 @@ impl Umem {
         }
     }
 
-    /// The gate that accesses pass, and the epoch in which they may. For memory in several parts,
-    /// that of the first.
+    /// The gate that accesses enter, and the epoch in which they may. For memory in several parts,
+    /// the gate of the first.
     pub fn gate(&self) -> Option<(&GateSlot, u64)> {
         match &self.inner.kind {
             Kind::Parts(parts) => parts.first()?.1.gate(),
@@ -222,33 +222,33 @@ impl Umem {
         }
     }
 
-    /// The same memory of another process, which reaches its dma-buf by this path.
+    /// The same memory for another process, which reaches the dma-buf by this path.
     #[must_use]
     pub fn reached(self, way: Option<ways::Way>) -> Self {
-        // A new one has no clone yet.
+        // A new handle has no clone yet.
         let inner = Arc::try_unwrap(self.inner).map(|inner| Arc::new(Inner { way, ..inner }));
         let inner = inner.unwrap_or_else(|shared| shared);
         Self { inner, is_bracketed: self.is_bracketed }
     }
 
-    /// For callers that store `bytes` of this memory in a buffer of their own, as a driver does
-    /// when it cannot reach a device: counts them if the memory is a dma-buf's.
+    /// For callers that store `bytes` of this memory in a bounce buffer, as a driver does when it
+    /// cannot reach a device: counts them if the memory is that of a dma-buf.
     pub fn bounced(&self, bytes: u64) {
         if self.way().is_some() {
             ways::count_bounced(bytes);
         }
     }
 
-    /// To be called by whoever has the kernel copy `bytes` of this memory, which is then as good as
-    /// a copy of its own: counts them if the memory is a dma-buf's.
+    /// Callers that have the kernel copy `bytes` of this memory call this, since that is like a
+    /// copy here: counts them if the memory is that of a dma-buf.
     pub fn carried(&self, bytes: u64) {
         if let Some(way) = self.way() {
             way.count(bytes);
         }
     }
 
-    /// How the memory is reached, if it is a dma-buf. For memory in several parts, that of the
-    /// first.
+    /// How the memory is reached, if it is a dma-buf. For memory in several parts, how the first
+    /// is reached.
     pub fn way(&self) -> Option<ways::Way> {
         match &self.inner.kind {
             Kind::Parts(parts) => parts.first()?.1.way(),
@@ -296,9 +296,9 @@ impl Umem {
         }
     }
 
-    /// Visits the contiguous parts under `len` bytes at `offset`, with the place and the length in
-    /// each. Memory in one place is one part; so is a range that leaves the memory, which fails
-    /// when it is touched.
+    /// Visits the contiguous parts under `len` bytes at `offset`, with the offset and the length in
+    /// each. Memory in one place is one part; so is a range that is out of bounds, which fails when
+    /// it is accessed.
     pub fn for_each_part(&self, offset: u64, len: u64, mut visit: impl FnMut(&Self, u64, u64)) {
         let found = self.parts().map(|parts| {
             each(parts, offset, len, |part, at, piece| {
@@ -336,8 +336,8 @@ impl Umem {
         Ok(CpuAccess { umem, _bracket: bracket, _gate: gate })
     }
 
-    /// The address of a range that is inside and may be touched in this way, as far as is known in
-    /// advance.
+    /// The address of a range that is inside and, as far as is known in advance, may be accessed in
+    /// this way.
     pub(crate) fn check(&self, touch: Touch, offset: u64, len: u64) -> Result<usize, Fault> {
         match touch {
             Touch::Read => self.inner.check(offset, len),

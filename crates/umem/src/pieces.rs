@@ -4,18 +4,18 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "callers build it")]
 pub struct Pieces {
-    /// Where in the buffer the first begins.
+    /// Offset of the first piece in the buffer.
     pub first: usize,
     /// Bytes in each.
     pub len: usize,
-    /// Bytes from the beginning of one to that of the next: not less than their length.
+    /// Bytes from the beginning of one piece to that of the next: at least their length.
     pub stride: usize,
-    /// How many there are.
+    /// The number of pieces.
     pub count: usize,
 }
 
 impl Pieces {
-    /// Whether there are any, and all of them lie in a buffer of this many bytes.
+    /// Whether there are any, and all are inside a buffer of this many bytes.
     pub(crate) fn fit(&self, bytes: usize) -> bool {
         let last = self.count.checked_sub(1).and_then(|before| before.checked_mul(self.stride));
         let end = last.and_then(|last| last.checked_add(self.first)?.checked_add(self.len));

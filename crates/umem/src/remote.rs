@@ -18,68 +18,68 @@ use crate::{CpuAccess, PeerMark, Umem};
 /// Another process whose memory the kernel lets us copy to and from: same user, ptrace permitted,
 /// visible pid.
 ///
-/// The kernel addresses it by number. A process that ended may leave its number to another, and one
-/// that executes another program keeps its number, while its former memory is gone. So there is a
-/// [`PeerMark`] to check ([`while_marked`](Self::while_marked)): right before each call, and after
-/// it, since bytes copied when the mark was gone may have come from, or gone to, any memory.
+/// The kernel addresses it by pid. The pid of a process that ended may be reused, and a process
+/// that executes another program keeps its pid while its former memory is gone. So there is a
+/// [`PeerMark`] to check ([`while_marked`](Self::while_marked)), right before each call and after
+/// it: bytes copied when the mark was gone may have come from, or gone to, any memory.
 #[derive(Clone, Debug)]
 pub struct RemoteProcess {
     pid: pid_t,
     mark: Option<PeerMark>,
 }
 
-/// A stretch of local memory in a list that is one side of a copy.
+/// A range of local memory, as an element of the list that is one side of a copy.
 #[derive(Clone, Copy, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "an element of a scatter/gather list")]
 pub struct LocalPart<'a> {
     /// The memory.
     pub umem: &'a Umem,
-    /// Where the stretch begins in it.
+    /// Where the range begins in it.
     pub offset: u64,
     /// How long it is.
     pub len: u64,
 }
 
-/// Why another process's memory is out of reach. Payload then goes as bytes through the ring.
+/// Why another process's memory is out of reach. The payload is then sent through the ring.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refused {
     /// The peer has no pid here.
     #[error("the peer has no pid in our pid namespace")]
     NotVisible,
-    /// It ended, or executed another program: its mark is gone.
+    /// The process ended, or executed another program: its mark is gone.
     #[error("process {pid} ended, or executed another program")]
     Ended {
-        /// The number.
+        /// The pid.
         pid: pid_t,
     },
-    /// No process has this number here (ESRCH).
+    /// No process has this pid here (ESRCH).
     #[error(
         "no process has pid {pid} in our pid namespace: the peer lives in another one, or it ended"
     )]
     NoSuchProcess {
-        /// The number.
+        /// The pid.
         pid: pid_t,
     },
-    /// The number belongs to some other process: the agreed address does not hold what the peer put
+    /// The pid belongs to some other process: the agreed address does not hold what the peer put
     /// there.
     #[error(
         "process {pid} is not the peer: found {found} at {addr:#x} where it announced {expected:#x} (another pid namespace)"
     )]
     WrongProcess {
-        /// The number.
+        /// The pid.
         pid: pid_t,
         /// Where we looked.
         addr: u64,
         /// What the peer announced.
         expected: u64,
-        /// What is there.
+        /// What was found there.
         found: String,
     },
     /// The kernel forbids it (EPERM).
     #[error("not permitted to reach the memory of process {pid}: {why}")]
     NotPermitted {
-        /// The number.
+        /// The pid.
         pid: pid_t,
         /// Which rule forbids it, as far as this can be determined.
         why: String,
@@ -99,7 +99,7 @@ pub enum RemoteFault {
     /// Our side: a part is out of range, or its page is gone.
     #[error("on our side: {0}")]
     Local(#[source] Fault),
-    /// Their side.
+    /// The other process's side.
     #[error(
         "on the side of process {pid}: {touch} at address {at:#x} failed: the page is not mapped or does not permit it"
     )]
@@ -122,7 +122,8 @@ pub enum RemoteFault {
     },
 }
 
-/// How much is copied between two calls of the callback: bounds how long a key of the peer is held.
+/// How much is copied between two calls of the callback. This bounds how long a key of the peer is
+/// held.
 pub const PIECE: u64 = 256 * 1024;
 
 /// The kernel's limit for the parts of one call.
@@ -134,7 +135,7 @@ impl RemoteProcess {
     /// Checks whether the memory of process `pid` can be reached, by reading the eight bytes at
     /// `addr`, which the peer announced as `expected`.
     ///
-    /// Reading stands for writing too: the kernel asks for the same permission for both
+    /// A read shows that writes are permitted too: the kernel requires the same permission for both
     /// (`PTRACE_MODE_ATTACH_REALCREDS`).
     ///
     /// # Errors
@@ -156,7 +157,7 @@ impl RemoteProcess {
         }
     }
 
-    /// The same process, which is reached only while its mark is set.
+    /// The same process, accessed only while its mark is set.
     #[must_use]
     pub fn while_marked(self, mark: PeerMark) -> Self {
         Self { mark: Some(mark), ..self }
@@ -168,7 +169,7 @@ impl RemoteProcess {
         self.mark.as_ref().is_none_or(PeerMark::is_set)
     }
 
-    /// The number.
+    /// The pid.
     pub fn pid(&self) -> pid_t {
         self.pid
     }
@@ -189,7 +190,7 @@ impl RemoteProcess {
         between: &mut dyn FnMut() -> bool,
     ) -> Result<(), RemoteFault> {
         let local = Local::new(local, Touch::Read)?;
-        // A remote address is a number of the peer's: only the kernel knows whether it is one.
+        // A remote address is a number from the peer: only the kernel knows whether it is valid.
         let tail = bulk_length(remote_addr as usize, local.len as usize) as u64;
         self.copy(Touch::Write, &local, remote_addr, tail, between)
     }
@@ -211,7 +212,7 @@ impl RemoteProcess {
         self.copy(Touch::Read, &local, remote_addr, tail, between)
     }
 
-    /// The copy in pieces. `touch` is how the remote side is accessed; the bytes from `tail` on are
+    /// Copies in pieces. `touch` is how the remote side is accessed; the bytes from `tail` on are
     /// stored last.
     fn copy(
         &self,
@@ -257,7 +258,7 @@ impl RemoteProcess {
                 return Err(RemoteFault::Refused(Refused::Ended { pid: self.pid }));
             }
             match copied {
-                // A short count is not yet an error: the next call begins at the culprit and
+                // A short count is not yet an error: the next call starts at the faulting page and
                 // reports it.
                 Ok(n) if n > 0 => done += n,
                 Ok(_) | Err(Errno::FAULT) => {
@@ -270,8 +271,8 @@ impl RemoteProcess {
         Ok(())
     }
 
-    /// Whose page stopped a copy between `done` and `end`. The kernel returns EFAULT for both
-    /// sides.
+    /// Whose page stopped a copy between `done` and `end`: the kernel returns EFAULT for either
+    /// side.
     fn blame(
         &self,
         touch: Touch,
@@ -281,8 +282,8 @@ impl RemoteProcess {
         end: u64,
     ) -> RemoteFault {
         // Readability can be probed without harm, so the side that was read is probed; if it can be
-        // read, the culprit is the other side. The count may have stopped short of the culprit,
-        // hence all pages up to the end.
+        // read, the fault was on the other side. The count may have stopped short of the faulting
+        // page, so all pages up to the end are probed.
         let remote = |at| RemoteFault::Remote { pid: self.pid, touch, at };
         if touch == Touch::Write {
             return match local.first_unreadable(done, end) {
@@ -309,7 +310,7 @@ impl RemoteProcess {
             unsafe { libc::process_vm_writev(self.pid, local, local_len, remote, remote_len, 0) }
         } else {
             // SAFETY: the arrays are valid for the call; the kernel checks every address they name,
-            // and the local ones are memory that whoever made the `Umem` promised may be written.
+            // and the local ones are memory that the creator of the `Umem` promised may be written.
             unsafe { libc::process_vm_readv(self.pid, local, local_len, remote, remote_len, 0) }
         };
         u64::try_from(n).map_err(|_| {
@@ -351,14 +352,15 @@ impl<'a> Local<'a> {
         Ok(local)
     }
 
-    /// Where the tail begins if the parts are the destination: in the last one.
+    /// Where the tail begins if the parts are the destination: in the last part.
     fn tail(&self) -> u64 {
         let Some((part, addr)) = self.parts.last() else { return 0 };
         self.len - part.len + bulk_length(*addr, part.len as usize) as u64
     }
 
-    /// Adds the bytes from `start` to `end` to the list for the kernel, with a cut at `tail` when
-    /// they are the destination. Returns where it really ended: the list has a maximal length.
+    /// Adds the bytes from `start` to `end` to the list for the kernel, with a cut at `tail` if
+    /// they are the destination. Returns where it really ended, since the list has a maximum
+    /// length.
     fn collect(&self, start: u64, end: u64, tail: u64, list: &mut Parts) -> u64 {
         let mut position = 0;
         for (part, addr) in &self.parts {
@@ -427,7 +429,7 @@ fn pages(addr: u64, len: u64) -> impl Iterator<Item = u64> {
     std::iter::once(addr).chain((next..end).step_by(page as usize))
 }
 
-/// Explains an EPERM as well as files under /proc permit.
+/// Explains an EPERM as well as the files in /proc allow.
 fn why_not_permitted(pid: pid_t) -> String {
     use std::os::unix::fs::MetadataExt;
     let owner = std::fs::metadata(format!("/proc/{pid}")).map(|m| m.uid()).ok();

@@ -1,10 +1,10 @@
-//! How the memory of dma-bufs was reached: bytes by the path that its exporter gave, since the
-//! process began.
+//! How the memory of dma-bufs was reached: bytes for each path that exporters gave, since the
+//! process started.
 //!
-//! A path is a label of policy: which path a device's access would have to take by the rules of the
-//! PCI tree, as the exporter reports. It proves nothing about what the bytes travelled over, which
-//! is the CPU's memory bus each time. Each copy that touches such memory counts where it happens,
-//! in the process that makes it, whatever carried the message.
+//! A path is a policy label: the path that a device's access would have to take by the rules of the
+//! PCI tree, as the exporter reports it. It does not say what the bytes travelled over, which is
+//! always the CPU's memory bus. Each copy that touches such memory is counted in the process that
+//! makes it, whatever carried the message.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,18 +14,18 @@ use dmabuf::Reach;
 static BYTES: [AtomicU64; 4] = [const { AtomicU64::new(0) }; 4];
 static BOUNCED: AtomicU64 = AtomicU64::new(0);
 
-/// A way.
+/// The path of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "there are no other ways")]
 pub enum Way {
-    /// At addresses that an exporter gave for the device.
+    /// By addresses that an exporter gave for the device.
     Mapped(Reach),
-    /// Through the CPU's mapping of the buffer, since its addresses are on no bus of this process,
-    /// and where its bytes lie is not known: a dma-buf of some driver of the kernel.
+    /// Through the CPU's mapping of the buffer, since its addresses are on no bus of this process
+    /// and the location of its bytes is unknown: a dma-buf of some kernel driver.
     Cpu,
 }
 
-/// Bytes that were read, and bytes that were written, together.
+/// Bytes that were read and bytes that were written, together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "one for each way")]
 pub struct WayBytes {
@@ -34,11 +34,11 @@ pub struct WayBytes {
     pub bus_address: u64,
     /// From device to device, through the host bridge (`PCI_P2PDMA_MAP_THRU_HOST_BRIDGE`).
     pub through_host_bridge: u64,
-    /// In buffers that lay in the host's memory.
+    /// In buffers that were in host memory.
     pub system: u64,
     /// Through the CPU's mapping.
     pub cpu: u64,
-    /// Of all these, the bytes that were stored in host memory, other than in the packets of a
+    /// Of all these, the bytes that were also stored in host memory, except in the packets of a
     /// carrier.
     pub bounced: u64,
 }
@@ -76,7 +76,7 @@ impl fmt::Display for WayBytes {
 }
 
 impl Way {
-    /// A number that stands for it: not 0.
+    /// The number that encodes it: not 0.
     pub const fn code(self) -> u8 {
         match self {
             Self::Mapped(Reach::BusAddress) => 1,
@@ -86,7 +86,7 @@ impl Way {
         }
     }
 
-    /// The way that a number stands for.
+    /// The path that a number encodes.
     pub const fn from_code(code: u8) -> Option<Self> {
         match code {
             1 => Some(Self::Mapped(Reach::BusAddress)),
@@ -99,7 +99,7 @@ impl Way {
 
     #[inline]
     pub(crate) fn count(self, bytes: u64) {
-        // ORDERING: a number that only grows, and is only shown.
+        // ORDERING: a counter that only grows and is only reported.
         BYTES[usize::from(self.code()) - 1].fetch_add(bytes, Ordering::Relaxed);
     }
 }
@@ -140,8 +140,8 @@ mod tests {
         assert_eq!(umem.way(), Some(Way::Mapped(Reach::System)));
     }
 
-    /// The counts are the process's, and other tests count too: so this uses a path that none of
-    /// them takes.
+    /// The counts are per process, and other tests count too, so this uses a path that none of them
+    /// takes.
     #[test]
     fn bytes_of_a_dma_buf_bounce_and_others_do_not() {
         let host = Umem::host(&crate::HostBuf::anonymous(4096).expect("memory exists"));

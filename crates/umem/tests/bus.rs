@@ -5,8 +5,8 @@ use umem::{Fault, HostBuf, Umem};
 
 const PAGE: u64 = 4096;
 
-/// An exporter may drop its window while an importer still has the addresses. They must not become
-/// memory of the program.
+/// An exporter may drop its window while an importer still has the addresses. The program must not
+/// get these addresses for other memory.
 #[test]
 fn addresses_stay_the_windows_while_memory_is_registered_by_them() {
     let window = BusWindow::new(16 * PAGE, Iommu::On).expect("addresses exist");

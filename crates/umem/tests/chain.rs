@@ -1,4 +1,4 @@
-//! Faults that are not ours reach the handler that was there before us, as if we were not there.
+//! Faults that are not ours reach the handler that was installed before ours, unchanged.
 //!
 //! A process has one set of handlers and the guard is installed once, so each case runs in a
 //! separate child, forked from a process with one thread that has not installed anything.
@@ -177,7 +177,7 @@ fn background_thread() {
 static HANDLED: AtomicI32 = AtomicI32::new(0);
 static BLOCKED: AtomicUsize = AtomicUsize::new(0);
 
-/// Makes the page accessible, so that the access succeeds when it runs again.
+/// Makes the page accessible, so that the access succeeds when it is retried.
 extern "C" fn repair(signal: c_int, info: *mut siginfo_t, _context: *mut c_void) {
     if signal != libc::SIGSEGV {
         exit(90);
@@ -258,7 +258,7 @@ fn forbid(page: *mut u8) {
     unsafe { libc::mprotect(page.cast(), PAGE, libc::PROT_NONE) };
 }
 
-/// A page of a file that ends before it: SIGBUS.
+/// A page of a mapping past the end of its file: SIGBUS.
 fn page_behind_the_end() -> *mut u8 {
     // SAFETY: a name that ends with NUL.
     let file = unsafe { libc::memfd_create(c"umem-test".as_ptr(), 0) };
@@ -293,7 +293,7 @@ fn install(signal: c_int, action: &libc::sigaction) {
 
 fn query(signal: c_int) -> libc::sigaction {
     let mut current = action(0, 0);
-    // SAFETY: only asks.
+    // SAFETY: only queries.
     let rc = unsafe { libc::sigaction(signal, ptr::null(), &mut current) };
     assert_eq!(rc, 0);
     current
@@ -301,7 +301,7 @@ fn query(signal: c_int) -> libc::sigaction {
 
 fn is_blocked(signal: c_int) -> bool {
     let mut set = action(0, 0).sa_mask;
-    // SAFETY: only asks.
+    // SAFETY: only queries.
     unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, ptr::null(), &mut set) };
     // SAFETY: a valid set and a valid signal number.
     unsafe { libc::sigismember(&set, signal) == 1 }
@@ -321,7 +321,7 @@ fn in_child(case: fn()) -> End {
     // SAFETY: this process has one thread, so the child may do anything.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
-        // Dying on purpose leaves no core file, and not outliving the parent leaves no process.
+        // A deliberate crash must leave no core file, and a dead parent no process.
         let limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: a valid limit.
         unsafe { libc::setrlimit(libc::RLIMIT_CORE, &limit) };

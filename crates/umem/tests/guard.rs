@@ -311,8 +311,8 @@ fn atomics_are_atomic_with_the_programs_own() {
     });
 }
 
-/// What `ib_write_lat` and its like rely on: once the last byte of a write is seen, all the others
-/// are there.
+/// Programs such as `ib_write_lat` rely on this: once the last byte of a write is visible, all the
+/// others are.
 #[test]
 fn the_last_byte_becomes_visible_last() {
     both_ways(|mode| {
@@ -357,7 +357,8 @@ fn the_last_byte_becomes_visible_last() {
                                 std::thread::yield_now(); // the writer may want this very core
                             }
                         }
-                        // Bytes that are stored late, just before the last byte, are checked first.
+                        // The bytes that are stored late, just before the last byte, are checked
+                        // first.
                         let near = len - len.min(64);
                         memory.read(offset + near, &mut bytes[near..]).expect("inside");
                         memory.read(offset, &mut bytes[..near]).expect("inside");
@@ -372,7 +373,7 @@ fn the_last_byte_becomes_visible_last() {
     });
 }
 
-/// A byte that differs from that of the round before.
+/// A byte that differs from that of the previous round.
 fn mark(round: u32) -> u8 {
     round as u8
 }

@@ -129,7 +129,7 @@ fn the_callback_stops_a_copy_between_pieces() {
     assert_eq!(last, [0], "the last byte never arrived");
 }
 
-/// By the number alone both copies would succeed: the process is alive.
+/// By the pid alone both copies would succeed: the process is alive.
 #[test]
 fn a_process_whose_mark_is_gone_is_not_touched() {
     let memory = HostBuf::memfd("umem-test", 2 * PAGE).expect("memory exists");
@@ -187,7 +187,7 @@ impl Child {
         // space, and never returns.
         let pid = unsafe { libc::fork() };
         if pid == 0 {
-            // The parent may die without reaching our end.
+            // The parent may die without reaching `drop`.
             // SAFETY: a plain system call.
             unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
             // SAFETY: the child's own mapping, which it does not use.
@@ -208,7 +208,7 @@ impl Child {
         (child, process)
     }
 
-    /// Where the child has the memory: where we have it.
+    /// The child has the memory at the same address as we have it.
     fn address(&self, memory: &HostBuf) -> u64 {
         memory.as_ptr().addr() as u64
     }

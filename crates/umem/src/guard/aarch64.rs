@@ -8,14 +8,14 @@ use std::arch::global_asm;
 
 use crate::pieces::Pieces;
 
-/// Nothing to detect: the baseline has the widest moves the routines use.
+/// Nothing to detect: the baseline has the widest moves that the routines use.
 pub(super) fn prepare() {}
 
-/// Copies the first bytes, as many as can be copied and checksummed in one pass: none here.
+/// Copies as many of the first bytes as can be copied and checksummed in one pass: none here.
 ///
 /// # Safety
 ///
-/// None; the twin for x86_64 has conditions.
+/// None; the x86_64 counterpart has conditions.
 pub(super) unsafe fn copy_crc32(
     _dst: &mut [u8],
     _src: *const u8,
@@ -24,11 +24,11 @@ pub(super) unsafe fn copy_crc32(
     Ok((0, crc))
 }
 
-/// Copies pieces and checksums them in one pass: not here.
+/// Copies pieces and checksums them in one pass: not available here.
 ///
 /// # Safety
 ///
-/// None; the twin for x86_64 has conditions.
+/// None; the x86_64 counterpart has conditions.
 pub(super) unsafe fn copy_pieces_crc32(
     _dst: &mut [u8],
     _pieces: Pieces,
@@ -38,17 +38,17 @@ pub(super) unsafe fn copy_pieces_crc32(
     false
 }
 
-/// Whether pieces of this length are checksummed: not here.
+/// Whether pieces of this length can be checksummed: not here.
 pub(super) fn folds(_len: usize) -> bool {
     false
 }
 
-/// Checksums pieces: not here.
+/// Checksums pieces: not available here.
 pub(super) fn crc32_pieces(_bytes: &[u8], _pieces: Pieces, _crcs: &mut [u32]) -> bool {
     false
 }
 
-// `copy` follows the plan of the x86_64 twin: the bulk first, then the naturally aligned word that
+// `copy` works as its x86_64 counterpart: the bulk first, then the naturally aligned word that
 // holds the last byte.
 //
 // ORDERING: aarch64 may reorder any two stores. The tail is stored with `stlr*` (release): it

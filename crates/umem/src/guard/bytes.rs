@@ -1,9 +1,10 @@
-//! What the routines share: where a write ends, and checksums of bytes.
+//! What the routines share: where the tail of a write begins, and checksums of bytes.
 
-/// The bytes that must become visible last: the naturally aligned word of the last byte.
+/// The size of the tail, which must become visible last: the naturally aligned word of the last
+/// byte.
 pub(crate) const TAIL: usize = 8;
 
-/// How much of a write to `dst` comes before its tail.
+/// How many bytes of a write to `dst` come before its tail.
 pub(crate) fn bulk_length(dst: usize, len: usize) -> usize {
     if len < TAIL {
         return 0;

@@ -1,4 +1,5 @@
-//! Touching foreign memory through the kernel, for when the program took our signal handler away.
+//! Access to foreign memory through the kernel, for when the program has replaced our signal
+//! handler.
 //!
 //! `process_vm_writev` on our own process is a copy that returns EFAULT instead of raising a
 //! signal. It needs no permission (ptrace access to one's own thread group is always granted) and
@@ -69,13 +70,13 @@ fn part(base: *mut u8, from: usize, to: usize) -> iovec {
     iovec { iov_base: base.wrapping_add(from).cast::<c_void>(), iov_len: to - from }
 }
 
-/// Whether this kernel and this sandbox let a process copy within itself at all.
+/// Whether this kernel and this sandbox let a process copy within its own memory this way at all.
 pub(super) fn works() -> bool {
     let known = 1_u8;
     is_readable((&raw const known).addr())
 }
 
-/// The address that stopped a copy after `done` bytes.
+/// The address at which a copy stopped after `done` bytes.
 pub(super) fn culprit(dst: usize, src: usize, done: usize) -> usize {
     let source = src.wrapping_add(done);
     if is_readable(source) { dst.wrapping_add(done) } else { source }
@@ -91,7 +92,7 @@ pub(super) fn is_readable(addr: usize) -> bool {
     n == 1
 }
 
-/// Fills through a small buffer of the byte.
+/// Fills by copying from a small buffer of that byte.
 ///
 /// # Safety
 ///
@@ -116,7 +117,7 @@ pub(super) unsafe fn fill(dst: *mut u8, byte: u8, len: usize) -> Result<(), usiz
 /// No copy can answer this: writing back what was read would undo a concurrent store.
 /// `FUTEX_WAKE_OP` performs an atomic read-modify-write on the word it is given, with the kernel's
 /// own fault handling; adding zero changes nothing. Eight aligned bytes lie in one page, so one
-/// word speaks for both.
+/// 32-bit word answers for both.
 pub(super) fn is_writable(addr: *mut u64) -> bool {
     const OP: c_long =
         (libc::FUTEX_OP_ADD as c_long) << 28 | (libc::FUTEX_OP_CMP_EQ as c_long) << 24;
@@ -137,8 +138,8 @@ pub(super) fn is_writable(addr: *mut u64) -> bool {
     rc >= 0
 }
 
-/// An atomic after a probe: the page may still vanish between the two, and then the program's own
-/// handler sees the fault.
+/// A compare-and-swap after a probe: the page may still vanish between the two, and then the
+/// program's own handler sees the fault.
 ///
 /// # Safety
 ///
@@ -151,7 +152,7 @@ pub(super) unsafe fn compare_swap(addr: *mut u64, compare: u64, swap: u64) -> Re
     Ok(unsafe { plain::peerdma_umem_compare_swap(addr, compare, swap) }.value as u64)
 }
 
-/// An atomic after a probe, as [`compare_swap`].
+/// An addition after a probe, as [`compare_swap`].
 ///
 /// # Safety
 ///
@@ -170,4 +171,4 @@ fn own_pid() -> libc::pid_t {
     unsafe { libc::getpid() }
 }
 
-const _: () = assert!(TAIL == 8, "the probe and the tail speak of the same word");
+const _: () = assert!(TAIL == 8, "the probe and the tail are of the same word");

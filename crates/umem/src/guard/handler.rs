@@ -15,17 +15,17 @@ unsafe extern "C" {
     static peerdma_umem_guard_fixup: u8;
 }
 
-/// The signals a touch of vanished memory can raise: SIGSEGV for an unmapped page, SIGBUS for a
-/// file page past its end.
+/// The signals that an access to vanished memory can raise: SIGSEGV for an unmapped page, SIGBUS
+/// for a page past the end of its file.
 const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
 
-/// What each of [`SIGNALS`] did before us. Null until known, which the handler reads as the default
-/// action.
+/// The action of each of [`SIGNALS`] before ours. Null until known; the handler takes null as the
+/// default action.
 static PREVIOUS: [AtomicPtr<libc::sigaction>; 2] =
     [AtomicPtr::new(ptr::null_mut()), AtomicPtr::new(ptr::null_mut())];
 
-/// Installs the handler; called once per process. A program that replaces it later keeps its own:
-/// see [`is_ours`].
+/// Installs the handler; called once per process. If the program replaces it later, the program's
+/// handler stays: see [`is_ours`].
 pub(super) fn install() {
     for (signal, previous) in SIGNALS.into_iter().zip(&PREVIOUS) {
         install_one(signal, previous);
@@ -41,7 +41,7 @@ pub(super) fn is_ours() -> bool {
 
 fn install_one(signal: c_int, previous: &AtomicPtr<libc::sigaction>) {
     let Some(before) = current(signal) else { return };
-    // The previous action must be known before the first fault can reach us, therefore it is stored
+    // The previous action must be known before the first fault can reach us, so it is stored
     // first. It is leaked on purpose: a handler on another thread may read it at any time until the
     // process ends.
     previous.store(Box::into_raw(Box::new(before)), Ordering::Release);
@@ -49,9 +49,9 @@ fn install_one(signal: c_int, previous: &AtomicPtr<libc::sigaction>) {
     let mut action = empty_action();
     action.sa_sigaction = handler_address();
     // SA_ONSTACK: the fault may be a stack overflow that an earlier handler wants to see, and Go
-    // requires it of foreign handlers. SA_NODEFER: the mask while chaining is up to the previous
-    // handler. SA_RESTART follows the previous handler, since a signal sent by `kill` interrupts
-    // system calls as it did before.
+    // requires the flag of foreign handlers. SA_NODEFER: the previous handler decides the mask
+    // while we chain to it. SA_RESTART follows the previous handler, so that a signal sent by
+    // `kill` interrupts system calls as it did before.
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
     action.sa_flags |=
         if has_handler(&before) { before.sa_flags & libc::SA_RESTART } else { libc::SA_RESTART };
@@ -93,7 +93,7 @@ fn is_guarded(pc: usize) -> bool {
     (start..end).contains(&pc)
 }
 
-/// The function that is told of faults that are the program's own.
+/// The function to call for faults that are the program's own.
 static EXPLAIN: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
 
 /// See [`explain_strays`](super::explain_strays).
@@ -130,7 +130,7 @@ extern "C" fn handle(signal: c_int, info: *mut siginfo_t, context: *mut c_void) 
     chain(signal, info, context.cast(), is_fault);
 }
 
-/// What was set by [`set_explainer`].
+/// The function that [`set_explainer`] set.
 fn explainer() -> Option<fn(usize)> {
     let explain = EXPLAIN.load(Ordering::Acquire);
     // SAFETY: null, or a function of this type.
@@ -157,7 +157,7 @@ fn chain(signal: c_int, info: *mut siginfo_t, context: *mut c_void, is_fault: bo
     let flags = previous.sa_flags;
     let mut mask = previous.sa_mask;
     if flags & libc::SA_RESETHAND != 0 {
-        // A one-shot handler: from the next time on, the default action. We stay installed.
+        // A one-shot handler: the next signal takes the default action. We stay installed.
         slot.store(ptr::null_mut(), Ordering::Release);
     }
     if flags & libc::SA_NODEFER == 0 {

@@ -1,5 +1,5 @@
-//! The fault guard: copies and atomics on memory that may vanish, which then fail instead of
-//! raising a signal.
+//! The fault guard: copies and atomics on memory that may vanish. They then fail instead of raising
+//! a signal.
 //!
 //! ```text
 //!   copy(dst, src, len) ---> guarded routine (global_asm!) ---> Ok
@@ -13,10 +13,10 @@
 //! No `setjmp`: entering costs nothing, because which instructions may fault is decided by their
 //! address alone.
 //!
-//! A program may install its own handlers after us (a JVM, a Go runtime, a sanitizer). We never
-//! take them back. Instead [`recheck`] notices, and from then on copies go through
-//! `process_vm_writev` on the own process ([`Mode::Kernel`]). What remains open is documented here
-//! because it cannot be closed:
+//! A program may install its own handlers after ours (a JVM, a Go runtime, a sanitizer). We never
+//! take the signals back. Instead [`recheck`] notices, and from then on copies go through
+//! `process_vm_writev` on our own process ([`Mode::Kernel`]). These gaps are documented because
+//! they cannot be closed:
 //!
 //! * between the replacement and the next check, a fault in a guarded routine reaches the program's
 //!   handler;
@@ -24,10 +24,10 @@
 //!   that vanishes in between raises a signal;
 //! * the kernel cannot copy from or to pages without a `struct page` (device BARs); such memory
 //!   faults;
-//! * a sandbox may forbid `process_vm_writev`; then [`Mode::Guarded`] stays, at the mercy of the
+//! * a sandbox may forbid `process_vm_writev`; then [`Mode::Guarded`] stays, and depends on the
 //!   program's handler;
-//! * a thread that *blocks* SIGSEGV or SIGBUS is killed by the kernel at a fault, whichever handler
-//!   is installed. Threads of ours leave both unblocked.
+//! * the kernel kills a process at a fault of a thread that *blocks* SIGSEGV or SIGBUS, whichever
+//!   handler is installed. Our own threads leave both unblocked.
 #![allow(unsafe_code, reason = "signal handlers and hand-written copies")]
 
 use std::sync::Once;
@@ -77,8 +77,8 @@ pub fn mode() -> Mode {
 
 /// Checks whether the signal handlers are still ours, and chooses the mode accordingly.
 ///
-/// Two system calls that only query. [`Umem`](crate::Umem) calls it at registration and once in
-/// many accesses; an engine may call it from its housekeeping.
+/// Makes two system calls that only query. [`Umem`](crate::Umem) calls it at registration and once
+/// in many accesses; an engine may call it from its housekeeping.
 pub fn recheck() -> Mode {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
@@ -97,17 +97,17 @@ pub fn recheck() -> Mode {
     if chosen == KERNEL { Mode::Kernel } else { Mode::Guarded }
 }
 
-/// Tells `explain` of each fault that is the program's own, with its address, before the handler
-/// for it is called: for addresses that are reserved and never hold memory, so that their owner can
-/// explain the fault. It runs in the signal handler: it may neither allocate nor wait for a lock.
-/// Only the last function that was set is told.
+/// Calls `explain` with the address of each fault that is the program's own, before the previous
+/// handler: the owner of reserved addresses that never hold memory can thus explain the fault. It
+/// runs in the signal handler, so it may neither allocate nor wait for a lock.
+/// Only the last function that was set is called.
 pub fn explain_strays(explain: fn(usize)) {
     handler::set_explainer(explain);
     mode();
 }
 
-/// Test hook: uses `mode` whoever owns the handlers, or (`None`) checks the handlers again and
-/// decides.
+/// Test hook: uses `mode` no matter who owns the handlers, or (`None`) checks the handlers again
+/// and decides.
 #[doc(hidden)]
 pub fn force(mode: Option<Mode>) {
     let value = match mode {
@@ -119,7 +119,7 @@ pub fn force(mode: Option<Mode>) {
     recheck();
 }
 
-/// Lets the routines use what the processor has. Installs nothing.
+/// Lets the routines use the processor's features. Installs nothing.
 pub(crate) fn prepare() {
     static ONCE: Once = Once::new();
     ONCE.call_once(arch::prepare);
@@ -131,8 +131,8 @@ pub(crate) fn prepare() {
 ///
 /// # Safety
 ///
-/// Each range is memory the caller may touch in this way, or is not mapped at all: no Rust
-/// reference to it is live that the copy would violate.
+/// Each range is memory that the caller may access in this way, or is not mapped at all: there is
+/// no live Rust reference to it that the copy would violate.
 #[inline]
 pub(crate) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) -> Result<(), Option<usize>> {
     match mode() {
@@ -148,8 +148,8 @@ pub(crate) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) -> Result<()
     }
 }
 
-/// Fills `dst`, and returns the CRC-32 `crc`, continued over these bytes: those that are in `dst`
-/// now, whatever happens to the source meanwhile.
+/// Fills `dst`, and returns the CRC-32 `crc`, continued over the bytes that are in `dst` now,
+/// whatever happens to the source meanwhile.
 ///
 /// # Safety
 ///
@@ -171,9 +171,9 @@ pub(crate) unsafe fn copy_crc32(
     }
 }
 
-/// Fills pieces of `dst`, which follow each other in the source, and continues a CRC-32 over the
-/// contents of each. False if a page was absent, or if it cannot be done in one pass: pieces and
-/// CRCs are then unspecified.
+/// Fills pieces of `dst` from consecutive bytes of the source, and continues a CRC-32 over the
+/// contents of each piece. False if a page was absent, or if this cannot be done in one pass:
+/// pieces and CRCs are then unspecified.
 ///
 /// # Safety
 ///

@@ -1,5 +1,5 @@
-//! The routines themselves, callable without the guard's decisions: they never fault on memory that
-//! cannot vanish.
+//! The routines themselves, without the choice of a mode: they never fault on memory that cannot
+//! vanish.
 
 use super::arch;
 use super::bytes::crc32;
@@ -14,8 +14,8 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    /// The value, or where it faulted. The kernel reports address 0 for one that no page table can
-    /// hold.
+    /// The value, or the faulting address. The kernel reports 0 for an address that no page table
+    /// can hold.
     #[inline]
     pub(crate) fn into_result(self) -> Result<u64, Option<usize>> {
         if self.fault == 0 {

@@ -34,13 +34,13 @@ pub(super) fn prepare() {
 // recommends exactly this for a flag behind string data). The tail is such a store, therefore no
 // fence is needed. It pairs with the acquire load of the thread that polls the last byte.
 //
-// How the bulk moves was chosen by measurements against glibc's memcpy (`examples/copy_speed.rs`).
-// A loop of 32-byte moves with aligned stores is as fast at every size, and does not depend on how
-// source and destination are aligned to each other; `rep movsb` has a start-up cost of some 15 ns
-// and on several cores collapses for particular alignments. So AVX is used where the processor has
-// it. Where not, 16-byte moves serve up to 2 KiB, and from there on `rep movsb`, which moves whole
-// lines without reading the destination first (ERMS). No path uses non-temporal stores: a peer that
-// polls the last byte wants the data in the cache.
+// The moves for the bulk were chosen by measurements against glibc's memcpy
+// (`examples/copy_speed.rs`). A loop of 32-byte moves with aligned stores is as fast at every size,
+// and does not depend on how source and destination are aligned to each other; `rep movsb` has a
+// start-up cost of some 15 ns, and several cores slow down badly for particular alignments. So AVX
+// is used where the processor has it. Otherwise 16-byte moves serve up to 2 KiB, and from there on
+// `rep movsb`, which moves whole lines without reading the destination first (ERMS). No path uses
+// non-temporal stores: a peer that polls the last byte wants the data in the cache.
 global_asm!(
     r#"
     .pushsection .text.peerdma_umem_guard,"ax",@progbits
@@ -354,7 +354,7 @@ mod tests {
     use crate::guard::{Mode, recheck};
     use crate::{HostBuf, Umem};
 
-    /// Other tests may run meanwhile: the flag changes how they copy and not what.
+    /// Other tests may run meanwhile: the flag changes how they copy, and not what they copy.
     #[test]
     fn a_processor_without_avx_copies_the_same_and_survives_the_same() {
         recheck();

@@ -1,5 +1,5 @@
-//! The accesses: each begins by making the memory coherent and holding it where it is, goes to the
-//! parts if there are several, and passes the guard if pages can vanish.
+//! The accesses. Each first makes the memory coherent and holds it in place, then goes to the parts
+//! if there are several, and through the guard if pages can vanish.
 
 use std::ops::Range;
 
@@ -37,7 +37,7 @@ impl Umem {
     }
 
     /// As [`Umem::read`], and returns the CRC-32 (IEEE 802.3, as in the ICRC) `crc`, which is 0 at
-    /// the start, continued over what is in `out` now. Cheaper than reading first and computing
+    /// the start, continued over the bytes now in `out`. Cheaper than reading first and computing
     /// afterwards.
     ///
     /// # Errors
@@ -58,7 +58,7 @@ impl Umem {
             Place::One(memory) => {
                 let addr = memory.check(offset, len)?;
                 let read = if memory.takes_guard() {
-                    // SAFETY: whoever made the memory promised that it may be read; absent pages
+                    // SAFETY: the creator of the memory promised that it may be read; absent pages
                     // are caught.
                     unsafe { guard::copy_crc32(out, pointer(addr), crc) }
                 } else {
@@ -167,7 +167,7 @@ impl Umem {
             return Ok(());
         }
         target.tick();
-        // SAFETY: whoever made the two promised that they may be read and written; absent pages are
+        // SAFETY: the creators of both promised that they may be read and written; absent pages are
         // caught.
         unsafe { guard::copy(pointer(to), pointer(from), count) }.map_err(|at| {
             let at = at.unwrap_or(to);
@@ -200,8 +200,8 @@ impl Umem {
                     unsafe { plain::peerdma_umem_compare_swap(word, compare, swap) }.value as u64
                 );
             }
-            // SAFETY: whoever made the memory promised that it may be written; `word` checked that
-            // it is aligned.
+            // SAFETY: the creator of the memory promised that it may be written; `word` checked
+            // that it is aligned.
             unsafe { guard::compare_swap(word, compare, swap) }
                 .map_err(|at| page_fault(Touch::Atomic, word.addr(), 8, at))
         })
@@ -227,8 +227,8 @@ impl Umem {
                 // SAFETY: eight aligned bytes of memory that cannot vanish.
                 return Ok(unsafe { plain::peerdma_umem_fetch_add(word, add) }.value as u64);
             }
-            // SAFETY: whoever made the memory promised that it may be written; `word` checked that
-            // it is aligned.
+            // SAFETY: the creator of the memory promised that it may be written; `word` checked
+            // that it is aligned.
             unsafe { guard::fetch_add(word, add) }
                 .map_err(|at| page_fault(Touch::Atomic, word.addr(), 8, at))
         })
@@ -255,7 +255,7 @@ impl Umem {
                 unsafe { plain::peerdma_umem_fill(pointer(addr), byte, len as usize) };
                 return Ok(());
             }
-            // SAFETY: whoever made the memory promised that it may be written; absent pages are
+            // SAFETY: the creator of the memory promised that it may be written; absent pages are
             // caught.
             unsafe { guard::fill(pointer(addr), byte, len as usize) }
                 .map_err(|at| page_fault(Touch::Write, addr, len, at))
@@ -263,13 +263,13 @@ impl Umem {
     }
 
     /// Stores `pattern` repeatedly in `len` bytes from `offset` on; the last time, as much of it as
-    /// there is room for. An empty pattern stores nothing.
+    /// fits. An empty pattern stores nothing.
     ///
     /// # Errors
     ///
     /// As [`fill`](Self::fill).
     pub fn fill_with(&self, offset: u64, pattern: &[u8], len: u64) -> Result<(), Fault> {
-        /// What is written at a time.
+        /// How many bytes are written at a time.
         const ROW: usize = 16 << 10;
         let Some(first) = pattern.first() else { return Ok(()) };
         if pattern.iter().all(|byte| byte == first) {
@@ -287,7 +287,7 @@ impl Umem {
         Ok(())
     }
 
-    /// Makes one access, bracketed if the memory needs that.
+    /// Performs one access, bracketed if the memory needs that.
     #[inline]
     pub(super) fn bracketed<R>(
         &self,
@@ -315,7 +315,7 @@ impl Umem {
         }
     }
 
-    /// Whether an access must first make the memory coherent, or hold it where it is.
+    /// Whether an access must first make the memory coherent, or hold it in place.
     #[inline]
     pub(super) fn needs_bracket(&self) -> bool {
         (self.inner.is_incoherent || self.inner.gate.is_some()) && !self.is_bracketed
@@ -330,8 +330,8 @@ impl Umem {
     }
 }
 
-/// Does something for each part that `len` bytes at `offset` touch: with the part, where in it, and
-/// which of the bytes.
+/// Calls a function for each part that `len` bytes at `offset` touch: with the part, the offset in
+/// it, and which of the bytes it is.
 pub(super) fn each(
     parts: &[(u64, Umem)],
     offset: u64,

@@ -1,5 +1,5 @@
-//! What all handles of a memory share: where it is, what it is made of, and whether an access goes
-//! through the guard.
+//! What all handles of a memory share: where the memory is, what it is made of, and whether an
+//! access goes through the guard.
 
 use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -20,48 +20,49 @@ pub(super) struct Inner {
     pub(super) is_incoherent: bool,
     /// The gate that each access enters, if the memory can be moved.
     pub(super) gate: Option<Gated>,
-    /// How a dma-buf is reached, if it is one.
+    /// How the memory is reached, if it is a dma-buf.
     pub(super) way: Option<ways::Way>,
-    /// Accesses, counted to know when to check the signal handlers. Increments may be lost: it only
-    /// has to advance.
+    /// Counts accesses to know when to check the signal handlers. Increments may be lost: the count
+    /// only has to advance.
     pub(super) since_check: AtomicU32,
 }
 
 pub(super) enum Kind {
-    /// The program's memory: may vanish, so it needs the guard.
+    /// The program's memory. It may vanish, so it needs the guard.
     User,
-    /// The library's own: cannot vanish.
+    /// The library's own memory. It cannot vanish.
     Host { buffer: HostBuf, offset: u64 },
-    /// A dma-buf mapped for the CPU. A sealed memfd cannot vanish; an exporter of the kernel may
-    /// zap its mappings.
+    /// A dma-buf mapped for the CPU. A sealed memfd cannot vanish; an exporter in the kernel may
+    /// zap the mappings.
     DmaBuf { mapping: Mapping, offset: u64 },
-    /// Pages at a bus address, which an exporter can retire at any moment. The addresses stay the
-    /// window's while this exists, so that no mapping of the program can take their place.
+    /// Pages at a bus address, which an exporter can retire at any moment. The addresses stay part
+    /// of the window while this exists, so that no mapping of the program can take their place.
     Bus { backing: Option<SgBacking>, _window: BusWindow },
-    /// Several of the others, one after the other: where each begins, and the part itself.
+    /// Several of the others, concatenated: where each begins, and the part itself.
     Parts(Vec<(u64, Umem)>),
 }
 
-/// The gate that accesses pass, and the epoch in which the addresses hold.
+/// The gate that accesses enter, and the epoch in which the addresses are valid.
 #[derive(Clone, Debug)]
 pub(super) struct Gated {
     pub(super) slot: GateSlot,
     pub(super) epoch: u64,
 }
 
-/// Accesses between two checks of the signal handlers: a check costs two system calls, spread over
-/// this many.
+/// Accesses between two checks of the signal handlers: spreads the cost of a check, two system
+/// calls, over this many.
 const CHECK_EVERY: u32 = 4096;
 
 impl Inner {
-    /// Whether accesses go through the guard. Memory that an exporter may take away from the CPU
-    /// does. Kernel dma-bufs do while the guard is ours. When the program owns the handlers they
-    /// are touched directly: `process_vm_writev` does not reach pages without a `struct page`.
+    /// Whether accesses go through the guard. They do for memory that an exporter may take away
+    /// from the CPU, and for kernel dma-bufs while the handlers are ours. When the program owns the
+    /// handlers, kernel dma-bufs are accessed directly: `process_vm_writev` does not reach pages
+    /// without a `struct page`.
     #[inline]
     pub(super) fn is_guarded(&self) -> bool {
         match &self.kind {
-            // An address that the exporter retired faults, although the gate should have stopped us
-            // before.
+            // An address that the exporter retired faults, although the gate should have stopped
+            // the access before that.
             Kind::User | Kind::Bus { .. } => true,
             Kind::Host { .. } | Kind::Parts(_) => false,
             Kind::DmaBuf { mapping, .. } => {
@@ -70,7 +71,7 @@ impl Inner {
         }
     }
 
-    /// Whether the access that begins now goes through the guard. Counts it if so.
+    /// Whether the access that begins now goes through the guard. Counts the access if so.
     #[inline]
     pub(super) fn takes_guard(&self) -> bool {
         let is_guarded = self.is_guarded();
@@ -80,7 +81,7 @@ impl Inner {
         is_guarded
     }
 
-    /// The address of a range that is inside, and is touched now.
+    /// The address of a range that is inside and is accessed now.
     #[inline]
     pub(super) fn check(&self, offset: u64, len: u64) -> Result<usize, Fault> {
         let addr = check_range(self.base, self.len, offset, len)?;
@@ -90,7 +91,7 @@ impl Inner {
         Ok(addr)
     }
 
-    /// As [`check`](Self::check), for memory that is going to be written.
+    /// As [`check`](Self::check), for memory to be written.
     #[inline]
     pub(super) fn check_write(&self, offset: u64, len: u64) -> Result<usize, Fault> {
         let addr = self.check(offset, len)?;
@@ -128,7 +129,7 @@ impl Inner {
             unsafe { plain::peerdma_umem_copy(out, pointer(addr), len) };
             return Ok(());
         }
-        // SAFETY: whoever made the memory promised that it may be read; absent pages are caught.
+        // SAFETY: the creator of the memory promised that it may be read; absent pages are caught.
         unsafe { guard::copy(out, pointer(addr), len) }
             .map_err(|at| page_fault(Touch::Read, addr, len as u64, at))
     }
@@ -147,7 +148,8 @@ impl Inner {
             unsafe { plain::peerdma_umem_copy(pointer(addr), bytes, len) };
             return Ok(());
         }
-        // SAFETY: whoever made the memory promised that it may be written; absent pages are caught.
+        // SAFETY: the creator of the memory promised that it may be written; absent pages are
+        // caught.
         unsafe { guard::copy(pointer(addr), bytes, len) }
             .map_err(|at| page_fault(Touch::Write, addr, len as u64, at))
     }

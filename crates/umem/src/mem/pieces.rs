@@ -12,11 +12,11 @@ use crate::pieces::Pieces;
 
 impl Umem {
     /// Copies the bytes at `offset` to pieces of `out`, and continues the CRC-32 (as
-    /// [`Umem::read_crc32`]) of each over what is in it now. Cheaper than reading them one by one.
+    /// [`Umem::read_crc32`]) of each over its new contents. Cheaper than reading them one by one.
     ///
     /// False if that cannot be done in one pass: the processor has no instructions for it, or none
-    /// for this length; the memory is in several places, or has to be made coherent; a page is not
-    /// there; there are no pieces, they are not all in `out`, or there is not a CRC for each.
+    /// for this length; the memory is in several places, or has to be made coherent; a page is
+    /// absent; there are no pieces, they are not all in `out`, or the number of CRCs is wrong.
     /// Pieces and CRCs are then unspecified; [`Umem::read_crc32`] does what can be done, and
     /// reports what is wrong.
     pub fn read_pieces_crc32(
@@ -34,7 +34,7 @@ impl Umem {
             return false;
         };
         let _ = self.inner.takes_guard();
-        // SAFETY: whoever made the memory promised that it may be read; absent pages are caught.
+        // SAFETY: the creator of the memory promised that it may be read; absent pages are caught.
         unsafe { guard::copy_pieces_crc32(out, pieces, pointer(addr), crcs) }
     }
 
@@ -46,7 +46,7 @@ impl Umem {
     ///
     /// # Panics
     ///
-    /// If not all of them are in `bytes`.
+    /// If not all pieces are in `bytes`.
     pub fn write_pieces(&self, offset: u64, bytes: &[u8], pieces: Pieces) -> Result<(), Fault> {
         let Pieces { first, len, stride, count } = pieces;
         assert!(count == 0 || pieces.fit(bytes.len()), "{pieces:?} in {} bytes", bytes.len());
@@ -57,7 +57,8 @@ impl Umem {
             Place::One(memory) => {
                 let addr = memory.check_write(offset, (len * count) as u64)?;
                 (0..count).try_for_each(|index| {
-                    // SAFETY: the address is in what was checked, and has a piece before its end.
+                    // SAFETY: the address is in the checked range, with a whole piece before its
+                    // end.
                     unsafe { memory.copy_in(addr + index * len, piece(index).as_ptr(), len) }
                 })
             }
@@ -65,7 +66,7 @@ impl Umem {
     }
 }
 
-/// Whether several pieces of this length can be checksummed at once: if not, there is no use in
+/// Whether several pieces of this length can be checksummed at once: if not, there is no point in
 /// trying [`Umem::read_pieces_crc32`] and [`crc32_pieces`].
 pub fn sums_pieces(len: usize) -> bool {
     guard::folds(len)
@@ -73,8 +74,8 @@ pub fn sums_pieces(len: usize) -> bool {
 
 /// Continues a CRC-32 (as [`Umem::read_crc32`]) over each of several pieces of `bytes`.
 ///
-/// False if the processor has no instructions for that, or none for this length; if there are no
-/// pieces, they are not all in `bytes`, or there is not a CRC for each. Nothing has happened then.
+/// False if the processor has no instructions for that, or none for this length; or if there are no
+/// pieces, they are not all in `bytes`, or the number of CRCs is wrong. Nothing is changed then.
 pub fn crc32_pieces(bytes: &[u8], pieces: Pieces, crcs: &mut [u32]) -> bool {
     guard::crc32_pieces(bytes, pieces, crcs)
 }

@@ -1,9 +1,10 @@
 //! CRC-32 with wide registers, during a copy or without one.
 //!
-//! A routine that copies and computes takes the CRC from the registers that copy. In two passes,
-//! the second waits until the stores of the first have left the store buffer: for 4 KiB that takes
-//! as long as the CRC itself. One call takes several pieces, since the end of each computation is a
-//! chain of dependent instructions, during which the processor can begin the next.
+//! A routine that copies and computes takes the CRC from the registers used for the copy. With two
+//! passes, the second waits until the stores of the first have left the store buffer: for 4 KiB
+//! that takes as long as the CRC itself. One call takes several pieces, since the end of each
+//! computation is a chain of dependent instructions, and the processor can start the next piece
+//! meanwhile.
 //!
 //! The folding is that of Intel's "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ
 //! Instruction", with four registers of four parts each.
@@ -17,17 +18,17 @@ use crate::pieces::Pieces;
 /// Whether the processor has the instructions; zero until [`prepare`] ran.
 static HAS_FOLDING: AtomicU8 = AtomicU8::new(0);
 
-/// What the routines take at once.
+/// The block size of the routines.
 const BLOCK: usize = 256;
 
-/// Looks at the processor.
+/// Detects the processor's features.
 pub(super) fn prepare() {
     use std::arch::is_x86_feature_detected as has;
     HAS_FOLDING.store(u8::from(has!("avx512f") && has!("vpclmulqdq")), Ordering::Relaxed);
 }
 
-/// Copies the first bytes, as many as can be copied and checksummed in one pass. Returns how many,
-/// and the CRC-32 `crc` continued over them.
+/// Copies as many of the first bytes as can be copied and checksummed in one pass. Returns how
+/// many, and the CRC-32 `crc` continued over them.
 ///
 /// # Safety
 ///
@@ -49,8 +50,8 @@ pub(crate) unsafe fn copy_crc32(
     Ok((len, crc))
 }
 
-/// As [`crate::guard::copy_pieces_crc32`]. Also false if they cannot be copied and checksummed in
-/// one pass.
+/// As [`crate::guard::copy_pieces_crc32`]. Also false if the pieces cannot be copied and
+/// checksummed in one pass.
 ///
 /// # Safety
 ///
@@ -86,12 +87,12 @@ pub(crate) fn crc32_pieces(bytes: &[u8], pieces: Pieces, crcs: &mut [u32]) -> bo
     true
 }
 
-/// Whether the routines take these pieces, with this many CRCs.
+/// Whether the routines accept these pieces, with this many CRCs.
 fn takes(pieces: Pieces, bytes: &[u8], crcs: &[u32]) -> bool {
     folds(pieces.len) && pieces.fit(bytes.len()) && crcs.len() == pieces.count
 }
 
-/// Whether the routines take pieces of this length.
+/// Whether the routines accept pieces of this length.
 pub(crate) fn folds(len: usize) -> bool {
     len != 0 && len.is_multiple_of(BLOCK) && HAS_FOLDING.load(Ordering::Relaxed) != 0
 }
@@ -131,19 +132,19 @@ const fn power(n: u32) -> u64 {
     (value as u64) << 1
 }
 
-/// What moves 16 bytes on by this many bits: the factors of their first and second half.
+/// The factors that move the two halves of 16 bytes on by this many bits.
 const fn by(bits: u32) -> [u64; 2] {
     [power(bits + 32), power(bits - 32)]
 }
 
-/// By a block, and by the 64 bytes of a register. The routines read them.
+/// The factors for a block, and for the 64 bytes of a register. The routines read them.
 pub(super) static FOLD: [[u64; 2]; 2] = [by(8 * BLOCK as u32), by(8 * 64)];
 
-/// Moves the parts of a register to its last one, which stays.
+/// The factors that move the parts of a register to its last part, which stays.
 pub(super) static LANES: [[u64; 2]; 4] = [by(8 * 48), by(8 * 32), by(8 * 16), [0; 2]];
 
-/// From 128 bits to 96 and to 64; the polynomial and the quotient of Barrett's reduction, both
-/// reflected; and the bits of half a word.
+/// The factors from 128 bits to 96 and to 64; the polynomial and the quotient of Barrett's
+/// reduction, both reflected; and the mask of half a word.
 pub(super) static REDUCE: [[u64; 2]; 3] =
     [[power(96), power(64)], [0x1_db71_0641, 0x1_f701_1641], [0xffff_ffff, 0]];
 
@@ -173,7 +174,7 @@ mod tests {
 
     #[test]
     fn the_factors_are_those_of_the_literature() {
-        // Intel's paper and every implementation of it have these for CRC-32 and four registers of
+        // Intel's paper and every implementation of it use these for CRC-32 and four registers of
         // 16 bytes.
         assert_eq!(FOLD[1], [0x1_5444_2bd4, 0x1_c6e4_1596]);
         assert_eq!(LANES[2], [0x1_7519_97d0, 0x0_ccaa_009e]);
