@@ -1,41 +1,41 @@
-//! What can be done to a GPU and its buffers from outside the program, and what came of it.
+//! Acts on a GPU and its buffers from outside the program, and their results.
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
 use crate::place::Domain;
 
-/// Refusals that are kept in words; of the others only the number is.
+/// How many refusals are kept in words; the others are only counted.
 const KEPT: usize = 16;
 
-/// What is done.
+/// An act.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Act {
     /// Buffers move to a domain.
     Move(Domain),
     /// Buffers move out of VRAM.
     Evict,
-    /// Buffers are taken away by their owner, for good.
+    /// The owner takes buffers away, for good.
     Revoke,
     Reset,
     Unplug,
-    /// So many millionths of VRAM are in use, from now on or while a window is open.
+    /// This many millionths of VRAM are in use, from now on or while a window is open.
     Fill(u32, Option<u64>),
-    /// At most this many bytes are copied in a second; 0 is no limit. From now on or while a window
-    /// is open.
+    /// At most this many bytes are copied per second, from now on or while a window is open; 0 is
+    /// no limit.
     Throttle(u64, Option<u64>),
     /// The window of a [`Fill`](Self::Fill) or [`Throttle`](Self::Throttle) ends.
     End(u64),
 }
 
-/// What came of it.
+/// The result of an act.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Came {
-    /// Buffers, or GPUs, to which it was done.
+    /// How many buffers, or GPUs, it was done to.
     pub(crate) done: u64,
-    /// Those to which it could not be done.
+    /// How many it could not be done to.
     pub(crate) refused: u64,
-    /// Why, for the first of these.
+    /// The reasons for the first of these.
     pub(crate) why: Vec<String>,
 }
 
@@ -82,7 +82,7 @@ impl Came {
     }
 }
 
-/// What can be done by hand to the GPU of a running program.
+/// Acts by hand on the GPU of a running program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ByHand {

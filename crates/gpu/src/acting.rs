@@ -1,4 +1,4 @@
-//! What is done to a GPU and its buffers from outside the program: by a fault plan, or by hand.
+//! Acts on a GPU and its buffers from outside the program: by a fault plan, or by hand.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use crate::error::{Result, busy, no_device};
 use crate::place::Domain;
 use crate::reset::Resetting;
 
-/// How long an act waits for a buffer that the program is just using.
+/// How long an act waits for a buffer that the program is using.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 impl Device {
-    /// Does something to the GPU, or to those of its buffers whose number is in the range. `by`
-    /// tells on whose behalf.
+    /// Performs an act on the GPU, or on its buffers with numbers in the range. `by` tells on whose
+    /// behalf.
     pub(crate) fn act(
         self: &Arc<Self>,
         act: Act,
@@ -90,7 +90,7 @@ impl Device {
 }
 
 impl BoInner {
-    /// Brings it to a domain; false if it is there.
+    /// Moves it to a domain; false if it is there already.
     fn brought_to(&self, domain: Domain, is_eviction: bool, why: &str) -> Result<bool> {
         let resv = self.lock_in_time()?;
         if self.resource()?.domain == domain {
@@ -131,7 +131,7 @@ impl BoInner {
     }
 }
 
-/// Does something to the GPUs of this process of that name, or to all of them.
+/// Performs an act on this process's GPUs of that name, or on all of them.
 pub(crate) fn act(
     gpu: Option<&str>,
     act: Act,

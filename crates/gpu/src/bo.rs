@@ -1,4 +1,4 @@
-//! Buffer objects: where each is, and how it moves.
+//! Buffer objects: where they are, and how they move.
 
 use std::fmt::Display;
 use std::os::fd::AsFd;
@@ -18,25 +18,25 @@ use crate::place::{Domain, Place};
 use crate::pools::Resource;
 use crate::stats::Counters;
 
-/// A buffer object, without the handle by which a program holds it.
+/// A buffer object, without the program's handle.
 pub(crate) struct BoInner {
     pub(crate) device: Arc<Device>,
     pub(crate) id: u64,
     pub(crate) size: u64,
     pub(crate) place: Place,
     pub(crate) resv: Resv,
-    /// Made when the buffer is exported: before that, no other accesses need stopping.
+    /// Made when the buffer is exported: before that, there are no other accesses to stop.
     pub(crate) gate: OnceLock<Gate>,
-    /// Its dma-bufs: each shows all of it, or a window.
+    /// Its dma-bufs: each shows the whole buffer, or a window of it.
     pub(crate) exported: Mutex<Vec<WeakDmaBuf>>,
     pub(crate) attachments: Mutex<Vec<AttachmentInfo>>,
-    /// Dma-bufs that it is a part of.
+    /// The joined dma-bufs that the buffer is a part of.
     wholes: Mutex<Vec<Weak<dyn Whole>>>,
-    /// What the CPU has mapped.
+    /// The mappings of the CPU.
     pub(crate) cpu_maps: Mutex<Vec<Zap>>,
-    /// Registrations by address, which are told when the memory goes.
+    /// Registrations by address. They are told when the memory goes away.
     peers: Mutex<Vec<Peer>>,
-    /// Changed under the reservation lock, but for pins.
+    /// Changed under the reservation lock, except for pins.
     state: Mutex<State>,
 }
 
@@ -49,34 +49,35 @@ struct State {
     pins: usize,
     /// How often it moved.
     moves: u64,
-    /// Pins and maps of users that cannot lose the memory.
+    /// Pins, and maps of users that cannot lose the memory.
     firm: usize,
     revoked: Option<String>,
     /// Set by a move, cleared by the next map.
     has_moved: bool,
-    /// Somebody chose where it is: use does not bring it back to VRAM.
+    /// Its place was chosen explicitly: use does not bring it back to VRAM.
     stays: bool,
 }
 
 /// A dma-buf of parts of several buffers.
 pub(crate) trait Whole: Send + Sync {
-    /// Some of it is about to be taken away: no importer gets in any more, and all are told.
+    /// Some of it is about to be taken away: no importer gets in any more, and all importers are
+    /// told.
     fn take_away(&self, why: &str);
 
     /// Importers that cannot lose it continue.
     fn keep(&self);
 
-    /// It is gone for good.
+    /// The memory is gone for good.
     fn lose(&self);
 
-    /// All of it is there again.
+    /// All of it is available again.
     fn give_back(&self);
 
-    /// The dma-buf, as long as it is in use.
+    /// The dma-buf, while it is in use.
     fn buf(&self) -> Option<DmaBuf>;
 }
 
-/// A registration by address, and what part of the buffer it is of.
+/// A registration by address, and the part of the buffer that it covers.
 struct Peer {
     core: PeerCore,
     offset: u64,
@@ -95,11 +96,11 @@ impl BoInner {
         }
         let id = device.next_bo();
         let fixed = !device.persona.moves;
-        // Memory that never moves must be where peers reach it from the start.
+        // Memory that never moves must be within reach of peers from the start.
         let visible = place.visible || fixed;
         let need = Need { bo: id, len: size, align: place.align, fixed, visible };
         let placed = device.place(need, &place).or_else(|_| {
-            // A buffer that only a descriptor kept which is closed by now.
+            // Frees a buffer whose last user was a descriptor that is closed by now.
             dmabuf::sweep();
             device.place(need, &place)
         });
@@ -136,7 +137,7 @@ impl BoInner {
         state.resource.clone().ok_or_else(gone)
     }
 
-    /// Where it is, also while it is taken away and will be given back.
+    /// Where it is, even while it is taken away but will be given back.
     pub(crate) fn placed(&self) -> Result<Arc<Resource>> {
         let gone = || no_device(format!("{} has no memory any more", self.name()));
         self.state().resource.clone().ok_or_else(gone)
@@ -171,8 +172,8 @@ impl BoInner {
             && resource.offset + resource.len <= self.device.config.visible()
     }
 
-    /// Moves it to `domain`, evicting others; does nothing if it is there. Returns a fence for its
-    /// bytes.
+    /// Moves it to `domain`, evicting others; does nothing if it is there already. Returns a fence
+    /// for its bytes.
     pub(crate) fn move_to(
         &self,
         resv: &ResvGuard<'_>,
@@ -189,7 +190,7 @@ impl BoInner {
         self.relocate(resv, to, why)
     }
 
-    /// Makes room: moves it out of VRAM, or, if only the BAR is short, out of that.
+    /// Makes room: moves it out of VRAM, or only out of the BAR if just the BAR is short.
     pub(crate) fn evict(
         &self,
         resv: &ResvGuard<'_>,
@@ -222,11 +223,12 @@ impl BoInner {
         Ok(fence)
     }
 
-    /// Before it is used: a buffer that belongs in VRAM and was evicted comes back, if there is
+    /// Called before it is used: an evicted buffer that belongs in VRAM comes back, if there is
     /// room without evicting others. `by_peer`: another device uses it. A buffer that cannot come
     /// back is used where it is.
     ///
-    /// While an importer that does not reach VRAM has it attached, it stays where all reach it.
+    /// While an importer that does not reach VRAM has it attached, it stays where all importers
+    /// reach it.
     pub(crate) fn bring_back(&self, resv: &ResvGuard<'_>, by_peer: bool) {
         let belongs = self.device.persona.moves && self.place.preferred == Domain::Vram;
         if belongs && self.is_away() {
@@ -234,7 +236,7 @@ impl BoInner {
         }
     }
 
-    /// Whether it is in GTT, and nothing holds it there.
+    /// Whether it is in GTT and nothing holds it there.
     fn is_away(&self) -> bool {
         let state = self.state();
         let is_in_gtt = |at: &Arc<Resource>| at.domain == Domain::Gtt;
@@ -274,7 +276,7 @@ impl BoInner {
         Ok(())
     }
 
-    /// The move itself: stops all access, tells importers, retires the address, and gets the bytes
+    /// The move itself: stops all access, tells importers, retires the address, and has the bytes
     /// copied. Later maps of the buffer find the new place, and wait for the fence before they
     /// access the bytes.
     fn relocate(&self, resv: &ResvGuard<'_>, to: Resource, why: &str) -> Result<Fence> {
@@ -286,7 +288,7 @@ impl BoInner {
         for exported in self.dma_bufs() {
             exported.invalidate_mappings(resv);
         }
-        // What importers could not stop at once, and earlier moves.
+        // Waits for what importers could not stop at once, and for earlier moves.
         self.wait(Usage::Bookkeep);
         let from = self.resource()?;
         let what = format!("{why}: from {} to {}", from.domain, to.domain);
@@ -316,14 +318,14 @@ impl BoInner {
         Ok(fence)
     }
 
-    /// Waits for the buffer's fences, and does the work it waits for if nothing else will.
+    /// Waits for the buffer's fences, and does the work itself if nothing else will.
     pub(crate) fn wait(&self, usage: Usage) {
         for (fence, _) in self.resv.fences(usage) {
             self.device.engine.wait(&fence);
         }
     }
 
-    /// The bus address and where the bytes are. Under the reservation lock, so that neither
+    /// The bus address, and where the bytes are. Called under the reservation lock, so that neither
     /// changes.
     pub(crate) fn bus_addr(&self, resource: &Resource) -> Result<u64> {
         let mut state = self.state();
@@ -345,13 +347,13 @@ impl BoInner {
         Ok(addr)
     }
 
-    /// Keeps it where it is. Only the first pin is charged. `firm`: for a user that cannot lose it.
+    /// Pins it where it is. Only the first pin is charged. `firm`: for a user that cannot lose it.
     pub(crate) fn pin(&self, firm: bool) -> Result<()> {
         self.resource()?;
         self.pin_placed(firm)
     }
 
-    /// The same, also of what is taken away and will be given back.
+    /// The same, also for memory that is taken away but will be given back.
     pub(crate) fn pin_placed(&self, firm: bool) -> Result<()> {
         let resource = self.placed()?;
         let mut state = self.state();
@@ -386,7 +388,7 @@ impl BoInner {
     }
 
     /// Takes the memory away from all importers that can lose it. Returns whether some importer
-    /// kept it. The gate stays closed, to be opened by [`give_back`](Self::give_back), or for good.
+    /// kept it. The gate stays closed until [`give_back`](Self::give_back) opens it, or for good.
     pub(crate) fn take_away(
         &self,
         resv: &ResvGuard<'_>,
@@ -416,7 +418,7 @@ impl BoInner {
         Ok((closed, kept))
     }
 
-    /// Puts pages that raise SIGBUS where the CPU has it mapped. Without the reservation lock.
+    /// Replaces the CPU's mappings by pages that raise SIGBUS. Called without the reservation lock.
     pub(crate) fn zap_cpu_maps(&self) {
         let zaps = std::mem::take(&mut *self.cpu_maps());
         zaps.iter().for_each(Zap::zap);
@@ -430,12 +432,12 @@ impl BoInner {
         self.wholes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// It is a part of this one from now on.
+    /// From now on the buffer is a part of this joined dma-buf.
     pub(crate) fn join(&self, whole: Weak<dyn Whole>) {
         self.lock_wholes().push(whole);
     }
 
-    /// What it is a part of.
+    /// The joined dma-bufs that it is a part of.
     pub(crate) fn wholes(&self) -> Vec<Arc<dyn Whole>> {
         let mut wholes = self.lock_wholes();
         wholes.retain(|known| known.strong_count() > 0);
@@ -446,14 +448,14 @@ impl BoInner {
         format!("{} was revoked: {why}", self.name())
     }
 
-    /// The memory is there again.
+    /// The memory is available again.
     pub(crate) fn give_back(&self) {
         let mut state = self.state();
         state.revoked = None;
         state.has_moved = true;
     }
 
-    /// The memory is gone, or what VRAM held is.
+    /// The memory is gone, or the contents of VRAM are lost.
     pub(crate) fn lose(&self, for_good: bool) {
         let mut state = self.state();
         if for_good {
@@ -470,14 +472,15 @@ impl BoInner {
         exported.iter().filter_map(WeakDmaBuf::upgrade).collect()
     }
 
-    /// Notes in the ledger by which names others have this placement open, if it was ever exported.
+    /// Notes in the ledger the names by which others have this placement open, if it was ever
+    /// exported.
     pub(crate) fn note_exporter(&self, resource: &Resource) {
         if self.gate.get().is_some() {
             self.note_exporter_of(resource);
         }
     }
 
-    /// The same, for one that is exported in whatever way.
+    /// The same, for a buffer that is exported in any way.
     pub(crate) fn note_exporter_of(&self, resource: &Resource) {
         if let Some(token) = dmabuf::export_token() {
             self.device.pools.ledger.set_exporter(resource.index, token);
@@ -488,14 +491,14 @@ impl BoInner {
         self.attachments.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A registration by address: it is told when the memory goes.
+    /// Adds a registration by address, which is told when the memory goes away.
     pub(crate) fn add_peer(&self, core: PeerCore, offset: u64, len: u64) {
         let mut peers = self.peers();
         peers.retain(|known| !known.core.is_over());
         peers.push(Peer { core, offset, len });
     }
 
-    /// Stops every device that uses some of these bytes by address, for good. How many did.
+    /// Stops, for good, every device that uses some of these bytes by address. Returns how many.
     pub(crate) fn revoke_peers(&self, offset: u64, len: u64) -> usize {
         let end = offset.saturating_add(len);
         let touches = |peer: &mut Peer| peer.offset < end && offset < peer.offset + peer.len;
@@ -509,7 +512,7 @@ impl BoInner {
         self.peers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether every importer reaches VRAM, so that all are served there.
+    /// Whether every importer reaches VRAM, so that all can be served there.
     pub(crate) fn all_peer2peer(&self) -> bool {
         let reaches = |info: &AttachmentInfo| {
             self.device.is_it(info)
@@ -520,7 +523,7 @@ impl BoInner {
         self.attachments().iter().all(reaches)
     }
 
-    /// Which way an importer's accesses travel to where the buffer is.
+    /// The path of an importer's accesses to where the buffer is.
     pub(crate) fn map_type(&self, resource: &Resource, info: &AttachmentInfo) -> Reach {
         match resource.domain {
             Domain::Gtt => Reach::System,

@@ -1,10 +1,10 @@
-//! The GPU as a peer memory client: plain registrations of memory that a program has mapped
+//! The GPU as a peer memory client, for plain registrations of memory that a program has mapped
 //! (docs/semantics.md 2.11).
 //!
-//! A range is claimed when all of it is one buffer of this process. Its pages are pinned where they
-//! are, and charged as any pin is. They are taken back when the GPU is reset or removed, and when
-//! the program freed the buffer: what the driver of a real GPU does when the program frees memory
-//! that is registered.
+//! A range is claimed if all of it is one buffer of this process. Its pages are pinned where they
+//! are, and charged like any pin. They are taken back when the GPU is reset or removed, and when
+//! the program frees the buffer, as the driver of a real GPU does when the program frees registered
+//! memory.
 
 use std::sync::{Arc, Weak};
 
@@ -17,7 +17,7 @@ use crate::error::{Result, busy, invalid, no_device};
 use crate::place::Domain;
 use crate::pools::Pools;
 
-/// What the device registers.
+/// The client that the device registers.
 pub(crate) struct Client {
     name: String,
     device: Weak<Device>,
@@ -26,13 +26,13 @@ pub(crate) struct Client {
 /// A claimed range of a buffer.
 pub(crate) struct Claimed {
     bo: Weak<BoInner>,
-    /// The buffer, if it is not to go before the registration.
+    /// The buffer, if it must outlive the registration.
     lasting: Option<Arc<BoInner>>,
     /// Where it begins in the buffer, and its length.
     offset: u64,
     len: u64,
     page: u64,
-    /// Where the buffer was when it was found there, if what was found is an address of its place.
+    /// Where the buffer was when it was found, if it was found by an address of its place.
     place: Option<(Domain, u64)>,
 }
 
@@ -68,7 +68,7 @@ impl PeerClient for Client {
         let (domain, start) = stretch(&device.pools, addr, len)?;
         let bo = device.bo_at(domain, start, len)?;
         let place = bo.resource().ok().map(|at| (at.domain, at.offset))?;
-        // It may have moved meanwhile.
+        // The buffer may have moved meanwhile.
         let offset = start.checked_sub(place.1).filter(|offset| offset + len <= bo.size)?;
         let page = rustix::param::page_size() as u64;
         let (bo, place) = (Arc::downgrade(&bo), Some(place));
@@ -77,8 +77,8 @@ impl PeerClient for Client {
 }
 
 impl Claimed {
-    /// `len` bytes at `offset` of a buffer, for callers that know them by an address that is not a
-    /// place of the buffer.
+    /// `len` bytes at `offset` of a buffer, for callers that know them by an address other than the
+    /// buffer's place.
     pub(crate) fn new(bo: &Arc<BoInner>, offset: u64, len: u64, page: u64) -> Result<Self> {
         let weak = Arc::downgrade(bo);
         let claimed = Self { bo: weak, lasting: None, offset, len, page, place: None };
@@ -94,7 +94,7 @@ impl Claimed {
         Ok(claimed)
     }
 
-    /// For users that cannot stop when the memory is taken back: it is not.
+    /// For users that cannot stop when the memory is taken back: it is never taken back.
     pub(crate) fn for_good(mut self) -> Self {
         self.lasting = self.bo.upgrade();
         self
@@ -157,7 +157,7 @@ impl PeerMemory for Claimed {
     }
 }
 
-/// Where a range is, if all of it is one stretch of one domain, as the CPU has it mapped.
+/// Where a range is, if the CPU has it mapped as one contiguous part of one domain.
 fn stretch(pools: &Pools, addr: u64, len: u64) -> Option<(Domain, u64)> {
     let end = addr.checked_add(len)?;
     let mut at = addr;

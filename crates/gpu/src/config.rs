@@ -3,20 +3,24 @@
 //! ```toml
 //! [[gpu]]
 //! name = "gpu0"
-//! preset = "xe"                 # xe | amdgpu | i915 | habanalabs | vfio | nvidia; each key of it can be set by itself
+//! preset = "xe"                 # xe | amdgpu | i915 | habanalabs | vfio | nvidia; its keys can
+//! also be set one by one
 //! vram = "1G"
 //! bar = "256M"                  # the part of VRAM that CPU and peers reach
 //! gtt = "4G"                    # system memory that the GPU may use
 //! iommu = "on"                  # off: a stale access reaches other bytes instead of faulting
-//! copy_engine = "thread"        # manual: moves wait for `Gpu::step`; sync: they are done at once
+//! copy_engine = "thread"        # manual: moves wait for `Gpu::step`; sync: moves are done at once
 //! max_pinned = "512M"           # of VRAM, for all processes together
 //! max_pinned_client = "256M"    # of VRAM, for one process
 //! max_vram_client = "1G"        # of VRAM, for one process
 //! shared = true                 # false: this process has a GPU of its own
-//! cuda_version = 13030          # what cuDriverGetVersion says; that of the first GPU that has one counts
-//! host_access = false           # true: HSA maps it for the CPU, too, which holds it in place
-//! pack = false                  # true: CUDA puts small allocations side by side, at addresses that are no whole pages
-//! dma_buf = true                # false: CUDA says that it exports no dma-bufs, and programs take another way
+//! cuda_version = 13030          # the result of cuDriverGetVersion; the first GPU that sets it
+//! counts
+//! host_access = false           # true: HSA also maps memory for the CPU, which pins it
+//! pack = false                  # true: CUDA packs small allocations, at addresses that are not
+//! page-aligned
+//! dma_buf = true                # false: CUDA reports that it exports no dma-bufs, and programs
+//! take another way
 //! # has_pin, pin_policy, needs_p2p, needs_revocable, mmap, without_p2p, moves, orphans
 //! ```
 
@@ -32,15 +36,15 @@ use crate::persona::{Orphans, Persona, PinPolicy, Preset, WithoutP2p};
 pub struct GpuConfig {
     /// Its name.
     pub name: String,
-    /// Whose exporter it follows.
+    /// The driver whose exporter it follows.
     pub preset: Preset,
     /// Bytes of VRAM.
     #[serde(deserialize_with = "size")]
     pub vram: u64,
-    /// Bytes of VRAM, from its beginning, that CPU and peers reach; all of it if not given.
+    /// Bytes from the beginning of VRAM that CPU and peers reach; all of VRAM if not given.
     #[serde(deserialize_with = "some_size")]
     pub bar: Option<u64>,
-    /// Bytes of system memory that the GPU may use. Only what is used takes memory.
+    /// Bytes of system memory that the GPU may use. Unused GTT takes no memory.
     #[serde(deserialize_with = "size")]
     pub gtt: u64,
     /// Whether a stale access is stopped.
@@ -62,16 +66,15 @@ pub struct GpuConfig {
     /// The result of `cuDriverGetVersion`: a thousand times the major version and ten times the
     /// minor.
     pub cuda_version: Option<u32>,
-    /// Whether CUDA reports that it exports dma-bufs (`CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED`), and
-    /// does.
+    /// Whether CUDA exports dma-bufs, and reports that it does
+    /// (`CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED`).
     pub dma_buf: Option<bool>,
-    /// Whether `cuMemAlloc` puts small allocations side by side, at addresses that are not whole
-    /// pages.
+    /// Whether `cuMemAlloc` packs small allocations, at addresses that are not page-aligned.
     pub pack: bool,
-    /// Whether HSA also maps its memory for the CPU, at the address that the GPU has: a BAR as
-    /// large as VRAM. Memory that is mapped stays where it is.
+    /// Whether HSA also maps its memory for the CPU, at the address that the GPU uses: a BAR as
+    /// large as VRAM. Mapped memory stays where it is.
     pub host_access: bool,
-    /// See [`Persona`]; so are all further ones. What is not set is the preset's.
+    /// See [`Persona`], also for the fields below. A key that is not set has the preset's value.
     pub has_pin: Option<bool>,
     /// See [`Persona`].
     pub pin_policy: Option<PinPolicy>,
@@ -92,7 +95,7 @@ pub struct GpuConfig {
 /// How the copy engine does its work.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
-#[expect(clippy::exhaustive_enums, reason = "now, soon, or when asked")]
+#[expect(clippy::exhaustive_enums, reason = "now, soon, or on request")]
 pub enum CopyMode {
     /// In a thread; users of the bytes wait for the KERNEL fence of the move.
     #[default]
@@ -135,7 +138,7 @@ impl Default for GpuConfig {
 }
 
 impl GpuConfig {
-    /// What its exporter does: the preset, with the keys that are set.
+    /// What its exporter does: the preset, changed by the keys that are set.
     pub fn persona(&self) -> Persona {
         let preset = self.preset.persona();
         Persona {

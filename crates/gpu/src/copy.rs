@@ -1,4 +1,4 @@
-//! Copies: of the CPU from and to buffers, and from buffer to buffer.
+//! Copies: by the CPU from and to buffers, and from buffer to buffer.
 
 use std::sync::Arc;
 
@@ -11,19 +11,19 @@ use crate::error::{Result, invalid, no_memory};
 use crate::handle::{Bo, Memory};
 use crate::stats::Counters;
 
-/// A copy of what is another's is done in pieces, between which its owner may move it.
+/// Copies of an imported buffer are done in pieces of this size; its owner may move it in between.
 const PIECE: u64 = 1 << 20;
 
-/// How much goes through system memory at a time.
+/// How much is staged in system memory at a time.
 const STAGE: usize = 256 << 10;
 
 impl Bo {
-    /// Copies out `out.len()` bytes at `offset`, after what writes them is done. Not with the
-    /// reservation lock held.
+    /// Copies out `out.len()` bytes at `offset`, after their writers are done. Must not be called
+    /// with the reservation lock held.
     ///
     /// # Errors
     ///
-    /// EINVAL when the range leaves the buffer, ENODEV when it was revoked.
+    /// EINVAL when the range exceeds the buffer, ENODEV when the buffer was revoked.
     pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<()> {
         self.pieces(offset, out.len() as u64, |at, len| {
             let out = &mut out[at as usize..(at + len) as usize];
@@ -31,8 +31,8 @@ impl Bo {
         })
     }
 
-    /// Copies in `bytes` at `offset`, after all their users are done. Not with the reservation lock
-    /// held.
+    /// Copies in `bytes` at `offset`, after all their users are done. Must not be called with the
+    /// reservation lock held.
     ///
     /// # Errors
     ///
@@ -44,8 +44,8 @@ impl Bo {
         })
     }
 
-    /// Copies `len` bytes at `offset` to other memory, such as that of a program, whose pages may
-    /// be missing.
+    /// Copies `len` bytes at `offset` to other memory, such as a program's, whose pages may be
+    /// missing.
     ///
     /// # Errors
     ///
@@ -71,8 +71,8 @@ impl Bo {
         })
     }
 
-    /// Stores `pattern` again and again in `len` bytes at `offset`; the last time as much of it as
-    /// there is room for.
+    /// Stores `pattern` repeatedly in `len` bytes at `offset`; the last time, as much of it as
+    /// fits.
     ///
     /// # Errors
     ///
@@ -95,7 +95,7 @@ impl Bo {
         })
     }
 
-    /// Visits a range: at once, or in pieces if the buffer is another's.
+    /// Visits a range: at once, or in pieces if the buffer was imported.
     fn pieces(
         &self,
         offset: u64,
@@ -115,7 +115,7 @@ impl Bo {
         Ok(())
     }
 
-    /// Does something with the bytes, after fences of `usage` and stronger.
+    /// Runs a function on the bytes, after the fences of `usage` and stronger.
     fn access(
         &self,
         usage: Usage,
@@ -156,7 +156,7 @@ impl Bo {
         Counters::add(if in_bar { &stats.bar_bytes } else { &stats.copied_bytes }, len);
     }
 
-    /// The GPU that uses it.
+    /// The GPU that uses the buffer.
     pub(crate) fn device(&self) -> &Arc<Device> {
         match self.memory() {
             Memory::Own(bo) => &bo.device,
@@ -166,7 +166,8 @@ impl Bo {
 }
 
 impl BoInner {
-    /// Its bytes where they are. Under the reservation lock, so that they stay.
+    /// Its bytes in their present place. Called under the reservation lock, so that they stay
+    /// there.
     fn umem(&self) -> Result<Umem> {
         let resource = self.resource()?;
         resource.touch();
@@ -174,14 +175,14 @@ impl BoInner {
     }
 }
 
-/// Copies `len` bytes from a buffer to another, or within one, where the two ranges must not
-/// overlap. Between two GPUs they are copied directly if the GPU of the destination reaches the
-/// other one, by the rules for NICs, and otherwise through system memory. Not with a reservation
-/// lock held.
+/// Copies `len` bytes from one buffer to another, or within one buffer; the two ranges must not
+/// overlap. Between two GPUs the bytes are copied directly if the GPU of the destination reaches
+/// the other one, by the rules for NICs, and otherwise through system memory. Must not be called
+/// with a reservation lock held.
 ///
 /// # Errors
 ///
-/// EINVAL when a range leaves its buffer, ENODEV when a buffer was revoked.
+/// EINVAL when a range exceeds its buffer, ENODEV when a buffer was revoked.
 #[doc(alias = "cuMemcpyDtoD")]
 pub fn copy((from, start): (&Bo, u64), (to, at): (&Bo, u64), len: u64) -> Result<()> {
     from.check(start, len)?;
@@ -228,21 +229,21 @@ pub fn copy((from, start): (&Bo, u64), (to, at): (&Bo, u64), len: u64) -> Result
     Ok(())
 }
 
-/// Which way bytes go from buffer to buffer.
+/// How bytes go from buffer to buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
-    /// Both are the GPU's, or one is in system memory.
+    /// Both buffers are the GPU's own, or one is in system memory.
     Within,
     /// From another GPU.
     Peer,
-    /// From another GPU that is out of reach.
+    /// From another GPU that is out of reach, through system memory.
     Staged,
 }
 
 fn way(from: &Bo, to: &Bo) -> Way {
     let (source, target) = (from.device(), to.device());
     let is_one = Arc::ptr_eq(source, target) || source.bdf.is_some() && source.bdf == target.bdf;
-    // The GPU that imported a buffer reaches it; from there on it is like its own.
+    // The GPU that imported a buffer reaches it, so the buffer counts as its own.
     let is_far = |bo: &Bo| match bo.memory() {
         Memory::Own(_) => false,
         Memory::Imported(imported) => imported
@@ -257,8 +258,9 @@ fn way(from: &Bo, to: &Bo) -> Way {
     }
 }
 
-/// Copies without a stop: locks of this process's buffers first, so that they stay where they are;
-/// what is another's is mapped before that, since its owner may need time, and passes its gate.
+/// Copies without a pause. Takes the locks of this process's buffers, so that they stay in place.
+/// An imported buffer is mapped before that, since its owner may need time, and accessed through
+/// its gate.
 fn copy_piece((from, start): (&Bo, u64), (to, at): (&Bo, u64), len: u64) -> Result<()> {
     let mut locks: Vec<Resv> = Vec::new();
     for bo in [from, to] {
@@ -312,7 +314,7 @@ fn umem_of(bo: &Bo, usage: Usage, view: Option<&Umem>) -> Result<Umem> {
     }
 }
 
-/// Fences that this process knows.
+/// Waits for the fences that this process knows.
 fn wait_for_others(resv: &Resv, usage: Usage) {
     // TIMEOUT: none; a fence is signaled in finite time without outside help.
     let _ = resv.wait(usage, None);

@@ -1,4 +1,4 @@
-//! Where the CPU maps a buffer.
+//! CPU mappings of a buffer.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use crate::bo::BoInner;
 use crate::error::Result;
 use crate::pools::Resource;
 
-/// Where the CPU may map a buffer. The buffer stays there while this exists, unless it is taken
-/// away for good.
+/// The pages of a buffer for the CPU to map. The buffer stays there while this exists, unless it is
+/// taken away for good.
 #[must_use = "the buffer may move when this is dropped"]
 pub struct CpuPages {
     bo: Arc<BoInner>,
-    /// Its pages are not reused as long as they may be mapped, whatever happens to the buffer.
+    /// The pages are not reused while they may be mapped, whatever happens to the buffer.
     resource: Arc<Resource>,
     zap: Zap,
 }
@@ -25,8 +25,8 @@ impl CpuPages {
         let resv = bo.resv.lock();
         let resource = bo.pin_for_cpu(&resv, false)?;
         let zap = Zap::default();
-        // Under the lock: a thread that takes the buffer away either came before this, which is
-        // then refused, or finds it.
+        // Under the lock: a thread that takes the buffer away either came before, and then this is
+        // refused, or comes after and finds it.
         bo.cpu_maps().push(zap.clone());
         Ok(Self { bo: Arc::clone(bo), resource, zap })
     }
@@ -46,12 +46,12 @@ impl CpuPages {
         self.bo.size
     }
 
-    /// Never: a buffer has at least one page.
+    /// Never true: a buffer has at least one page.
     pub fn is_empty(&self) -> bool {
         false
     }
 
-    /// How the mapping is taken away when the GPU is removed: the code that maps it specifies it.
+    /// How the mapping is taken away when the GPU is removed; the code that maps it sets this.
     pub fn zap(&self) -> &Zap {
         &self.zap
     }

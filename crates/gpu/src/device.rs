@@ -41,7 +41,7 @@ pub(crate) struct Device {
 }
 
 impl Device {
-    /// A GPU that nobody else knows yet.
+    /// A GPU that is not shared yet.
     pub(crate) fn new(
         config: &GpuConfig,
         tree: Arc<PciTree>,
@@ -69,7 +69,7 @@ impl Device {
         }
     }
 
-    /// Which path accesses of an importer at `from` take to VRAM; `None` if there is none. An
+    /// The path of accesses of an importer at `from` to VRAM; `None` if there is no path. An
     /// importer that is on no bus has none, as on Linux.
     pub(crate) fn reach(&self, from: Option<DeviceAddr>) -> std::result::Result<Reach, String> {
         Provider { tree: &self.tree, name: &self.config.name, bdf: self.bdf }.reach(from)
@@ -80,7 +80,7 @@ impl Device {
         self.bdf.map(|bdf| DeviceAddr(bdf.to_bits()))
     }
 
-    /// Whether an importer is this GPU, as another process or another handle has it open.
+    /// Whether an importer is this same GPU, opened by another process or through another handle.
     pub(crate) fn is_it(&self, info: &AttachmentInfo) -> bool {
         self.bdf.is_some()
             && info.device() == self.addr()
@@ -141,7 +141,7 @@ impl Device {
         })
     }
 
-    /// The buffer that a dma-buf shows, if it is all of one of this process.
+    /// The buffer that a dma-buf shows, if that is a whole buffer of this process.
     pub(crate) fn bo_of(&self, buf: &DmaBuf) -> Option<Arc<BoInner>> {
         let shows = |known: &DmaBuf| known.is_same(buf);
         let is_whole = |bo: &Arc<BoInner>| bo.size == buf.size();

@@ -13,7 +13,7 @@ use crate::error::{Result, no_memory};
 use crate::pools::Resource;
 use crate::throttle::Throttle;
 
-/// Does jobs in their order. Dropping it does those that are left.
+/// Does jobs in order. Dropping it does the remaining jobs.
 pub(crate) struct CopyEngine {
     shared: Arc<Shared>,
     mode: CopyMode,
@@ -21,7 +21,7 @@ pub(crate) struct CopyEngine {
     pid: u32,
 }
 
-/// One move. It owns the old place, which is given back when the bytes have left it.
+/// One move. It owns the old place, and gives it back when the bytes have left it.
 struct Job {
     from: Arc<Resource>,
     to: Arc<Resource>,
@@ -33,7 +33,7 @@ struct Shared {
     jobs: Mutex<Jobs>,
     more: Condvar,
     throttle: Arc<Throttle>,
-    /// Held while a job is done: two would signal in the wrong order.
+    /// Held while a job is done: two jobs at once could signal in the wrong order.
     doing: Mutex<()>,
 }
 
@@ -73,11 +73,11 @@ impl CopyEngine {
         Ok(())
     }
 
-    /// Copies the bytes of `from` to `to`. The fence is signaled when they are there and the old
-    /// place is free.
+    /// Copies the bytes of `from` to `to`. The fence is signaled when the bytes are there and the
+    /// old place is free.
     pub(crate) fn copy(&self, from: Arc<Resource>, to: Arc<Resource>) -> Fence {
         let mut jobs = self.shared.jobs();
-        // Under the lock, so that fences are in the order of jobs.
+        // Under the lock, so that fences are in the order of the jobs.
         let fence = self.shared.timeline.point();
         jobs.last = Some(fence.clone());
         jobs.queue.push_back(Job { from, to, fence: fence.clone() });
@@ -90,7 +90,7 @@ impl CopyEngine {
         fence
     }
 
-    /// Waits until all jobs are done that were there when it was called.
+    /// Waits until all jobs that were queued when it was called are done.
     pub(crate) fn wait_idle(&self) {
         let last = self.shared.jobs().last.clone();
         if let Some(last) = last {
@@ -103,7 +103,7 @@ impl CopyEngine {
         self.shared.step()
     }
 
-    /// Waits for a fence, of this engine or not. An engine that works when asked is asked now.
+    /// Waits for a fence, of this engine or not. A manual engine does its work now.
     pub(crate) fn wait(&self, fence: &Fence) {
         if self.mode == CopyMode::Manual {
             while !fence.is_signaled() && self.step() {}
@@ -134,13 +134,13 @@ impl Shared {
         let _signalling = SignallingSection::begin();
         let is_done = to.copy_from(&from);
         self.throttle.pace(from.len.min(to.len));
-        // Code that waited may rely on the old place being free.
+        // Code that waited for the fence may rely on the old place being free.
         drop((from, to));
         if is_done {
             self.timeline.signal(fence.seqno());
         } else {
             tracing::error!(target: "peerdma::gpu", "no memory for a page of a buffer: its bytes are lost");
-            // It cannot have been signaled: its job was in the queue.
+            // The fence cannot have been signaled: its job was in the queue.
             let _ = self.timeline.fail(&fence, Errno::IO);
         }
         true
@@ -162,7 +162,7 @@ impl Drop for CopyEngine {
         self.shared.more.notify_all();
         let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         match thread {
-            // The last buffer may go away in a callback that runs on the engine's own thread.
+            // The last buffer may be freed in a callback that runs on the engine's own thread.
             Some(thread) if thread.thread().id() == std::thread::current().id() => {}
             Some(thread) => {
                 let _ = thread.join();

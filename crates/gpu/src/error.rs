@@ -1,5 +1,5 @@
-//! Refusals in words. A GPU speaks the exporter's language: a kind that is one errno, and which
-//! part refused what.
+//! Refusals in words. A GPU uses the exporter's errors: a kind that maps to one errno, and a text
+//! that says which part refused what.
 
 use dmabuf::{ExporterError, ExporterErrorKind};
 

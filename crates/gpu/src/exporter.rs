@@ -1,4 +1,4 @@
-//! The buffer as others see it: `docs/semantics.md` 1.10, 1.11, 2.6.
+//! The buffer as importers see it: `docs/semantics.md` 1.10, 1.11, 2.6.
 
 use std::sync::{Arc, PoisonError};
 
@@ -15,11 +15,11 @@ use crate::persona::{Orphans, PinPolicy, WithoutP2p};
 use crate::place::Domain;
 use crate::pools::Resource;
 
-/// The longest stretch of a table: the largest whole number of pages that a 32-bit length holds.
+/// The longest entry of a table: the largest whole number of pages that a 32-bit length holds.
 const STRETCH: u64 = 0xffff_f000;
 
 /// What one dma-buf shows of a buffer: all of it, or whole pages of it. All windows of a buffer
-/// have its reservation lock and its gate, and keep its memory.
+/// share its reservation lock and its gate, and keep its memory.
 pub(crate) struct Window {
     bo: Arc<BoInner>,
     offset: u64,
@@ -92,7 +92,7 @@ impl Exporter for Window {
     }
 
     fn release(&self) {
-        // Its descriptor goes with it.
+        // Its descriptor is closed with it.
         let mut exported = self.bo.exported.lock().unwrap_or_else(PoisonError::into_inner);
         let gone: Vec<_> = exported.extract_if(.., |known| known.is_gone()).collect();
         drop(exported);
@@ -185,7 +185,7 @@ impl BoInner {
         self.device.check_present()?;
         self.resource()?;
         if self.device.is_it(info) {
-            // The GPU itself, for another process: what is its own it reaches wherever it is.
+            // The GPU itself, in another process: it reaches its own memory wherever it is.
             self.attachments().push(info.clone());
             return Ok(());
         }
@@ -276,7 +276,7 @@ impl BoInner {
         Ok(SgTable { entries, epoch: self.gate.get().map(Gate::epoch), map_type })
     }
 
-    /// Brings the buffer to where this importer can reach it.
+    /// Moves the buffer to where this importer can reach it.
     fn validate(&self, resv: &ResvGuard<'_>, info: &AttachmentInfo) -> Result<Arc<Resource>> {
         let persona = &self.device.persona;
         if self.device.is_it(info) {
@@ -319,7 +319,7 @@ impl BoInner {
         self.resource()
     }
 
-    /// Brings the buffer to where the CPU reaches it, and keeps it there. `firm`: for a user that
+    /// Moves the buffer to where the CPU reaches it, and pins it there. `firm`: for a user that
     /// cannot lose it.
     pub(crate) fn pin_for_cpu(&self, resv: &ResvGuard<'_>, firm: bool) -> Result<Arc<Resource>> {
         self.device.check_present()?;

@@ -1,4 +1,4 @@
-//! Pressure: memory that a fault plan holds, and that cannot be evicted.
+//! Memory pressure: memory that a fault plan holds and that cannot be evicted.
 
 use std::sync::PoisonError;
 
@@ -7,7 +7,7 @@ use crate::need::{BALLAST, Need};
 use crate::place::Domain;
 use crate::pools::Resource;
 
-/// No more pieces than this, and none smaller: the ledger is for the buffers of programs.
+/// The most pieces, and the smallest size: the ledger is meant for the buffers of programs.
 const PIECES: usize = 256;
 const SMALLEST: u64 = 64 << 10;
 
@@ -27,11 +27,11 @@ impl Device {
         }
     }
 
-    /// Holds as much of VRAM as needed for `millionths` of it to be in use, or releases the excess.
-    /// Nothing is evicted for it.
+    /// Holds as much VRAM as needed for `millionths` of it to be in use, or releases the excess.
+    /// Nothing is evicted for this.
     fn fill(&self, ballast: &mut Vec<Resource>, millionths: u32) {
         ballast.clear();
-        // CAST: no product of these is too long for 128 bits, and the quotient is at most VRAM.
+        // CAST: the product fits 128 bits, and the quotient is at most VRAM.
         let target = (u128::from(self.config.vram) * u128::from(millionths) / 1_000_000) as u64;
         let page = rustix::param::page_size() as u64;
         let mut left = target.saturating_sub(self.used(Domain::Vram)) / page * page;

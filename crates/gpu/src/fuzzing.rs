@@ -1,10 +1,10 @@
-//! Doors for fuzz targets.
+//! Entry points for fuzz targets.
 
 use crate::peers::survey;
 use crate::view::{GpuView, LONGEST, short};
 
-/// Reads `bytes` as a process's report on its GPU, and as the result of an act there. The reader
-/// prints them.
+/// Reads `bytes` as a process's report on its GPU, and as the result of an act there, since the
+/// reader of these prints them.
 pub fn answer(bytes: &[u8]) {
     let is_harmless = |text: &String| assert_eq!(*text, short(text));
     for after in [0, 7] {

@@ -1,4 +1,4 @@
-//! What a program holds: a GPU.
+//! A program's handle of a GPU.
 
 use std::fmt;
 use std::os::fd::AsFd;
@@ -19,18 +19,19 @@ use crate::place::{Domain, Place};
 use crate::reset::Resetting;
 use crate::stats::GpuStats;
 
-/// A software GPU. A clone is the same one; it lives as long as a handle or a buffer does.
+/// A software GPU. A clone is the same GPU; it lives as long as a handle or a buffer does.
 #[derive(Clone)]
 pub struct Gpu {
     device: Arc<Device>,
 }
 
 impl Gpu {
-    /// Opens the GPU of this name, on a machine where every device reaches every other.
+    /// Opens the GPU of this name, on a machine where all devices reach each other.
     ///
     /// # Errors
     ///
-    /// A configuration that cannot be, no memory, or another process that has the GPU otherwise.
+    /// An impossible configuration, no memory, or another process that has the GPU with another
+    /// configuration.
     pub fn open(config: &GpuConfig) -> Result<Self> {
         let tree = PciConfig::default().build(&["peerdma0", config.name.as_str()]);
         let tree = tree.map_err(|error| invalid(error.to_string()))?;
@@ -48,24 +49,24 @@ impl Gpu {
     }
 
     /// Makes a buffer of at least `size` bytes (rounded up to pages), all zero. If there is no room
-    /// where it should be, buffers that were used least lately are moved to GTT.
+    /// where it should be, the least recently used buffers are moved to GTT.
     ///
     /// # Errors
     ///
-    /// ENOMEM when all that could go is pinned, EAGAIN when a limit on this process's VRAM is
-    /// reached, ENODEV when the GPU was removed.
+    /// ENOMEM when everything that could be evicted is pinned, EAGAIN when a limit on this
+    /// process's VRAM is reached, ENODEV when the GPU was removed.
     pub fn alloc(&self, size: u64, place: Place) -> Result<Bo> {
         Ok(Bo::new(BoInner::new(&self.device, size, place)?))
     }
 
-    /// Takes part in the buffer behind `fd`, which may be closed afterwards: one of another process
-    /// of this user, of another GPU, or of the kernel. A buffer of this GPU and process is itself
-    /// again.
+    /// Imports the buffer behind `fd`: that of another process of this user, of another GPU, or of
+    /// the kernel. A buffer of this GPU and process is the same buffer again. `fd` may be closed
+    /// afterwards.
     ///
     /// Another owner's buffer can be read, written, copied and passed on, wherever its owner moves
     /// it; it cannot be moved from here, nor exported by ranges. The importer is this GPU: a buffer
-    /// of the same GPU stays where it is, and of another one the rules of peer-to-peer decide, as
-    /// for a NIC.
+    /// of the same GPU stays where it is; for a buffer of another GPU the rules of peer-to-peer
+    /// decide, as for a NIC.
     ///
     /// ```
     /// use gpu::{Gpu, GpuConfig, Place};
@@ -83,8 +84,8 @@ impl Gpu {
     ///
     /// # Errors
     ///
-    /// EBADF and EINVAL for what is not a dma-buf; ENODEV for a buffer whose exporter is gone, and
-    /// without a GPU; the exporter's refusal.
+    /// EBADF and EINVAL for a file that is not a dma-buf; ENODEV if the exporter or the GPU is
+    /// gone; otherwise the exporter's refusal.
     #[doc(alias = "drm_gem_prime_import")]
     pub fn import(&self, fd: impl AsFd) -> Result<Bo> {
         self.device.check_present()?;
@@ -95,17 +96,17 @@ impl Gpu {
         }
     }
 
-    /// Which way this GPU's accesses travel to the memory of `other`.
+    /// The path of this GPU's accesses to the memory of `other`.
     ///
     /// # Errors
     ///
-    /// In words, why there is no way.
+    /// Why there is no path, in words.
     #[doc(alias = "cuDeviceCanAccessPeer")]
     pub fn reaches(&self, other: &Self) -> std::result::Result<Reach, String> {
         other.device.reach(self.device.addr())
     }
 
-    /// Moves a buffer out of VRAM. When it is used and there is room, it comes back.
+    /// Moves a buffer out of VRAM. It comes back when it is used and there is room.
     ///
     /// # Errors
     ///
@@ -123,55 +124,56 @@ impl Gpu {
         bos.filter(|bo| bo.evict(&bo.resv.lock(), false, "evicted").is_ok()).count()
     }
 
-    /// Moves a buffer to `domain`. It stays there until it is moved again, evicted, or cannot be
-    /// served there.
+    /// Moves a buffer to `domain`. It stays there until it is moved again, evicted, or an importer
+    /// cannot be served there.
     ///
     /// # Errors
     ///
-    /// As [`evict`](Self::evict); ENOMEM also when VRAM is full of what cannot go.
+    /// As [`evict`](Self::evict); ENOMEM also when VRAM is full of buffers that cannot be evicted.
     pub fn move_to(&self, bo: &Bo, domain: Domain) -> Result<Fence> {
         let bo = bo.own()?;
         bo.device.check_present()?;
         bo.put(&bo.resv.lock(), domain, "moved on demand")
     }
 
-    /// Resets the GPU as far as this process goes: all its buffers are revoked, what was in VRAM is
-    /// lost, and then the buffers can be mapped again, by new attachments and by dynamic importers.
-    /// Importers that cannot be revoked keep their access; the names of their buffers are returned.
+    /// Resets the GPU for this process: all buffers of the process are revoked, the contents of
+    /// VRAM are lost, and then the buffers can be mapped again, by new attachments and by dynamic
+    /// importers. Importers that cannot be revoked keep their access; the names of their buffers
+    /// are returned.
     pub fn reset(&self) -> Vec<String> {
         self.begin_reset().kept().to_vec()
     }
 
-    /// Begins a reset; until it ends, everything answers ENODEV.
+    /// Begins a reset; until it ends, every call answers ENODEV.
     pub fn begin_reset(&self) -> Resetting {
         Resetting::begin(&self.device, "the GPU was reset")
     }
 
-    /// Takes the GPU out of the machine: all buffers of this process are revoked for good, and
-    /// everything answers ENODEV. Importers that cannot be revoked keep their access; the names of
+    /// Removes the GPU from the machine: all buffers of this process are revoked for good, and
+    /// every call answers ENODEV. Importers that cannot be revoked keep their access; the names of
     /// their buffers are returned.
     pub fn remove(&self) -> Vec<String> {
         Resetting::remove(&self.device, "the GPU was removed")
     }
 
-    /// Whether it answers: it was not removed, and is not being reset.
+    /// Whether the GPU is available: it was not removed, and is not being reset.
     pub fn is_operational(&self) -> bool {
         self.device.check_present().is_ok()
     }
 
-    /// Does the next job of a copy engine that works when asked; returns whether there was one.
+    /// Does the next job of a manual copy engine; returns whether there was one.
     pub fn step(&self) -> bool {
         self.device.engine.step()
     }
 
-    /// Waits until the moves in progress are done, and with them the memory of buffers that were
-    /// freed meanwhile.
+    /// Waits until the moves in progress are done, and the memory of buffers that were freed
+    /// meanwhile is free.
     pub fn wait_idle(&self) {
         self.device.engine.wait_idle();
     }
 
-    /// For code that caught a fault at `addr`: counts it as a stale access if it was one, and tells
-    /// whose the address was, since when it is invalid and why.
+    /// For code that caught a fault at `addr`: if this was a stale access, counts it, and tells
+    /// which buffer had the address, since when it has been invalid, and why.
     pub fn report_fault(&self, addr: u64) -> Option<Retired> {
         let retired = self.device.window.report_stale(addr)?;
         tracing::error!("stale access: {retired}");
@@ -193,19 +195,19 @@ impl Gpu {
         &self.device.persona
     }
 
-    /// How it was opened.
+    /// The configuration with which it was opened.
     pub fn config(&self) -> &GpuConfig {
         &self.device.config
     }
 
-    /// What happened.
+    /// The statistics.
     pub fn stats(&self) -> GpuStats {
         let stale_accesses = self.device.window.stale_accesses();
         GpuStats { stale_accesses, ..self.device.stats.read() }
     }
 
-    /// Bytes of a domain in use, by all processes that share the GPU. Memory that dead ones left
-    /// and no process holds is freed first.
+    /// Bytes of a domain in use, by all processes that share the GPU. Memory that dead processes
+    /// left and no process holds is freed first.
     pub fn used(&self, domain: Domain) -> u64 {
         self.device.peers.reclaim_dead(&self.device.pools);
         self.device.used(domain)

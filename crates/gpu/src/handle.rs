@@ -15,8 +15,8 @@ use crate::names;
 use crate::place::Domain;
 use crate::reset::Resetting;
 
-/// A buffer object: bytes in VRAM or GTT. A clone is another handle; the last one, with the last
-/// handle and attachment of its dma-buf, frees it.
+/// A buffer object: bytes in VRAM or GTT. A clone is another handle. The buffer is freed with its
+/// last handle and the last handle and attachment of its dma-buf.
 #[doc(alias = "drm_gem_object")]
 #[doc(alias = "ttm_buffer_object")]
 #[derive(Clone)]
@@ -31,9 +31,9 @@ struct Handle {
 
 /// Whose buffer it is.
 pub(crate) enum Memory {
-    /// One of this process's.
+    /// A buffer of this process.
     Own(Arc<BoInner>),
-    /// Another process's, another GPU's, or the kernel's.
+    /// A buffer of another process, of another GPU, or of the kernel.
     Imported(Imported),
 }
 
@@ -51,7 +51,7 @@ impl Bo {
         &self.handle.memory
     }
 
-    /// For what only the owner of a buffer does.
+    /// The buffer, for operations that only its owner may do.
     pub(crate) fn own(&self) -> Result<&Arc<BoInner>> {
         match self.memory() {
             Memory::Own(bo) => Ok(bo),
@@ -62,7 +62,7 @@ impl Bo {
         }
     }
 
-    /// Whether it is another's: [imported](crate::Gpu::import).
+    /// Whether it was [imported](crate::Gpu::import), and thus has another owner.
     pub fn is_imported(&self) -> bool {
         matches!(self.memory(), Memory::Imported(_))
     }
@@ -109,8 +109,8 @@ impl Bo {
         Ok(self.own()?.resource()?.offset)
     }
 
-    /// The dma-buf of this buffer: made at the first call, and the same one afterwards. Of a buffer
-    /// that was imported, the one that it came as.
+    /// The dma-buf of this buffer: made at the first call, and the same one afterwards. For an
+    /// imported buffer, the dma-buf that was imported.
     ///
     /// # Errors
     ///
@@ -131,9 +131,9 @@ impl Bo {
         Ok(buf)
     }
 
-    /// A dma-buf of `len` bytes at `offset`, both whole pages: a new one at each call. It shares
-    /// the buffer's reservation lock, follows its moves, and keeps its memory when the program has
-    /// dropped the buffer.
+    /// A dma-buf of `len` bytes at `offset`, both multiples of the page size: a new one at each
+    /// call. It shares the buffer's reservation lock, follows its moves, and keeps its memory after
+    /// the program has dropped the buffer.
     ///
     /// ```
     /// use gpu::{Gpu, GpuConfig, Place};
@@ -152,8 +152,8 @@ impl Bo {
     ///
     /// # Errors
     ///
-    /// EINVAL for what is not whole pages of the buffer; EOPNOTSUPP when it was imported; ENODEV
-    /// when it was revoked; ENOMEM when the kernel has no file or memory left.
+    /// EINVAL for a range that is not whole pages of the buffer; EOPNOTSUPP when it was imported;
+    /// ENODEV when it was revoked; ENOMEM when the kernel has no file or memory left.
     #[doc(alias = "cuMemGetHandleForAddressRange")]
     pub fn export_range(&self, offset: u64, len: u64) -> Result<DmaBuf> {
         let bo = self.own()?;
@@ -170,9 +170,9 @@ impl Bo {
         bo.new_window(offset, len, names::window(&bo.name(), offset))
     }
 
-    /// Takes the memory away from all importers, until the returned value is dropped: a device
-    /// whose memory does not answer. Its contents stay. A dma-buf that is exported meanwhile begins
-    /// revoked.
+    /// Takes the memory away from all importers until the returned value is dropped, as for a
+    /// device whose memory does not respond. The contents stay. A dma-buf that is exported
+    /// meanwhile starts revoked.
     ///
     /// # Errors
     ///
@@ -182,8 +182,8 @@ impl Bo {
         Ok(Resetting::suspend(self.own()?, why))
     }
 
-    /// Brings the buffer to where the CPU reaches it, and keeps it there: for a program that maps
-    /// it. Not with the reservation lock held.
+    /// Moves the buffer to where the CPU reaches it, and pins it there, for a program that maps it.
+    /// Must not be called with the reservation lock held.
     ///
     /// # Errors
     ///
@@ -194,12 +194,12 @@ impl Bo {
         CpuPages::of(self.own()?)
     }
 
-    /// What a program maps for `len` bytes at `offset`; the buffer stays there until it drops the
-    /// hold.
+    /// What a program maps for `len` bytes at `offset`; the buffer stays there until the program
+    /// drops the returned value.
     ///
     /// # Errors
     ///
-    /// EINVAL when the range leaves the buffer; otherwise as [`cpu_pages`](Self::cpu_pages).
+    /// EINVAL when the range exceeds the buffer; otherwise as [`cpu_pages`](Self::cpu_pages).
     pub fn mmap_backing(&self, offset: u64, len: u64) -> Result<MmapBacking> {
         self.check(offset, len)?;
         match self.memory() {
@@ -232,9 +232,9 @@ impl Bo {
 
     /// `len` bytes at `offset`, for a [peer memory client](dmabuf::peer::PeerClient) that has given
     /// them an address: what its `acquire` returns. Devices get whole pages of `page` bytes, so the
-    /// address must be as far into such a page as the offset is. The buffer is pinned where it is
-    /// while it is registered. It is taken back by a reset, a removal,
-    /// [`revoke_peers`](Self::revoke_peers), and with the last handle of the buffer.
+    /// address and the offset must have the same offset into such a page. The buffer is pinned
+    /// where it is while it is registered. A reset, a removal,
+    /// [`revoke_peers`](Self::revoke_peers) and the drop of the last handle take it back.
     ///
     /// # Errors
     ///
@@ -244,7 +244,7 @@ impl Bo {
     }
 
     /// As [`peer_memory`](Self::peer_memory), for a device that cannot stop: nothing takes the
-    /// memory back while it is registered, and the buffer stays as long.
+    /// memory back while it is registered, and the buffer lives as long.
     ///
     /// # Errors
     ///
@@ -259,7 +259,7 @@ impl Bo {
     }
 
     /// The program freed `len` bytes at `offset`: registrations by address that touch them are dead
-    /// when this returns. Those of its dma-bufs live on. Returns how many there were.
+    /// when this returns. Registrations of its dma-bufs live on. Returns how many died.
     pub fn revoke_peers(&self, offset: u64, len: u64) -> usize {
         let Ok(bo) = self.own() else { return 0 };
         let count = bo.revoke_peers(offset, len);

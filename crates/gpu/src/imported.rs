@@ -1,7 +1,7 @@
 //! A buffer of another owner: the GPU as an importer.
 //!
-//! It imports as a dynamic importer does. What its owner moves is mapped again at the next access;
-//! accesses pass the owner's gate, piece by piece, so that a move waits for a piece at most.
+//! The GPU is a dynamic importer. After the owner moves the buffer, the next access maps it again;
+//! accesses pass the owner's gate piece by piece, so that a move waits for one piece at most.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use umem::{Fault, Umem};
 use crate::device::Device;
 use crate::error::{Result, busy, invalid, no_device};
 
-/// How long an access tries again while the owner moves the buffer.
+/// How long an access retries while the owner moves the buffer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A buffer that a GPU imported.
@@ -36,7 +36,7 @@ pub(crate) struct View {
     pub(crate) map_type: Reach,
 }
 
-/// What the framework calls.
+/// The callbacks for the dma-buf framework.
 struct GpuImporter {
     name: String,
     addr: Option<DeviceAddr>,
@@ -79,7 +79,7 @@ impl Imported {
         let attachment = buffer.attach(&shared).map_err(of_attach)?;
         let (device, view) = (Arc::clone(device), Mutex::default());
         let imported = Self { device, attachment, importer, gate, view, buffer };
-        // A buffer that cannot be mapped is refused now, and not at the first copy.
+        // A buffer that cannot be mapped is refused now, not at the first copy.
         imported.view()?;
         Ok(imported)
     }
@@ -93,13 +93,13 @@ impl Imported {
         format!("{} of {}", info.name, info.exporter)
     }
 
-    /// Whether it is a device's that is not this GPU, as far as its exporter's name for it tells.
+    /// Whether it belongs to a device other than this GPU, as far as the exporter's name tells.
     pub(crate) fn is_of_another(&self) -> bool {
         let own = format!("{}.bo", self.device.config.name);
         !self.buffer.info().name.starts_with(&own)
     }
 
-    /// Where it is, mapped if need be. Without any lock.
+    /// Where it is; maps it if needed. Takes no lock.
     pub(crate) fn view(&self) -> Result<View> {
         self.device.check_present()?;
         if let Some(view) = self.known().clone().filter(|view| is_current(&view.umem)) {
@@ -110,7 +110,7 @@ impl Imported {
         Ok(view)
     }
 
-    /// Does something with its bytes, again as often as they move meanwhile.
+    /// Runs a function on its bytes, and repeats that whenever they move meanwhile.
     pub(crate) fn access<T>(
         &self,
         mut act: impl FnMut(&View) -> std::result::Result<T, Fault>,
@@ -118,7 +118,7 @@ impl Imported {
         self.access_with(|view| Ok(act(view)))
     }
 
-    /// As [`access`](Self::access), for accesses that others can refuse as well.
+    /// As [`access`](Self::access), for accesses that can be refused for other reasons as well.
     pub(crate) fn access_with<T>(
         &self,
         mut act: impl FnMut(&View) -> Result<std::result::Result<T, Fault>>,
@@ -153,7 +153,8 @@ impl Imported {
         let umem = if is_on_bus {
             Umem::bus(&table, 0, size, self.gate.clone())
         } else {
-            // A kernel buffer, whose addresses are on no bus of ours: as the CPU reaches it.
+            // The addresses of a kernel buffer are on no bus of ours, so it is accessed through the
+            // CPU's mapping.
             let mapping = self.buffer.map(0, size).map_err(|error| invalid(error.to_string()))?;
             Umem::dmabuf(mapping, 0, size)
         };

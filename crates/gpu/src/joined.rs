@@ -1,8 +1,8 @@
-//! One dma-buf of parts of several buffers, one after the other.
+//! One dma-buf of parts of several buffers, concatenated.
 //!
-//! The parts stay where they are for as long as any process has the dma-buf: a table of addresses
-//! has one epoch, and each buffer moves by itself. If a reset, a removal or an owner takes away any
-//! part, the whole is taken away.
+//! The parts stay where they are as long as any process has the dma-buf: a table of addresses has
+//! one epoch, but each buffer would move by itself. If a reset, a removal or an owner takes away
+//! any part, the whole is taken away.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -18,7 +18,7 @@ use crate::handle::Bo;
 use crate::persona::Orphans;
 use crate::place::Domain;
 
-/// The longest name of such a buffer: file names have an end.
+/// The longest name of such a buffer: file names are limited.
 const NAME_MAX: usize = 160;
 
 /// What an importer sees of several buffers.
@@ -39,7 +39,7 @@ struct State {
     closed: Option<Closed>,
 }
 
-/// Some of a buffer, which stays where it is.
+/// A part of a buffer, which stays where it is.
 struct Part {
     bo: Arc<BoInner>,
     offset: u64,
@@ -65,9 +65,9 @@ impl Drop for Part {
     }
 }
 
-/// One dma-buf of `len` bytes at `offset` of each of these buffers of one GPU, in their order: for
-/// allocations that a program has put at neighbouring addresses. All are whole pages. The buffers
-/// stay where they are, and keep their memory, until no process has it any more.
+/// One dma-buf of `len` bytes at `offset` of each of these buffers of one GPU, in this order: for
+/// allocations that a program has placed at adjacent addresses. All are whole pages. The buffers
+/// stay where they are, and keep their memory, until no process has the dma-buf any more.
 ///
 /// ```
 /// use gpu::{Gpu, GpuConfig, Place, Preset, export_joined};
@@ -83,9 +83,9 @@ impl Drop for Part {
 ///
 /// # Errors
 ///
-/// EINVAL for nothing, for what is not whole pages of a buffer, and for buffers of several GPUs;
-/// EOPNOTSUPP when one was imported, when there are too many, and for a driver that pins at attach;
-/// the refusal to bring or pin one to VRAM.
+/// EINVAL for an empty list, for a part that is not whole pages of a buffer, and for buffers of
+/// several GPUs; EOPNOTSUPP when one was imported, when there are too many, and for a driver that
+/// pins at attach; otherwise the refusal to move one to VRAM or to pin it there.
 #[doc(alias = "cuMemGetHandleForAddressRange")]
 pub fn export_joined(ranges: &[(&Bo, u64, u64)]) -> Result<DmaBuf> {
     let page = rustix::param::page_size() as u64;
@@ -121,8 +121,8 @@ pub fn export_joined(ranges: &[(&Bo, u64, u64)]) -> Result<DmaBuf> {
     let buf = buf.map_err(|error| none(error.to_string()))?;
     let _ = joined.buf.set(buf.downgrade());
     for part in &joined.parts {
-        // Under the lock: a thread that takes the buffer away either came before this and is seen,
-        // or finds this.
+        // Under the lock: a thread that takes the buffer away either came before this and is
+        // noticed here, or comes later and finds this.
         let _resv = part.bo.resv.lock();
         let whole: Arc<dyn Whole> = Arc::clone(&joined) as _;
         part.bo.join(Arc::downgrade(&whole));
@@ -151,7 +151,7 @@ fn name(gpu: &str, numbers: impl Iterator<Item = u64>) -> String {
 }
 
 impl Joined {
-    /// Some of it is taken away now, and may be given back: no importer gets in.
+    /// Some of it is taken away now, but may be given back: no importer gets in.
     fn begin_without(&self, why: String) {
         let mut state = self.state();
         if state.revoked.is_none() {
@@ -314,8 +314,8 @@ impl Exporter for Joined {
         true
     }
 
-    /// What the CPU maps is one stretch of one file: parts that are not side by side are mapped
-    /// each by itself.
+    /// The CPU can map only one contiguous range of one file: parts that are not adjacent must be
+    /// mapped one by one.
     fn mmap_backing(&self, offset: u64, len: u64) -> Result<Option<MmapBacking>> {
         self.check()?;
         let end = offset.saturating_add(len);
@@ -356,8 +356,7 @@ impl Exporter for Joined {
 impl Pinning for Joined {
     fn pin(&self, resv: &ResvGuard<'_>, info: &AttachmentInfo) -> Result<()> {
         for (pinned, part) in self.parts.iter().enumerate() {
-            // It is pinned where it is already, so that nothing moves under a lock that is not its
-            // own.
+            // It is pinned already, so that nothing moves under a lock that is not its own.
             if let Err(refusal) = Pinning::pin(&*part.bo, resv, info) {
                 for part in &self.parts[..pinned] {
                     Pinning::unpin(&*part.bo, resv, info);

@@ -5,10 +5,10 @@
 //!   then     | entry | entry | entry | ...        one for each placement of a buffer, 64 bytes
 //! ```
 //!
-//! Free is what no entry covers; there is no list of free pages that could disagree. An entry
-//! counts once its first word is stored, which is done last, and no longer once that is cleared,
-//! which is done first. So a process that dies in the middle leaves a table that is right, and the
-//! lock, being one of its own open file description, goes with it.
+//! A page is free if no entry covers it; there is no list of free pages that could disagree. To add
+//! an entry, its first word is stored last; to remove it, that word is cleared first; the entry
+//! counts while the word is set. So a process that dies in the middle leaves a correct table, and
+//! its lock ends with it, being that of its own open file description.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -23,12 +23,12 @@ use umem::HostBuf;
 use crate::error::{invalid, no_device, no_memory};
 use crate::place::Domain;
 
-/// Placements that the table has room for.
+/// The capacity of the table, in placements.
 const ENTRIES: u64 = 8191;
 const ENTRY: u64 = 64;
 /// Bytes of the table: a header as long as an entry, rounded up to whole pages by the entries.
 pub(crate) const TABLE: usize = ((ENTRIES + 1) * ENTRY) as usize;
-/// No domain is longer, so neither is anything in it.
+/// No domain, and so no placement, is longer.
 const LONGEST: u64 = 1 << 44;
 const MAGIC: u64 = 0x7065_6572_6770_7502;
 
@@ -40,7 +40,7 @@ const HIGH_AT: u64 = 24;
 /// The owner of placements whose process is dead.
 pub(crate) const ORPHAN: u8 = 0xff;
 
-/// Bits of the first word of an entry: the owner is in the second byte, the domain in the third.
+/// Bits of the first word of an entry. The owner is in the second byte, the domain in the third.
 const IN_USE: u64 = 1;
 const PINNED: u64 = 1 << 24;
 const FIXED: u64 = 1 << 25;
@@ -50,8 +50,8 @@ const LEAVING: u64 = 1 << 26;
 #[derive(Debug)]
 pub(crate) struct Ledger {
     table: HostBuf,
-    /// An open file description of our own, which a forked child does not keep: the lock ends with
-    /// this process.
+    /// An open file description of our own, which a forked child does not keep, so that the lock
+    /// ends with this process.
     lock: PrivateFd,
     threads: Mutex<()>,
     owner: u8,
@@ -68,20 +68,20 @@ pub(crate) struct Locked<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) index: u64,
-    /// The process, by the number it has among those that share the GPU.
+    /// The process, by its number among those that share the GPU.
     pub(crate) owner: u8,
     pub(crate) domain: Domain,
-    /// Some importer or the CPU relies on it being there.
+    /// Some importer or the CPU relies on its place.
     pub(crate) pinned: bool,
     /// It never moves.
     pub(crate) fixed: bool,
-    /// Its bytes are being moved out; it ends by itself.
+    /// Its bytes are being moved out; then it ends by itself.
     pub(crate) leaving: bool,
     pub(crate) offset: u64,
     pub(crate) len: u64,
     /// The buffer, by its owner's number.
     pub(crate) bo: u64,
-    /// When it was used last, by the table's clock.
+    /// When it was last used, by the table's clock.
     pub(crate) used: u64,
     /// The process that exported it, as in the names of its dma-bufs; 0 if it never was.
     pub(crate) exporter: u64,
@@ -93,7 +93,7 @@ pub(crate) struct Wanted {
     pub(crate) domain: Domain,
     pub(crate) len: u64,
     pub(crate) align: u64,
-    /// From where to where in the domain.
+    /// Its range in the domain.
     pub(crate) range: (u64, u64),
     pub(crate) bo: u64,
     pub(crate) fixed: bool,
@@ -138,7 +138,7 @@ impl Ledger {
         file_of(&self.table)
     }
 
-    /// Whether the program has left us the descriptors by which processes agree.
+    /// Whether the program has left our descriptors, by which processes share the table, open.
     pub(crate) fn is_ours(&self) -> bool {
         self.lock.is_ours() && self.file().is_ours()
     }
@@ -155,8 +155,8 @@ impl Ledger {
 
     pub(crate) fn lock(&self) -> Locked<'_> {
         let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
-        // A lock that the kernel does not give (no memory for it), or whose descriptor the program
-        // took, leaves only our own threads excluded.
+        // If the kernel does not grant the lock (no memory), or the program took its descriptor,
+        // only our own threads are excluded.
         while self.lock.is_ours()
             && flock(&self.lock, FlockOperation::LockExclusive) == Err(rustix::io::Errno::INTR)
         {
@@ -164,13 +164,13 @@ impl Ledger {
         Locked { ledger: self, _threads: threads }
     }
 
-    /// Notes that a placement was used just now.
+    /// Notes that a placement was just used.
     pub(crate) fn touch(&self, index: u64) {
         let now = self.table.fetch_add_u64(at(CLOCK_AT), 1, Ordering::Relaxed).unwrap_or(0);
         self.store(word(index, 4), now + 1);
     }
 
-    /// Notes whose dma-bufs show a placement.
+    /// Notes the process whose dma-bufs show a placement.
     pub(crate) fn set_exporter(&self, index: u64, token: u64) {
         self.store(word(index, 6), token);
     }
@@ -186,8 +186,7 @@ impl Ledger {
 }
 
 impl Locked<'_> {
-    /// All placements that there are. What another process scribbled into the table is not among
-    /// them.
+    /// All valid placements. Garbage that another process wrote into the table is skipped.
     pub(crate) fn entries(&self) -> Vec<Entry> {
         let high = self.ledger.load(HIGH_AT).min(ENTRIES);
         (0..high).filter_map(|index| self.entry(index)).collect()
@@ -216,7 +215,7 @@ impl Locked<'_> {
         })
     }
 
-    /// Makes a placement where there is room: the first that fits. `None` when there is none.
+    /// Makes a placement in the first gap that fits. `None` when there is none.
     pub(crate) fn place(&self, wanted: Wanted) -> Option<Entry> {
         let entries = self.entries();
         let mut taken: Vec<_> = entries
@@ -254,8 +253,8 @@ impl Locked<'_> {
         self.ledger.store(HIGH_AT, high);
     }
 
-    /// The placements of a process that is dead get an owner that no process has, lest its number's
-    /// next owner take them for its own.
+    /// Gives the placements of a dead process to an owner that no process is, so that the next
+    /// process with the same number does not take them for its own.
     pub(crate) fn orphan(&self, owner: u8) {
         for entry in self.entries().into_iter().filter(|entry| entry.owner == owner) {
             let first = self.ledger.load(word(entry.index, 0)) & !(0xff << 8);
@@ -286,7 +285,7 @@ impl Drop for Locked<'_> {
     }
 }
 
-/// The lowest offset at which `wanted` lies between what is taken, which is sorted.
+/// The lowest offset at which `wanted` fits between the taken ranges, which are sorted.
 fn first_fit(taken: &[(u64, u64)], wanted: Wanted) -> Option<u64> {
     let (start, end) = wanted.range;
     let align = wanted.align.max(1);
@@ -362,7 +361,7 @@ mod tests {
     fn a_full_table_is_reported() {
         let ledger = Ledger::create(1, 0).expect("memory exists");
         let table = ledger.lock();
-        // Not one by one, which takes the square of their number.
+        // Not one by one, which would take quadratic time.
         for index in 0..ENTRIES {
             ledger.store(word(index, 1), 1 << 40);
             ledger.store(word(index, 0), IN_USE);

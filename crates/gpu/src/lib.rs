@@ -1,5 +1,5 @@
-//! A software GPU: buffer objects that move between its own memory and the system's, are pinned,
-//! evicted and revoked by the rules of real drivers, and that others import as dma-bufs.
+//! A software GPU: buffer objects move between its own memory and system memory, are pinned,
+//! evicted and revoked by the rules of real drivers, and can be imported as dma-bufs.
 //!
 //! ```text
 //!    alloc       +----------------------- VRAM -----------------------+        +-------- GTT ---------+
@@ -11,29 +11,29 @@
 //!   importers:   | bus window: one address for each buffer, a new one after each move |  system addresses
 //! ```
 //!
-//! * [`Gpu`] is opened from a [`GpuConfig`]; [`Gpu::alloc`] gives a [`Bo`], [`Bo::export`] its
+//! * A [`Gpu`] is opened from a [`GpuConfig`]; [`Gpu::alloc`] returns a [`Bo`], [`Bo::export`] its
 //!   dma-buf.
-//! * **Where a buffer is** is decided by its [`Place`], by its users, and by pressure: when VRAM is
-//!   full, the least recently used buffers go to GTT, and come back when they are used and there is
-//!   room; pinned ones stay. Peers reach only the BAR; buffers that they map are brought there, or
-//!   to GTT.
-//! * **A move** stops all access first (the gate, in every process), tells importers, retires the
-//!   bus address, makes the copy engine copy the bytes, and leaves a KERNEL fence for users of the
+//! * **The place of a buffer** depends on its [`Place`], on its users, and on memory pressure: when
+//!   VRAM is full, the least recently used buffers go to GTT, and come back when they are used and
+//!   there is room; pinned buffers stay. Peers reach only the BAR; buffers that they map are moved
+//!   there, or to GTT.
+//! * **A move** first stops all access (the gate, in every process), tells importers, retires the
+//!   bus address, has the copy engine copy the bytes, and leaves a KERNEL fence for users of the
 //!   bytes. An access through the old address faults, or, without an IOMMU, reaches other bytes;
-//!   [`Gpu::report_fault`] says whose address it was, since when it is invalid and why.
-//! * **Rules of drivers are data**: a [`Persona`], from a [`Preset`] (amdgpu, xe, i915, habanalabs,
-//!   vfio, nvidia) or key by key (`docs/semantics.md` 1.10, 1.11, 2.6). Whether a peer reaches the
-//!   GPU is asked of the PCI tree.
+//!   [`Gpu::report_fault`] tells which buffer had the address, since when it is invalid, and why.
+//! * **The rules of drivers are data**: a [`Persona`], from a [`Preset`] (amdgpu, xe, i915,
+//!   habanalabs, vfio, nvidia) or key by key (`docs/semantics.md` 1.10, 1.11, 2.6). The PCI tree
+//!   decides whether a peer reaches the GPU.
 //! * **Processes of one user share a GPU**: its memory is three files that each process passes to
-//!   the next, with a ledger of which process has what. Pressure in one evicts buffers of another;
-//!   memory of dead processes is freed when no process holds it.
+//!   the next, with a ledger of which process has what. Pressure in one process evicts buffers of
+//!   another; memory of dead processes is freed when no process holds it.
 //!
-//! A buffer is one stretch of its domain, as in a GPU without scattered VRAM, so a fragmented VRAM
-//! can be full earlier. A program that maps a buffer ([`Bo::cpu_pages`]) holds it where it is;
-//! drivers move it and fault it in again. Buffers in GTT are not swapped out. Nothing here
-//! computes.
+//! A buffer is contiguous in its domain, as in a GPU without scattered VRAM, so a fragmented VRAM
+//! can be full earlier. A program that maps a buffer ([`Bo::cpu_pages`]) pins it; real drivers move
+//! such a buffer and fault it in again. Buffers in GTT are not swapped out. The GPU does not
+//! compute.
 //!
-//! There is no unsafe code: bytes are copied by `umem`, addresses made and retired by `dmabuf`.
+//! There is no unsafe code: `umem` copies bytes, `dmabuf` makes and retires addresses.
 //!
 //! ```
 //! use gpu::{Domain, Gpu, GpuConfig, Place};

@@ -5,11 +5,11 @@ use crate::device::Device;
 use crate::place::Domain;
 use crate::view::{BufferView, GpuView, IMPORTERS, short};
 
-/// No buffer is added to an answer that is longer already; the next one takes it.
+/// Once an answer is this long, further buffers go into the next answer.
 const ENOUGH: usize = 48 << 10;
 
 impl Device {
-    /// This process's buffers with a number above `after`, as many as an answer holds.
+    /// This process's buffers with numbers above `after`, as many as one answer holds.
     pub(crate) fn look(&self, after: u64) -> GpuView {
         let config = &self.config;
         let mut view = GpuView {

@@ -1,5 +1,5 @@
 //! The machine that the configuration file describes: its GPUs, and the PCI tree that they share
-//! with its NICs.
+//! with the NICs.
 
 use std::sync::Arc;
 
@@ -10,8 +10,8 @@ use crate::config::GpuConfig;
 use crate::error::{Result, invalid, no_device};
 use crate::gpu::Gpu;
 
-/// The GPUs of the file that `PEERDMA_CONFIG` names, in the tree where the NICs of the same file
-/// are: NICs and GPUs find the same addresses in it, whichever program reads the file.
+/// The GPUs of the file that `PEERDMA_CONFIG` names, in the same tree as the NICs of that file:
+/// NICs and GPUs get the same addresses in it, whichever program reads the file.
 ///
 /// A file without `[[gpu]]` has the default one, `gpu0`.
 #[derive(Clone, Debug)]
@@ -36,8 +36,8 @@ struct File {
 #[derive(Clone, Copy, Debug, Default)]
 #[expect(clippy::exhaustive_structs, reason = "callers fill in what they know")]
 pub struct Presets<'a> {
-    /// The preset of sections that name none, and of a machine whose file has no section: its GPU
-    /// is named after it. Without one, a section means [`GpuConfig::default`].
+    /// The preset for sections that name none, and for a machine whose file has no section; that
+    /// machine's GPU is named after it. Without a preset, a section means [`GpuConfig::default`].
     pub default: Option<&'a str>,
     /// The preset of every GPU, overriding the file.
     pub all: Option<&'a str>,
@@ -84,7 +84,7 @@ impl Machine {
     ///
     /// # Errors
     ///
-    /// EINVAL for what is no configuration.
+    /// EINVAL for an invalid configuration.
     pub fn parse(text: &str) -> Result<Self> {
         Self::parse_with(text, Presets::default())
     }
@@ -93,14 +93,14 @@ impl Machine {
     ///
     /// # Errors
     ///
-    /// EINVAL for what is not a configuration, and for presets that do not exist.
+    /// EINVAL for an invalid configuration, and for presets that do not exist.
     pub fn parse_with(text: &str, presets: Presets<'_>) -> Result<Self> {
         let mut file: File = toml::from_str(text).map_err(|error| invalid(error.to_string()))?;
         if file.nics.is_empty() {
             file.nics.push(Named { name: first_nic() });
         }
         if file.gpus.is_empty() {
-            // Named after its driver: GPUs of one name are one GPU, and it has one driver.
+            // The GPU is named after its driver: a name means one GPU, and a GPU has one driver.
             let name = presets.all.or(presets.default).map(|name| ("name".to_owned(), name.into()));
             file.gpus.push(name.into_iter().collect());
         }

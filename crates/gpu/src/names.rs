@@ -1,4 +1,4 @@
-//! What buffers and their dma-bufs are called.
+//! The names of buffers and their dma-bufs.
 
 /// The name of a buffer of a GPU.
 pub(crate) fn bo(gpu: &str, id: u64) -> String {
@@ -10,8 +10,8 @@ pub(crate) fn window(bo: &str, offset: u64) -> String {
     format!("{bo}+{offset:#x}")
 }
 
-/// Whether a dma-buf of this name shows the buffer `bo`, or a part of it, or several of which it is
-/// one: `gpu0.bo1`, `gpu0.bo1+0x1000`, `gpu0.bo1-3+bo7`.
+/// Whether a dma-buf of this name shows the buffer `bo`, a part of it, or several buffers with `bo`
+/// among them: `gpu0.bo1`, `gpu0.bo1+0x1000`, `gpu0.bo1-3+bo7`.
 pub(crate) fn is_of(bo: &str, name: &str) -> bool {
     let number = |text: &str| text.strip_prefix("bo")?.parse::<u64>().ok();
     let split = |name: &str| name.rsplit_once('.').map(|(gpu, rest)| (gpu.len(), rest.to_owned()));

@@ -1,14 +1,14 @@
-//! What a buffer needs of a place, and what comes of looking for one.
+//! What a buffer requires of a place, and the result of making room for it.
 
 use crate::place::{Domain, Domains};
 use crate::pools::Resource;
 use crate::windows::Windows;
 
-/// The number of the memory that a fault plan holds, which is not a buffer. It counts neither as
-/// the process's own nor as pinned.
+/// The number for memory that a fault plan holds, which is not a buffer. It counts neither as the
+/// process's own nor as pinned.
 pub(crate) const BALLAST: u64 = u64::MAX;
 
-/// The part of VRAM that a fault plan holds.
+/// How much of VRAM a fault plan holds.
 #[derive(Debug, Default)]
 pub(crate) struct Ballast {
     /// Millionths of VRAM that must be in use.
@@ -16,7 +16,7 @@ pub(crate) struct Ballast {
     pub(crate) held: Vec<Resource>,
 }
 
-/// What a buffer needs.
+/// What a buffer requires.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Need {
     pub(crate) bo: u64,
@@ -32,13 +32,13 @@ pub(crate) struct Need {
 pub(crate) enum Evicted {
     /// There is more room.
     Yes,
-    /// There may be, once a buffer is released.
+    /// There may be more room once a buffer is released.
     Busy,
-    /// Everything that is there is pinned or must not move.
+    /// Everything there is pinned or must not move.
     Nothing,
 }
 
-/// Whether a domain is among those.
+/// Whether a domain is in a set.
 pub(crate) fn allows(domains: Domains, domain: Domain) -> bool {
     domains.contains(domain.only())
 }

@@ -1,19 +1,19 @@
-//! The software GPUs of the configuration, for the program that announces their nodes and the
-//! library that has them.
+//! The software GPUs of the configuration, for the program that announces their nodes and for the
+//! library that implements these.
 //!
-//! They are those of [`Machine`], but that a section of the file that names no preset is an
-//! amdgpu: the driver whose way of making buffers most programs know.
+//! They are those of [`Machine`], except that a section of the file without a preset is an amdgpu:
+//! most programs know how to allocate buffers from that driver.
 
 use crate::machine::{Machine, Presets};
 use crate::persona::Preset;
 
-/// The variable by which `peerdma run` passes `--gpu`: the preset it names, or nothing.
+/// The variable by which `peerdma run` passes `--gpu`: the preset, or nothing.
 pub const PRESET: &str = "PEERDMA_GPU";
 
-/// The PCI id of a VFIO device, vendor in the low half: one that exists for tests.
+/// The PCI id of a VFIO device, vendor in the low half: an id that exists for tests.
 pub const VFIO_ID: u32 = 0x0005_1b36;
 
-/// Its class: memory.
+/// The class of a VFIO device: memory.
 pub const VFIO_CLASS: u32 = 0x05_8000;
 
 /// The machine of the file that `PEERDMA_CONFIG` names. `preset` overrides it; an empty one has no

@@ -12,8 +12,8 @@ use crate::error::{Result, no_memory};
 use crate::peers::Peers;
 use crate::{here, serve, weather};
 
-/// Bus addresses of one GPU: many times what its memory needs, so that retired ones are not used
-/// again soon.
+/// Bus addresses of one GPU: many times what its memory needs, so that retired addresses are not
+/// reused soon.
 const WINDOW: u64 = 64 << 30;
 
 pub(crate) fn open(config: &GpuConfig, tree: Arc<PciTree>) -> Result<Arc<Device>> {

@@ -1,15 +1,15 @@
 //! Other processes of this user that share the GPU.
 //!
 //! ```text
-//!   peerdma/gpu/UID/NAME/door     held while somebody joins
+//!   peerdma/gpu/UID/NAME/door     held while a process joins
 //!   peerdma/gpu/UID/NAME/0        process 0 listens: "join" is answered with ledger, VRAM and GTT;
-//!   peerdma/gpu/UID/NAME/1        "evict this buffer of yours" with whether that was done,
+//!   peerdma/gpu/UID/NAME/1        "evict this buffer of yours" with whether it did,
 //!   ...                           "what do you have" and "do this to it" with text, for `peerdma gpu`
 //! ```
 //!
-//! Abstract sockets: they belong to the network namespace, and a name is free once its process is
-//! dead. No process is special: the first one makes the memory, and any process that has it can
-//! pass it on. Abstract names have no owner, so both sides check the other's uid.
+//! These are abstract sockets: they belong to the network namespace, and a name is free once its
+//! process is dead. No process is special: the first one creates the memory, and any process that
+//! has it can pass it on. Abstract names have no owner, so both sides check the other's uid.
 
 pub(crate) mod survey;
 pub(crate) mod wire;
@@ -30,17 +30,17 @@ use crate::need::Evicted;
 use crate::pools::Pools;
 use wire::{Answer, Ask, Caller, MEMBERS, Name};
 
-/// How long a process is left alone after it did not answer.
+/// How long a process that did not answer is not asked again.
 const LEFT_ALONE: Duration = Duration::from_secs(5);
 
-/// How long to wait for another process that joins at the same time.
+/// How long to wait for another process that is joining at the same time.
 const DOOR_PATIENCE: Duration = Duration::from_secs(10);
 
 /// This process among those that share the GPU.
 pub(crate) struct Peers {
     name: Name,
     gpu: String,
-    /// Which ledger we share: a number of another one means nothing.
+    /// Which ledger we share: a process's number means nothing in another ledger.
     ledger: u64,
     /// None for a GPU of this process only.
     listener: Option<Arc<PrivateFd>>,
@@ -50,7 +50,7 @@ pub(crate) struct Peers {
 }
 
 impl Peers {
-    /// Finds the others, or makes the memory.
+    /// Finds the other processes, or creates the memory.
     pub(crate) fn join(config: &GpuConfig) -> Result<(Self, Pools)> {
         let name = Name::new(&config.name);
         let geometry = geometry(config);
@@ -114,7 +114,8 @@ impl Peers {
         Self { name, gpu, ledger, listener, server, silent, pid: std::process::id() }
     }
 
-    /// Answers others from now on, in a thread that ends with this value, or when nobody can.
+    /// Answers other processes from now on, in a thread that ends with this value, or when it can
+    /// answer no more.
     pub(crate) fn serve(
         &self,
         mut answer: impl FnMut(Ask, Caller) -> bool + Send + 'static,
@@ -163,8 +164,8 @@ impl Peers {
         }
     }
 
-    /// Frees memory that dead processes left and no process holds; returns how many placements that
-    /// were.
+    /// Frees memory that dead processes left and no process holds; returns how many placements it
+    /// freed.
     pub(crate) fn reclaim_dead(&self, pools: &Pools) -> u64 {
         let ours = pools.ledger.owner();
         let entries = pools.ledger.lock().entries();
@@ -180,15 +181,15 @@ impl Peers {
             return 0;
         }
         if left.iter().any(|entry| entry.exporter != 0) {
-            // Only the kernel knows which processes have a buffer open. If it cannot be asked, all
-            // count as held.
+            // Only the kernel knows which processes have a buffer open. If we cannot ask it, all
+            // buffers count as held.
             let held = dmabuf::open_exports();
             left.retain(|entry| entry.exporter == 0 || !is_held(held.as_ref(), &self.gpu, entry));
         }
         let table = pools.ledger.lock();
         let mut count = 0;
         for entry in left {
-            // It may have been freed, and even used again, since we looked.
+            // It may have been freed, and even reused, since we looked.
             let same = table.entry(entry.index).is_some_and(|now| {
                 (now.owner, now.bo, now.offset) == (entry.owner, entry.bo, entry.offset)
             });
@@ -209,7 +210,8 @@ impl Drop for Peers {
             return;
         }
         if !listener.is_ours() {
-            // Its number is the program's; the thread keeps waiting for something that cannot end.
+            // The program has closed our descriptor and may reuse its number; the thread is left
+            // waiting for something that never ends.
             return;
         }
         let _ = rustix::net::shutdown(listener.as_fd(), Shutdown::Both);
@@ -240,7 +242,7 @@ fn open_door(name: &Name, gpu: &str) -> Result<std::os::fd::OwnedFd> {
     }
 }
 
-/// Whether some process has a dma-buf of a placement open, whose exporter is dead.
+/// Whether some process has a dma-buf open that shows a placement of a dead exporter.
 fn is_held(open: Option<&BTreeSet<(u64, String)>>, gpu: &str, entry: &Entry) -> bool {
     let Some(open) = open else { return true };
     let bo = crate::names::bo(gpu, entry.bo);

@@ -9,17 +9,17 @@ use serde::Deserialize;
 pub enum Preset {
     /// Pins in VRAM if every attachment is peer-to-peer, otherwise in GTT.
     Amdgpu,
-    /// As amdgpu, and refuses an importer that could be served neither way.
+    /// As amdgpu, but refuses an importer that could be served neither way.
     #[default]
     Xe,
-    /// Serves everybody from system memory, where a buffer stays while it is attached.
+    /// Serves all importers from system memory, where a buffer stays while it is attached.
     I915,
     /// Never moves anything; peer-to-peer or nothing.
     Habanalabs,
     /// Never moves anything; peer-to-peer, and only importers that can be revoked.
     Vfio,
-    /// Never moves anything; importers without a path are refused with a number of the kernel's
-    /// own.
+    /// Never moves anything; refuses importers without a path with an internal errno of the kernel
+    /// (ENOTSUPP).
     Nvidia,
 }
 
@@ -41,8 +41,7 @@ pub struct Persona {
     pub without_p2p: WithoutP2p,
     /// Whether unpinned buffers are moved at all.
     pub moves: bool,
-    /// Whether a buffer whose process died is revoked, or stays where it is for the processes that
-    /// have it.
+    /// Whether a buffer is revoked when its process dies, or stays for the processes that have it.
     pub orphans: Orphans,
 }
 
@@ -59,8 +58,8 @@ pub enum PinPolicy {
     Refuse,
 }
 
-/// What happens to an importer that cannot reach the device's memory: it never could (a static
-/// one), or the PCI tree has no path.
+/// What happens to an importer that cannot reach the device's memory, because it never could (a
+/// static importer) or because the PCI tree has no path.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 #[expect(clippy::exhaustive_enums, reason = "what drivers do")]
@@ -68,7 +67,8 @@ pub enum WithoutP2p {
     /// It attaches without peer-to-peer, and its map finds the buffer in GTT, or fails (EINVAL) if
     /// it may not be there.
     Clear,
-    /// As `clear`, but if the buffer may not be in GTT it is refused at attach (EOPNOTSUPP).
+    /// As `clear`, but the importer is refused at attach (EOPNOTSUPP) if the buffer may not be in
+    /// GTT.
     System,
     /// It attaches; its map fails (EPERM).
     Eperm,
@@ -76,7 +76,7 @@ pub enum WithoutP2p {
     Einval,
     /// It is refused at attach (EOPNOTSUPP).
     Refuse,
-    /// It is refused at attach (ENOTSUPP), but for a static importer that has a path: that one is
+    /// It is refused at attach (ENOTSUPP), except for a static importer that has a path, which is
     /// served in VRAM.
     Enotsupp,
 }
@@ -114,9 +114,9 @@ impl Preset {
         }
     }
 
-    /// Whether its refusals to map have its own numbers: the CPU's mmap gets ENOTSUPP, where a
-    /// driver without the operation leaves EINVAL, and a device's map gets NULL whatever the
-    /// reason, which the core takes for ENOMEM.
+    /// Whether its refusals to map have errnos of their own: the CPU's mmap gets ENOTSUPP, where a
+    /// driver without the operation gives EINVAL, and a device's map gets NULL whatever the reason,
+    /// which the core takes for ENOMEM.
     pub(crate) fn hides_reasons(self) -> bool {
         self == Self::Nvidia
     }
@@ -145,7 +145,7 @@ impl Preset {
             Self::Xe => moving,
             Self::I915 => Persona { has_pin: false, pin_policy: PinPolicy::Gtt, ..moving },
             Self::Habanalabs => fixed,
-            // `dma_buf_phys_vec_to_sgt` has no answer for a path that does not exist but EINVAL.
+            // `dma_buf_phys_vec_to_sgt` answers EINVAL for a path that does not exist.
             Self::Vfio => Persona {
                 needs_p2p: true,
                 needs_revocable: true,

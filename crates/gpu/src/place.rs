@@ -30,13 +30,13 @@ bitflags::bitflags! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "callers build it")]
 pub struct Place {
-    /// Where it would like to be.
+    /// Where it should preferably be.
     pub preferred: Domain,
     /// Where it may be. With only VRAM it is never evicted.
     pub allowed: Domains,
     /// Whether it should be in the part of VRAM that the CPU reaches.
     pub visible: bool,
-    /// What its first byte is aligned to, in its domain: a power of two; pages at least.
+    /// The alignment of its first byte in its domain: a power of two, at least a page.
     pub align: u64,
 }
 
@@ -54,7 +54,7 @@ impl Place {
 }
 
 impl Domain {
-    /// The set of it alone.
+    /// The set of only this domain.
     pub fn only(self) -> Domains {
         match self {
             Self::Vram => Domains::VRAM,

@@ -27,7 +27,7 @@ struct Pool {
     file: Arc<Known>,
 }
 
-/// Pages of a pool that are a buffer's. Dropping it clears them and gives them back.
+/// Pages of a pool that belong to a buffer. Dropping it clears them and gives them back.
 #[derive(Debug)]
 pub(crate) struct Resource {
     pools: Arc<Pools>,
@@ -63,7 +63,7 @@ impl Pools {
         Ok(Self { vram: take(vram, config.vram)?, gtt: take(gtt, config.gtt)?, ledger })
     }
 
-    /// Makes an entry of the table into the right to its pages.
+    /// Turns an entry of the table into ownership of its pages.
     pub(crate) fn resource(self: &Arc<Self>, entry: Entry) -> Resource {
         let Entry { index, domain, offset, len, .. } = entry;
         Resource { pools: Arc::clone(self), index, domain, offset, len }
@@ -90,7 +90,8 @@ impl Pools {
     fn clear(&self, domain: Domain, offset: u64, len: u64) {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let file = self.file(domain);
-        // A hole in a file of the program's, which is there now, would be lost bytes of its own.
+        // If the program has put a file of its own at this descriptor, punching a hole would lose
+        // its bytes.
         let punched = file.look().and_then(|()| fallocate(&**file, flags, offset, len));
         if punched.is_err() {
             // CAST: inside the pool, which is mapped.
@@ -112,17 +113,17 @@ impl Resource {
         &self.pools
     }
 
-    /// Where this process finds it. The pools are mapped for as long as they are there.
+    /// Where this process has it mapped. Pools are mapped for as long as they exist.
     pub(crate) fn cpu_addr(&self) -> usize {
         self.bytes().as_ptr().addr() + self.at(0)
     }
 
-    /// Its bytes, to be copied.
+    /// Its bytes, for copies.
     pub(crate) fn umem(&self) -> std::result::Result<Umem, Fault> {
         Umem::host_range(self.bytes(), self.offset, self.len)
     }
 
-    /// Takes over the bytes of `from`. False if there was no memory for a page of either: some
+    /// Copies the bytes of `from`. False if there was no memory for a page of either, and some
     /// bytes are lost.
     #[must_use]
     pub(crate) fn copy_from(&self, from: &Self) -> bool {

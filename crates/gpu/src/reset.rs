@@ -9,11 +9,11 @@ use dmabuf::Closed;
 use crate::bo::BoInner;
 use crate::device::Device;
 
-/// How long a reset waits for importers to give their mappings back.
+/// How long a reset waits for importers to unmap.
 const RESET_PATIENCE: Duration = Duration::from_secs(1);
 
-/// The GPU is being reset: its buffers are revoked, and what VRAM held is lost. Or one buffer is
-/// suspended: it is revoked. Dropping it ends that, and gives the memory back.
+/// The GPU is being reset: its buffers are revoked, and the contents of VRAM are lost. Or one
+/// buffer is suspended: it is revoked. Dropping this value ends that, and gives the memory back.
 #[must_use = "the reset ends when this is dropped"]
 pub struct Resetting {
     device: Arc<Device>,
@@ -24,11 +24,11 @@ pub struct Resetting {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// Of the GPU, which gives back what it took.
+    /// A reset of the GPU: everything is given back.
     Reset,
-    /// Of one buffer, which is given back.
+    /// A suspension of one buffer, which is given back.
     Suspension,
-    /// Nothing is given back.
+    /// A removal: nothing is given back.
     Removal,
 }
 
@@ -50,7 +50,7 @@ impl Resetting {
     }
 
     /// The memory does not come back, and is free for others; but importers that kept their access
-    /// keep it.
+    /// still have it.
     pub fn end_for_good(mut self) {
         self.kind = Kind::Removal;
         for (bo, closed) in std::mem::take(&mut self.taken) {
@@ -124,7 +124,7 @@ impl Resetting {
                 (None, true)
             }
         };
-        // TIMEOUT: an importer that was told may need a moment to give its mapping back.
+        // TIMEOUT: an importer that was told may need a moment to unmap.
         let holds =
             |exported: &dmabuf::DmaBuf| exported.wait_unmapped(Some(RESET_PATIENCE)).is_err();
         let mut bufs = bo.dma_bufs();
@@ -150,8 +150,8 @@ impl Drop for Resetting {
         if self.device.is_removed() || self.kind == Kind::Removal {
             return;
         }
-        // First, so that a refusal is always of the time before its buffer's gate opened: an
-        // importer that is refused tells by the gate whether to ask again.
+        // First, so that a refusal always dates from before its buffer's gate opened: an importer
+        // that is refused tells by the gate whether to ask again.
         if self.kind == Kind::Reset {
             self.device.is_resetting.store(false, Ordering::Release);
         }
@@ -165,7 +165,7 @@ impl Drop for Resetting {
             drop(resv);
             given.push(bo);
         }
-        // When all of their parts are there again; also those that were made meanwhile.
+        // Joined dma-bufs come back when all of their parts have; also those made meanwhile.
         given.iter().flat_map(|bo| bo.wholes()).for_each(|whole| whole.give_back());
     }
 }

@@ -1,4 +1,4 @@
-//! Making room: limits, eviction of what was used least lately, and refusals that name the pool.
+//! Making room: limits, eviction of the least recently used, and refusals that name the pool.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use crate::place::{Domain, Place};
 use crate::pools::Resource;
 use crate::stats::Counters;
 
-/// How long a caller waits for buffers that others are just using.
+/// How long a caller waits for buffers that are in use by others.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 impl Device {
@@ -31,7 +31,7 @@ impl Device {
         }
     }
 
-    /// Room in `domain`, for which others are evicted.
+    /// Room in `domain`; evicts others for it.
     pub(crate) fn obtain(&self, domain: Domain, need: Need) -> Result<Resource> {
         let start = Instant::now();
         loop {
@@ -59,7 +59,7 @@ impl Device {
         if self.is_over_limit(domain, need.len) { None } else { self.try_obtain(domain, need) }
     }
 
-    /// Room in `domain`, if there is some, whatever the limits.
+    /// Room in `domain`, if there is any, regardless of the limits.
     pub(crate) fn try_obtain(&self, domain: Domain, need: Need) -> Option<Resource> {
         let page = rustix::param::page_size() as u64;
         let align = need.align.max(page);
@@ -76,8 +76,8 @@ impl Device {
         Some(self.pools.resource(entry))
     }
 
-    /// Where in a domain a buffer may be, the best first: what the CPU need not reach stays out of
-    /// the BAR.
+    /// Where in a domain a buffer may be, best first: a buffer that the CPU need not reach stays
+    /// out of the BAR.
     fn ranges(&self, domain: Domain, need: Need) -> Vec<(u64, u64)> {
         let (vram, visible) = (self.config.vram, self.config.visible());
         match domain {
@@ -100,7 +100,7 @@ impl Device {
         used.saturating_add(len) > limit
     }
 
-    /// Evicts the buffer that was used least lately and can go. Buffers in GTT are not evicted:
+    /// Evicts the least recently used buffer that can be evicted. Buffers in GTT are not evicted:
     /// there is nowhere to go.
     fn evict_one(&self, domain: Domain, need: Need, only_ours: bool) -> Evicted {
         if domain == Domain::Gtt {
@@ -122,12 +122,12 @@ impl Device {
         let leaving =
             |ours| entries.iter().any(move |entry| entry.leaving && (entry.owner == owner) == ours);
         if leaving(true) {
-            // Its room becomes free by itself; in manual mode a caller must do the work.
+            // Its room becomes free by itself; in manual mode the caller must do the work.
             self.engine.step();
             return Evicted::Busy;
         }
         if leaving(false) {
-            // So does this, unless its process died over it.
+            // So does this room, unless the process died during the move.
             return if self.reclaim_dead() { Evicted::Yes } else { Evicted::Busy };
         }
         entries.retain(|entry| !entry.pinned && !entry.fixed);
@@ -157,8 +157,7 @@ impl Device {
     /// Evicts one of our buffers, if it is not in use.
     pub(crate) fn evict_ours(&self, bo: u64, only_out_of_bar: bool) -> Evicted {
         let Some(bo) = self.bo(bo) else {
-            // It is going away, and frees its room itself when the moves are done that it is part
-            // of.
+            // It is going away, and frees its room itself when its moves are done.
             self.engine.step();
             return Evicted::Busy;
         };

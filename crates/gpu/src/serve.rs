@@ -10,7 +10,7 @@ use crate::peers::geometry;
 use crate::peers::wire::{Answer, Ask, Caller};
 use crate::stats::Counters;
 
-/// Answers them from now on, until the device is gone.
+/// Answers the other processes from now on, until the device is gone.
 pub(crate) fn begin(device: &Arc<Device>) -> Result<()> {
     let (ledger, weak) = (device.peers.memory(), Arc::downgrade(device));
     device.peers.serve(move |ask, from| {
@@ -45,7 +45,7 @@ fn answer(device: &Arc<Device>, ledger: u64, ask: Ask, from: Caller) {
     }
 }
 
-/// Carries out a user's command in a separate thread: others are answered meanwhile.
+/// Carries out a user's command in a separate thread, so that others are answered meanwhile.
 fn act(device: &Arc<Device>, what: ByHand, buffer: Option<u64>, from: Caller) {
     let device = Arc::downgrade(device);
     let job = move || {
@@ -54,6 +54,6 @@ fn act(device: &Arc<Device>, what: ByHand, buffer: Option<u64>, from: Caller) {
         let came = device.act(what.act(), numbers.as_ref(), "hand (peerdma gpu)");
         from.tell(toml::to_string(&came).unwrap_or_default().as_bytes());
     };
-    // A caller that waits in vain is told by the end of the connection.
+    // The end of the connection tells the caller that no answer comes.
     crate::worker::submit(Box::new(job));
 }

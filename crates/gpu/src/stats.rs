@@ -1,4 +1,4 @@
-//! What happened.
+//! Statistics.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
@@ -7,7 +7,7 @@ use dmabuf::Reach;
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// Numbers of this process since the GPU was opened.
+        /// Counters of this process since the GPU was opened.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct GpuStats {
@@ -38,15 +38,15 @@ counters! {
     moves,
     /// Bytes that they moved.
     moved_bytes,
-    /// Moves because room was needed, or an eviction was requested.
+    /// Moves because room was needed or an eviction was requested.
     evictions,
     /// Of these, those that another process requested.
     evictions_for_others,
-    /// Evictions that another process did for us.
+    /// Evictions that another process did on our request.
     evictions_by_others,
-    /// Buffers taken away by a reset or a removal.
+    /// Buffers revoked by a reset or a removal.
     revoked,
-    /// Maps of a buffer after it moved: what is a page fault for a dynamic importer.
+    /// Maps of a buffer after it moved: the page faults of dynamic importers.
     faults,
     /// Maps.
     maps,
@@ -58,11 +58,11 @@ counters! {
     through_host_bridge_bytes,
     /// Bytes that the CPU copied through the BAR.
     bar_bytes,
-    /// Bytes that the CPU copied and that are not in the BAR.
+    /// Bytes that the CPU copied outside the BAR.
     copied_bytes,
-    /// Bytes that came straight from another GPU.
+    /// Bytes that came directly from another GPU.
     peer_bytes,
-    /// Bytes that came from another GPU that this one does not reach, through system memory.
+    /// Bytes that came through system memory from another GPU that this one does not reach.
     staged_bytes,
     /// Accesses through addresses that were retired, as reported by the code that caught their
     /// fault: a NIC of this process, or [`Gpu::report_fault`](crate::Gpu::report_fault).
@@ -71,7 +71,7 @@ counters! {
     reclaimed,
 }
 
-/// The GPUs of this process: what those that are gone counted, and the others.
+/// The GPUs of this process: the sums of those that are gone, and the existing ones.
 #[derive(Default)]
 struct All {
     gone: GpuStats,
@@ -84,7 +84,7 @@ fn all() -> MutexGuard<'static, All> {
 }
 
 impl GpuStats {
-    /// What all GPUs together counted that this process has or had open.
+    /// The sums over all GPUs that this process has or had open.
     pub fn of_process() -> Self {
         let all = all();
         let mut sum = all.gone;
@@ -103,7 +103,7 @@ impl Drop for Counters {
 }
 
 impl Counters {
-    /// Those of a GPU that is being opened.
+    /// The counters of a GPU that is being opened.
     pub(crate) fn new() -> Arc<Self> {
         let counters = Arc::new(Self::default());
         let mut all = all();

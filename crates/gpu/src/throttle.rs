@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::windows::Windows;
 
-/// How soon a copy that is slowed down learns that it need not be any more.
+/// How soon a throttled copy notices that the limit has ended.
 const SLICE: Duration = Duration::from_millis(10);
 
 /// One rate for all copies of a GPU together.
@@ -14,9 +14,9 @@ const SLICE: Duration = Duration::from_millis(10);
 pub(crate) struct Throttle {
     /// Bytes per second; 0 is no limit.
     rate: AtomicU64,
-    /// Of which the rate is what counts now.
+    /// The settings; the rate is the one in force.
     rates: Mutex<Windows<u64>>,
-    /// When the bytes that were copied so far would be there.
+    /// When the bytes copied so far would have arrived at that rate.
     until: Mutex<Option<Instant>>,
 }
 
@@ -35,8 +35,8 @@ impl Throttle {
         }
     }
 
-    /// So many bytes were copied: returns when that was no faster than it may be. Not with a lock
-    /// held that moves need.
+    /// Accounts for copied bytes: returns when the copy was no faster than permitted. Must not be
+    /// called with a lock held that moves need.
     #[inline]
     pub(crate) fn pace(&self, len: u64) {
         let rate = self.rate.load(Ordering::Relaxed);

@@ -2,14 +2,14 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The longest answer.
+/// The longest answer, in bytes.
 pub(crate) const LONGEST: usize = 64 << 10;
-/// Importers of a buffer that are named; the last tells how many more there are.
+/// How many importers of a buffer are named; the last entry tells how many more there are.
 pub(crate) const IMPORTERS: usize = 8;
 /// The longest text that is taken from another process.
 const LONGEST_TEXT: usize = 160;
 
-/// A GPU as a process has it open.
+/// A GPU that a process has open.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct GpuView {
@@ -33,7 +33,7 @@ pub struct GpuView {
     pub memory: u64,
     /// Whether it was removed.
     pub is_removed: bool,
-    /// The number after which the next answer begins; 0 if this is all.
+    /// The number after which the next answer begins; 0 if this answer is the last.
     pub(crate) next: u64,
     /// The process's buffers.
     #[serde(default)]
@@ -46,13 +46,13 @@ pub struct GpuView {
 pub struct BufferView {
     /// Its number, in the order in which the process made its buffers of this GPU, from 1.
     pub number: u64,
-    /// Bytes.
+    /// Its size in bytes.
     pub size: u64,
     /// Where it is: `VRAM` or `GTT`, or that it was revoked.
     pub place: String,
     /// Where it begins there.
     pub offset: u64,
-    /// How often it is pinned.
+    /// Its number of pins.
     pub pins: u64,
     /// How often it moved.
     pub moves: u64,
@@ -60,18 +60,18 @@ pub struct BufferView {
     pub dma_bufs: u64,
     /// Registrations by address.
     pub by_address: u64,
-    /// Which device has it attached, and as what class of importer.
+    /// The devices that have it attached, and their importer classes.
     pub importers: Vec<String>,
 }
 
 impl GpuView {
-    /// What is sent.
+    /// Encodes the answer.
     pub(crate) fn encode(&self) -> Vec<u8> {
         toml::to_string(self).unwrap_or_default().into_bytes()
     }
 
-    /// What came, if it can be an answer, and after which number the next one begins. The sender
-    /// may be any process: text is cut, and has no control characters.
+    /// Decodes what was received, if it is a valid answer, and returns after which number the next
+    /// one begins. The sender may be any process: text is truncated, and has no control characters.
     pub(crate) fn decode(said: &[u8], after: u64) -> Option<(Self, Option<u64>)> {
         let mut view: Self = toml::from_str(std::str::from_utf8(said).ok()?).ok()?;
         for text in [&mut view.name, &mut view.preset, &mut view.pci] {
@@ -82,13 +82,13 @@ impl GpuView {
             buffer.importers.truncate(IMPORTERS + 1);
             buffer.importers.iter_mut().for_each(|name| *name = short(name));
         }
-        // One that makes no progress would be asked forever.
+        // A sender that makes no progress would be asked forever.
         let next = Some(view.next).filter(|next| *next > after);
         Some((view, next))
     }
 }
 
-/// Text of another process, fit to be printed.
+/// Text of another process, made safe to print.
 pub(crate) fn short(text: &str) -> String {
     let plain = |c: char| if c.is_control() { '?' } else { c };
     text.chars().take(LONGEST_TEXT).map(plain).collect()
@@ -146,7 +146,7 @@ mod tests {
         assert!(!importers.iter().any(|name| name.contains('\n')));
     }
 
-    /// Every single wrong byte, and every cut: an answer or none, and never a panic.
+    /// Every wrong byte and every truncation: an answer or none, and never a panic.
     #[test]
     fn nonsense_is_no_answer() {
         let said = view().encode();

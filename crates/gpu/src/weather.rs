@@ -1,10 +1,9 @@
-//! Bad days of GPU memory, from a fault plan: what the time, functions of a runtime and packets of
-//! a NIC do to the GPUs of this process.
+//! Faults of GPU memory, from a fault plan: acts on the GPUs of this process that are triggered by
+//! time, by functions of a runtime, and by packets of a NIC.
 //!
-//! The plan is the one that `PEERDMA_FAULT` names. Acts are done by a thread of their own, which
-//! starts with the first of them. A call of a runtime that triggers one waits until it is done, so
-//! that the same call meets the same weather in each run; a NIC does not wait, since it would hold
-//! its engine.
+//! `PEERDMA_FAULT` names the plan. A thread of their own performs the acts; it starts with the
+//! first of them. A call of a runtime that triggers an act waits until it is done, so that the same
+//! call meets the same fault in each run; a NIC does not wait, since that would stall its engine.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -28,7 +27,7 @@ const LOG: &str = "peerdma::fault-plan";
 /// How long a call of a runtime waits for what it triggered.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How long the end of a process waits to tell what fired.
+/// How long a process waits at exit to report what fired.
 const END_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Whether calls of a runtime may trigger something: [`UNREAD`], [`NONE`] or [`SOME`].
@@ -43,18 +42,18 @@ static SKY: Mutex<Option<Sky>> = Mutex::new(None);
 /// A plan at work in this process.
 struct Sky {
     pid: u32,
-    /// When the first GPU was opened; until then, when the plan was read.
+    /// When the first GPU was opened; before that, when the plan was read.
     opened: Instant,
     has_gpu: bool,
     weather: Weather,
-    /// The effect of each rule, by its place.
+    /// The effect of each rule, by its position.
     came: BTreeMap<u64, (String, Came)>,
     title: String,
     is_reported: bool,
     report: Option<PathBuf>,
 }
 
-/// A GPU is about to be opened, or a runtime called: reads the plan, if that was not done yet.
+/// A GPU is about to be opened, or a runtime called: reads the plan, if not done yet.
 pub(crate) fn begin() -> Result<()> {
     let Some(path) = environment::var_os("PEERDMA_FAULT") else {
         OPERATIONS.store(NONE, Ordering::Relaxed);
@@ -83,7 +82,7 @@ pub(crate) fn opened() {
     wait_for_next();
 }
 
-/// A function of a runtime is called: does first what the plan has for that.
+/// A function of a runtime is called: first does what the plan has for that function.
 #[inline]
 pub fn operation(name: &'static str) {
     if OPERATIONS.load(Ordering::Relaxed) != NONE {
@@ -111,8 +110,8 @@ fn called(name: &'static str) {
         let _ = done.send(());
     }));
     if is_given {
-        // TIMEOUT: an act on many buffers, or one that the program uses all the time, continues
-        // without this call.
+        // TIMEOUT: an act on many buffers, or on a buffer that the program uses all the time,
+        // continues without this call.
         let _ = wait.recv_timeout(PATIENCE);
     }
 }
@@ -132,9 +131,9 @@ pub fn struck(strike: GpuStrike) {
     }
 }
 
-/// Says what fired, in words; once. For the end of the process.
+/// Reports what fired, in words, once. Called at the end of the process.
 pub fn report() {
-    // It is never held for long, except by a thread that no longer exists.
+    // The lock is never held for long, except by a thread that no longer exists.
     let start = Instant::now();
     let mut sky = loop {
         match SKY.try_lock() {
@@ -149,13 +148,13 @@ pub fn report() {
     }
 }
 
-/// Makes the thread do what the time triggers next.
+/// Has the thread perform the next act that time triggers.
 fn wait_for_next() {
     let sky = lock();
     let next = sky.as_ref().and_then(|sky| Some(sky.opened + sky.weather.deadline()?));
     drop(sky);
     if let Some(next) = next {
-        // There is only one of these.
+        // There is only one such job.
         worker::submit_at(next, Box::new(on_time), true);
     }
 }
@@ -169,7 +168,7 @@ fn on_time() {
     wait_for_next();
 }
 
-/// In the thread, without a lock.
+/// Runs in the thread, without a lock.
 fn carry_out(strike: &GpuStrike) {
     let by = format!("fault {} ({})", strike.rule, strike.name);
     let gpu = strike.gpu.as_deref();
@@ -196,7 +195,7 @@ fn carry_out(strike: &GpuStrike) {
     }
 }
 
-/// What is done, and what ends it when.
+/// The act, and what ends it and when.
 fn acts(act: GpuAct) -> (Act, Option<(Duration, Act)>) {
     match act {
         GpuAct::Move(fault::Domain::Vram) => (Act::Move(Domain::Vram), None),
@@ -216,7 +215,7 @@ fn acts(act: GpuAct) -> (Act, Option<(Duration, Act)>) {
     }
 }
 
-/// A number for a window that no other one had.
+/// A number for a window, never used before.
 fn new_window() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
@@ -277,14 +276,14 @@ impl Sky {
         });
         match appended {
             Some(Ok(())) => {}
-            // The reader of standard error learns what fired. If it is closed there is no reader.
+            // The reader of standard error learns what fired. If it is closed, there is no reader.
             None => drop(std::io::stderr().write_all(format!("peerdma: {words}").as_bytes())),
             Some(Err(error)) => tracing::error!(target: LOG, "no report: {error}; {words}"),
         }
     }
 }
 
-/// Whether the plan was read by this process: a forked child starts over.
+/// Whether this process read the plan: a forked child starts over.
 fn is_ours(sky: Option<&Sky>) -> bool {
     sky.is_some_and(|sky| sky.pid == std::process::id())
 }

@@ -1,17 +1,17 @@
-//! Temporary settings that a fault plan made, the last of which counts.
+//! Temporary settings made by a fault plan; the last one counts.
 
-/// A setting, and for how long it holds: until the next one, or until its window ends, whatever
-/// other windows do meanwhile.
+/// A setting that holds until the next one, or until its window ends, whatever other windows do
+/// meanwhile.
 #[derive(Debug, Default)]
 pub(crate) struct Windows<T> {
     base: T,
-    /// In the order in which they began.
+    /// The open windows, in the order in which they began.
     open: Vec<(u64, T)>,
 }
 
 impl<T: Copy + PartialEq> Windows<T> {
-    /// Sets it. Without a window it holds from now on, and all windows are over. Returns what
-    /// counts now.
+    /// Makes a setting. Without a window it holds from now on, and all windows are over. Returns
+    /// the setting in force.
     pub(crate) fn set(&mut self, value: T, window: Option<u64>) -> T {
         match window {
             Some(window) => self.open.push((window, value)),
@@ -23,7 +23,7 @@ impl<T: Copy + PartialEq> Windows<T> {
         self.current()
     }
 
-    /// Ends a window. Returns what counts now, if that has changed.
+    /// Ends a window. Returns the setting in force, if that has changed.
     pub(crate) fn end(&mut self, window: u64) -> Option<T> {
         let before = self.current();
         self.open.retain(|(open, _)| *open != window);

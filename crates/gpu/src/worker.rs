@@ -1,12 +1,11 @@
-//! The thread that acts on GPUs from outside the program. It starts when there is something to do
-//! for the first time.
+//! The thread that acts on GPUs from outside the program. It starts with its first job.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::Builder;
 use std::time::Instant;
 
-/// Jobs that wait at once, and as many for their time.
+/// The most jobs that may be queued, and the most that may wait for their time.
 const MOST: usize = 1 << 10;
 
 /// Something to do.
@@ -14,22 +13,22 @@ pub(crate) type Job = Box<dyn FnOnce() + Send>;
 
 struct Queue {
     jobs: VecDeque<Job>,
-    /// What is done at its time.
+    /// Jobs that wait for their time.
     timed: Vec<(Instant, Job)>,
-    /// The process that has the thread: a forked child has none.
+    /// The process that has the thread: a forked child has no thread.
     pid: u32,
 }
 
 static QUEUE: Mutex<Queue> = Mutex::new(Queue { jobs: VecDeque::new(), timed: Vec::new(), pid: 0 });
 static MORE: Condvar = Condvar::new();
 
-/// Gives the thread a job, after its earlier ones. False if it cannot: too much waits, or there is
-/// no thread.
+/// Queues a job for the thread, after earlier ones. False if it cannot: too many jobs wait, or
+/// there is no thread.
 pub(crate) fn submit(job: Job) -> bool {
     give(|queue| queue.jobs.len() < MOST, |queue| queue.jobs.push_back(job))
 }
 
-/// The same, not before a certain time. `must`: however much waits.
+/// The same, but not before a certain time. `must`: however many jobs wait.
 pub(crate) fn submit_at(time: Instant, job: Job, must: bool) -> bool {
     give(|queue| must || queue.timed.len() < MOST, |queue| queue.timed.push((time, job)))
 }
@@ -50,7 +49,7 @@ fn start(queue: &mut Queue) -> bool {
     if queue.pid == pid {
         return true;
     }
-    // The remaining jobs of a parent are not its child's.
+    // A child does not take over the remaining jobs of its parent.
     std::mem::take(&mut queue.jobs).into_iter().for_each(std::mem::forget);
     std::mem::take(&mut queue.timed).into_iter().for_each(std::mem::forget);
     let builder = Builder::new().name("peerdma-weather".to_owned()).stack_size(256 << 10);
@@ -69,8 +68,8 @@ fn run() {
     loop {
         let now = Instant::now();
         let next = (0..queue.timed.len()).min_by_key(|place| queue.timed[*place].0);
-        // They take turns: where acts take longer than the time between them, something is always
-        // due, and a call waits.
+        // The two kinds take turns: if acts take longer than the time between them, a timed job is
+        // always due, and a call would wait forever.
         let is_others_turn = was_timed && !queue.jobs.is_empty();
         let due = next.filter(|place| !is_others_turn && queue.timed[*place].0 <= now);
         was_timed = due.is_some();

@@ -1,4 +1,4 @@
-//! Buffers that were put out of VRAM and come back.
+//! Buffers that were evicted from VRAM and come back.
 
 mod common;
 
@@ -57,7 +57,7 @@ fn nobody_goes_for_what_comes_back() {
     let mr = mr.expect("served");
     gpu.evict(&bo).expect("not pinned");
     gpu.wait_idle();
-    // It could also be evicted.
+    // That buffer could be evicted, too.
     let other = gpu.alloc(4 * MB, Place::VRAM).expect("room");
     bo.read(0, &mut [0]).expect("where it is");
     mr.map().expect("where it is");
@@ -111,7 +111,7 @@ fn what_was_moved_on_demand_or_is_pinned_stays() {
     assert_eq!(bo.domain(), Ok(Domain::Vram), "a pin brings it back at any price");
 }
 
-/// It would go back and forth otherwise: the importer's map is in system memory.
+/// Otherwise it would go back and forth: the importer's map is in system memory.
 #[test]
 fn while_somebody_has_it_attached_that_does_not_reach_vram_it_stays_in_gtt() {
     let (gpu, tree) = open(&config(Preset::Amdgpu));
@@ -134,7 +134,7 @@ fn while_somebody_has_it_attached_that_does_not_reach_vram_it_stays_in_gtt() {
     assert_eq!((bo.domain(), mr.is_mapped()), (Ok(Domain::Gtt), true));
 }
 
-/// Its exporter does not move what it has: nothing is put out, and nothing comes back.
+/// Its exporter does not move buffers: nothing is evicted, and nothing comes back.
 #[test]
 fn memory_that_never_moves_is_not_evicted() {
     let (gpu, _) = open(&config(Preset::Nvidia));

@@ -14,7 +14,7 @@ fn open(test: &str, preset: Preset) -> (Gpu, std::sync::Arc<pci::PciTree>) {
     (Gpu::open_in(&config, tree.clone()).expect("a GPU"), tree)
 }
 
-/// The GPU as seen by a process that does not share it.
+/// The GPU as a process sees it that does not share it.
 fn seen(gpu: &Gpu) -> Member {
     let mut members = gpu::survey();
     members.retain(|member| member.gpu == gpu.config().name);
@@ -90,7 +90,7 @@ fn a_gpu_is_reset_and_unplugged_from_outside() {
     assert!(why[0].contains("was removed"), "{why:?}");
 }
 
-/// As many buffers as one answer does not hold.
+/// More buffers than one answer holds.
 #[test]
 fn a_program_with_many_buffers_tells_of_all() {
     let (gpu, _) = open("many", Preset::Xe);

@@ -11,7 +11,7 @@ use gpu::{Bo, Domain, Gpu, GpuConfig, Place, Preset, copy};
 use pci::{DeviceConfig, HostBridgeConfig, PciConfig, PciTree};
 use umem::{HostBuf, Umem};
 
-/// Two GPUs that reach each other, or do not.
+/// Two GPUs that do or do not reach each other.
 fn two(preset: Preset, reachable: bool) -> [Gpu; 2] {
     let bridge = |name: &str| HostBridgeConfig { name: name.to_owned(), ..Default::default() };
     let device = |name: &str, under: &str| DeviceConfig {
@@ -46,7 +46,7 @@ fn a_buffer_of_this_gpu_and_process_is_itself_again() {
     assert!(!again.is_imported() && again.name() == bo.name());
     gpu.evict(&again).expect("it is ours to move");
     assert_eq!(bo.domain(), Ok(Domain::Gtt));
-    // A part of it is a buffer of its own, which only follows.
+    // A part of it is a separate buffer, which only follows.
     bo.write(4096, &pattern(1, 4096)).expect("inside");
     let window = bo.export_range(4096, 4096).expect("whole pages");
     let part = gpu.import(window.fd()).expect("a buffer");
@@ -127,7 +127,7 @@ fn a_gpu_imports_anothers_buffer_by_the_rules_for_importers() {
     let refusal = right.import(bo.export().expect("exported").fd()).unwrap_err();
     assert_eq!(refusal.kind, ExporterErrorKind::Unsupported, "{refusal}");
 
-    // The owner, which can move it, does.
+    // The owner can move it, and does.
     let [left, right] = two(Preset::Xe, false);
     let bo = left.alloc(MB, Place::VRAM).expect("room");
     let imported = right.import(bo.export().expect("exported").fd()).expect("in system memory");
@@ -151,7 +151,7 @@ fn an_imported_buffer_is_found_again_after_each_move_and_not_after_its_end() {
     assert_eq!(refusal.kind, ExporterErrorKind::NoDevice, "{refusal}");
 }
 
-/// Two buffers copied both ways at once, while both move, and bytes that would show a torn copy.
+/// Copies two buffers both ways at once while both move, with bytes that would show a torn copy.
 #[test]
 fn copies_both_ways_and_moves_do_not_wait_for_each_other_in_a_circle() {
     let [left, right] = two(Preset::Amdgpu, true);

@@ -7,7 +7,8 @@ use dmabuf::ExporterErrorKind;
 use dmabuf::ImporterClass::{Dynamic, Pinned, PinnedRevocable};
 use gpu::{Bo, Domain, Gpu, Place, Preset, export_joined};
 
-/// Three buffers, of which a dma-buf shows the end, all, and the beginning.
+/// Three buffers, and a dma-buf that shows the end of one, all of the next, and the beginning of
+/// the last.
 fn three(gpu: &Gpu) -> ([Bo; 3], dmabuf::DmaBuf) {
     let bos = [(); 3].map(|()| gpu.alloc(8192, Place::VISIBLE_VRAM).expect("room"));
     let [one, two, three] = &bos;

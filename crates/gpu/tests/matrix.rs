@@ -172,7 +172,7 @@ fn what_is_pinned_elsewhere_cannot_be_pinned_here() {
     assert_eq!(first.map_type(), BusAddress);
     let late = Mr::attach(&Nic::on_no_bus(dmabuf::ImporterClass::Pinned), &buf).expect("attached");
     assert_eq!(late.map(), Err(Refused::Pin(Invalid)));
-    // One that does not pin is not moved under the first either.
+    // Mapping by an importer that does not pin does not move it under the first importer either.
     let dynamic =
         Mr::attach(&Nic::on_no_bus(dmabuf::ImporterClass::Dynamic), &buf).expect("attached");
     assert_eq!(dynamic.map(), Err(Refused::Map(ExporterErrorKind::Busy)));
@@ -182,7 +182,7 @@ fn what_is_pinned_elsewhere_cannot_be_pinned_here() {
     assert_eq!(late.map_type(), System);
 }
 
-/// A length has 32 bits in a table, and a stretch whole pages.
+/// In a table, a length has 32 bits and an entry has whole pages.
 #[test]
 fn a_large_buffer_is_split_at_what_32_bits_hold() {
     const LONGEST: u64 = 0xffff_f000;

@@ -81,7 +81,7 @@ fn limits_answer_again_and_name_the_pool() {
     let bos = [(); 2].map(|()| gpu.alloc(MB, Place::ONLY_VRAM).expect("room"));
     let [one, two] = [0, 1].map(|n| bos[n].export().expect("exported"));
     let first = Mr::register(&Nic::new(Pinned, &tree), &one).expect("within the limit");
-    // Pinning what is pinned costs nothing.
+    // Pinning a pinned buffer again costs nothing.
     let again = Mr::register(&Nic::new(Pinned, &tree), &one).expect("the same bytes");
     let mr = Mr::attach(&Nic::new(Pinned, &tree), &two).expect("attached");
     assert_eq!(mr.map(), Err(Refused::Pin(ExporterErrorKind::Again)));
@@ -147,7 +147,7 @@ fn a_move_is_a_kernel_fence_that_users_of_the_bytes_wait_for() {
 
     gpu.move_to(&bo, Domain::Vram).expect("room");
     let mut bytes = [0; 5];
-    // The GPU itself does what it waits for.
+    // The GPU itself does the work that it waits for.
     bo.read(0, &mut bytes).expect("inside");
     assert_eq!((&bytes, bo.moving().is_signaled()), (b"bytes", true));
 }
@@ -159,7 +159,7 @@ fn a_move_and_a_reset_wait_for_all_work_on_the_bytes() {
         let bo = gpu.alloc(MB, Place::VRAM).expect("room");
         let mr = Mr::register(&Nic::new(Dynamic, &tree), &bo.export().expect("exported"));
         let _mr = mr.expect("served");
-        // The least class there is: what an importer could not stop at once.
+        // The weakest usage class: what an importer could not stop at once.
         let engine = Timeline::new("nic", "flush");
         let resv = bo.resv().lock();
         resv.reserve_fences(1).expect("memory");
@@ -168,7 +168,7 @@ fn a_move_and_a_reset_wait_for_all_work_on_the_bytes() {
         let is_done = &AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(move || {
-                // Time for a call that does not wait to return.
+                // Time for a call to return if it does not wait.
                 std::thread::sleep(Duration::from_millis(50));
                 is_done.store(true, Ordering::SeqCst);
                 engine.signal(1);
@@ -209,8 +209,8 @@ fn a_reset_revokes_and_loses_what_vram_held() {
     assert_eq!((gpu.stats().revoked, gpu.stats().stale_accesses), (1, 1));
 }
 
-/// A refused access asks again when the gate has changed, so none is refused any more when it
-/// opens.
+/// A refused access asks again when the gate has changed, so no access may be refused any more once
+/// the gate opens.
 #[test]
 fn a_refusal_of_a_reset_is_older_than_the_gate_that_opens() {
     let (gpu, tree) = open(&config(Preset::Xe));
@@ -220,14 +220,14 @@ fn a_refusal_of_a_reset_is_older_than_the_gate_that_opens() {
     let gate = first.gate_slot().expect("a free slot").expect("it moves");
     let resetting = gpu.begin_reset();
     assert_eq!(mr.map(), Err(Refused::Map(ExporterErrorKind::NoDevice)));
-    // The end of the reset stops at the second buffer, as it is in use.
+    // The end of the reset blocks at the second buffer, which is in use.
     let used = second.resv().lock();
     std::thread::scope(|scope| {
         let end = scope.spawn(|| drop(resetting));
         while !matches!(gate.state(), GateState::Open { .. }) {
             std::thread::yield_now();
         }
-        // By another thread, as one that holds a buffer may not wait for another.
+        // In another thread, as a thread that holds one buffer may not wait for another.
         let again = scope.spawn(|| mr.map()).join().expect("no panic");
         drop(used);
         assert_eq!(again, Ok(()));

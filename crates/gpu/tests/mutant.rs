@@ -1,4 +1,4 @@
-//! An importer that does not listen when its mapping is void is caught, with an IOMMU and without.
+//! An importer that ignores that its mapping is invalid is caught, with an IOMMU and without.
 
 mod common;
 

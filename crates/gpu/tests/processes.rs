@@ -86,7 +86,7 @@ impl Drop for Other {
     }
 }
 
-/// What [`Other`] runs. By itself this test does nothing.
+/// The process that [`Other`] starts. By itself this test does nothing.
 #[test]
 fn the_other_process() {
     let Ok(name) = std::env::var("PEERDMA_TEST_GPU") else { return };
@@ -123,7 +123,7 @@ fn the_other_process() {
             "domain" => bo(1).domain().expect("alive").to_string(),
             "export" => bo(1).export().expect("exported").fd().as_raw_fd().to_string(),
             "window" => {
-                // As a program has it: a descriptor, and nothing else.
+                // As in a program: a descriptor, and nothing else.
                 let window = bo(1).export_range(number(2), number(3)).expect("whole pages");
                 let fd = window.fd().as_raw_fd().to_string();
                 windows.push(window);
@@ -227,7 +227,7 @@ fn the_other_process() {
     }
 }
 
-/// An access that maps again when it finds out that it must.
+/// An access that maps again when that turns out to be necessary.
 fn retried(mr: &Mr, mut once: impl FnMut() -> Result<(), Miss>) -> &'static str {
     loop {
         match once() {
@@ -238,7 +238,7 @@ fn retried(mr: &Mr, mut once: impl FnMut() -> Result<(), Miss>) -> &'static str 
         }
         match mr.map() {
             Ok(()) => {}
-            // Depending on whether the news or the access comes first.
+            // Depending on whether the notification or the access comes first.
             Err(Refused::Revoked | Refused::Pin(ExporterErrorKind::NoDevice)) => return "revoked",
             Err(_) => return "refused",
         }
@@ -267,7 +267,7 @@ fn one_processs_pressure_evicts_anothers_buffer() {
     mr.read(0, &mut seen).expect("mapped");
     assert!((mr.map_type(), seen) == (Reach::System, pattern(1, 4096)));
 
-    // And the other way round, with bytes that survive.
+    // And the other way round, where the bytes survive.
     assert_eq!(other.say("write 0 7"), "ok");
     assert_eq!(other.say(&format!("alloc {} any", 2 * MB)), "ok");
     assert_eq!(other.say("write 1 8"), "ok");
@@ -307,7 +307,7 @@ fn memory_that_a_dead_process_exported_stays_as_long_as_it_is_held() {
     other.kill();
     let refusal = gpu.alloc(MB, Place::ONLY_VRAM).unwrap_err();
     assert_eq!(refusal.kind, ExporterErrorKind::NoMemory);
-    // A newcomer takes the dead process's number, but not its buffers.
+    // A new process takes the dead process's number, but not its buffers.
     let mut newcomer = Other::start(&config);
     assert_eq!(newcomer.say("used"), (4 * MB).to_string());
     assert_eq!(newcomer.say("alloc 4096 only"), "NoMemory");
@@ -385,7 +385,8 @@ fn another_process_of_the_gpu_reads_writes_and_copies_a_buffer_that_moves() {
     let mut seen = vec![0; 4096];
     bo.read(0, &mut seen).expect("inside");
     assert!(seen == pattern(77, 4096));
-    // Memory that its owner releases stays for the holders; memory that the owner's GPU loses goes.
+    // Memory that its owner releases stays for its holders; memory that the owner's GPU loses is
+    // gone.
     gpu.remove();
     assert_eq!(other.say("try 0"), "NoDevice");
 }
@@ -436,7 +437,7 @@ fn another_process_maps_the_buffer_itself_and_holds_it_there_meanwhile() {
     assert_eq!(other.say("unmap 0"), "ok");
     assert_eq!(evicted(), Err(ExporterErrorKind::Busy), "it has another");
     other.kill();
-    // Its connection ends when its thread here has seen the end.
+    // Its connection ends when the thread here that serves it has noticed the end.
     while evicted() == Err(ExporterErrorKind::Busy) {
         std::thread::yield_now();
     }
@@ -517,7 +518,7 @@ fn a_buffer_imported_by_another_process_also_moves_and_is_revoked_there() {
     assert_eq!(other.say("mrcheck 0 12"), "revoked");
 }
 
-/// The CPU's pages there go first, and only then is the memory reused.
+/// The CPU's pages there are taken away first, and only then is the memory reused.
 #[test]
 fn what_another_process_has_mapped_and_imported_goes_with_the_gpu() {
     let config = shared("zapped");
@@ -567,7 +568,7 @@ fn an_importer_that_dies_leaves_the_buffer_free_to_move() {
     assert_eq!(bo.domain(), Ok(Domain::Gtt));
 }
 
-/// What another process gives back, or the end of it, is noticed by a thread of this one.
+/// A thread of this process notices what another process gives back, or its end.
 fn evict_soon(gpu: &Gpu, bo: &Bo) {
     let start = std::time::Instant::now();
     while gpu.evict(bo).is_err() {

@@ -44,7 +44,7 @@ struct Worker<'a> {
     tree: &'a PciTree,
     rng: Rng,
     items: Vec<Item>,
-    /// Resets that happened, and those that this thread knows of.
+    /// Resets that happened, and resets that this thread knows of.
     resets: &'a AtomicUsize,
     known: usize,
 }
@@ -167,7 +167,7 @@ impl Worker<'_> {
         (offset as usize, len as usize)
     }
 
-    /// What was in VRAM at a reset is zero now; which buffers were there cannot be known here.
+    /// The contents of VRAM at a reset are zero now; which buffers were there cannot be known here.
     fn know_resets(&mut self) {
         let resets = self.resets.load(Ordering::SeqCst);
         if resets == self.known {
@@ -183,7 +183,7 @@ impl Worker<'_> {
     }
 }
 
-/// An access as a device with page faults does it: maps again when it finds out that it must.
+/// An access as a device with page faults does it: maps again when that turns out to be necessary.
 /// `false`: not possible now.
 fn access(mr: &Mr, mut once: impl FnMut() -> Result<(), Miss>) -> bool {
     loop {
@@ -229,7 +229,7 @@ fn random_use_from_several_threads() {
     let steps = number("PEERDMA_STRESS_STEPS", 3000);
     println!("PEERDMA_STRESS_SEED={seed} PEERDMA_STRESS_STEPS={steps}");
     let tree = machine(true);
-    // What a process opens once, for its first export, stays open.
+    // What a process opens for its first export stays open.
     let first = Gpu::open_in(&config(Preset::Xe), tree.clone()).expect("a GPU");
     drop(first.alloc(1, Place::VRAM).expect("room").export().expect("exported"));
     drop(first);

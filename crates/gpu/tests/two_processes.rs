@@ -14,7 +14,7 @@ fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
-/// The other player. Killed when dropped.
+/// The other process. Killed when dropped.
 struct Other(Child);
 
 impl Other {
@@ -62,7 +62,7 @@ fn play(gpu: &Gpu, mut state: u64, steps: u64) {
             }
             3 if !bos.is_empty() => drop(bos.swap_remove(pick)),
             4 if !bos.is_empty() => {
-                // Back into VRAM, where others are in the way.
+                // Back into VRAM, where other buffers are in the way.
                 let _ = gpu.move_to(&bos[pick].0, Domain::Vram);
             }
             5 if !bos.is_empty() => {
@@ -86,7 +86,7 @@ fn both_evict_each_other_and_no_byte_is_lost() {
         let gpu = open(name);
         let (seed, parent) =
             (number("PEERDMA_STRESS_SEED", 1) ^ 0xffff, rustix::process::getppid());
-        // A killed test leaves no running child.
+        // A killed test must leave no running child.
         let rounds = (0..steps / 300).take_while(|_| rustix::process::getppid() == parent);
         for round in rounds {
             play(&gpu, seed.wrapping_add(round << 32), 300);
@@ -123,7 +123,7 @@ fn a_process_may_be_killed_at_any_moment() {
         let mut other = Other::start(&name, seed, 100_000_000);
         let before = gpu.stats().evictions_for_others;
         let mut rounds = 0;
-        // Until it is in the middle of things.
+        // Until it is in the middle of its work.
         while gpu.stats().evictions_for_others < before + 5 + round {
             rounds += 1;
             play(&gpu, seed.wrapping_add(round << 32 | rounds), 50);
@@ -132,7 +132,7 @@ fn a_process_may_be_killed_at_any_moment() {
         drop(other);
         play(&gpu, seed.wrapping_add(round), 300);
     }
-    // A process that joins looks for what dead ones have left.
+    // A process that joins looks for what dead processes have left.
     let newcomer = open(name);
     gpu.wait_idle();
     let used = (newcomer.used(Domain::Vram), newcomer.used(Domain::Gtt));

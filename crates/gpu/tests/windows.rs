@@ -26,13 +26,13 @@ fn a_window_begins_and_ends_where_it_was_asked_to() {
     assert_eq!((window.size(), window.exporter_name()), (2 * PAGE, "nv_dmabuf"));
     assert!(!window.is_same(&other) && !window.is_same(&bo.export().expect("exported")));
     assert!(DmaBuf::import(window.fd()).expect("ours").is_same(&window));
-    // As a device finds it.
+    // As a device sees it.
     let mr = Mr::register(&Nic::new(ImporterClass::Dynamic, &tree), &window).expect("served");
     let mut seen = vec![0; 8192];
     mr.read(0, &mut seen).expect("mapped");
     assert!(seen == pattern(1, 8192));
     mr.write(PAGE, &[7; 16]).expect("mapped");
-    // As the CPU does.
+    // As the CPU sees it.
     let mapping = other.map(PAGE, 100).expect("nvidia lets it be mapped");
     let mut seen = [0; 16];
     let umem = umem::Umem::dmabuf(mapping, 0, 100).expect("inside");
@@ -116,7 +116,7 @@ fn a_window_keeps_the_memory_when_the_program_drops_the_buffer() {
     assert_eq!(gpu.used(Domain::Vram), 0);
 }
 
-/// An exporter that kept what it gave away would also keep its descriptors.
+/// An exporter that kept its windows would also keep their descriptors.
 #[test]
 fn windows_that_are_gone_leave_no_descriptor() {
     let (gpu, _) = open(&config(Preset::Nvidia));
@@ -163,7 +163,7 @@ fn a_descriptor_keeps_the_buffer_until_its_last_copy_is_closed() {
     assert_eq!(gpu.used(Domain::Vram), 0);
 }
 
-/// Without us in between: what cannot show the bytes shows nothing.
+/// Without the library in between: a file that cannot show the bytes shows nothing.
 #[test]
 fn the_file_of_a_buffer_has_a_size_and_no_zeros_to_read() {
     let (gpu, _) = open(&config(Preset::Xe));
@@ -177,7 +177,7 @@ fn the_file_of_a_buffer_has_a_size_and_no_zeros_to_read() {
     assert_eq!(error((&file).write(&[1; 8])), Some(Errno::PERM.raw_os_error()));
     let mapped = umem::HostBuf::received(std::os::fd::OwnedFd::from(file), MB as usize);
     assert!(mapped.is_err(), "nor to map");
-    // To read only, it is the same.
+    // The same holds for a read-only descriptor.
     let fd = dmabuf::give(buf, OFlags::CLOEXEC).expect("a free descriptor");
     let buf = DmaBuf::import(fd.as_fd()).expect("a buffer");
     assert!(!buf.map(0, MB).expect("offered").is_writable());

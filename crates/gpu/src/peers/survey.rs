@@ -1,4 +1,5 @@
-//! All processes of this user that share GPUs, seen from a program that shares none: `peerdma gpu`.
+//! All processes of this user that share GPUs, as seen by a program that shares none: `peerdma
+//! gpu`.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -10,7 +11,7 @@ use crate::view::GpuView;
 /// How long one process may take to report all its buffers.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A process that has a GPU open, as far as it told.
+/// A process that has a GPU open, as far as it reported.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Member {
@@ -24,8 +25,8 @@ pub struct Member {
     pub view: Result<GpuView, String>,
 }
 
-/// Asks all processes of this user in this network namespace that share a GPU. One that is stopped
-/// is among them, and told nothing.
+/// Asks all processes of this user in this network namespace that share a GPU. The result also has
+/// stopped processes, without a report.
 pub fn survey() -> Vec<Member> {
     let names = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
     let found = listening(&names, &Name::prefix_of_user());
@@ -36,7 +37,7 @@ pub fn survey() -> Vec<Member> {
     })
 }
 
-/// The GPUs, and the numbers of processes that share them, whose sockets a list of the kernel has.
+/// The GPUs and the numbers of the processes that share them, from the kernel's list of sockets.
 fn listening(list: &str, prefix: &str) -> BTreeSet<(String, u8)> {
     let found = list.lines().filter_map(|line| {
         let name = line.split_ascii_whitespace().nth(7)?.strip_prefix('@')?;
@@ -49,7 +50,7 @@ fn listening(list: &str, prefix: &str) -> BTreeSet<(String, u8)> {
     found.collect()
 }
 
-/// A process's report; none if it is gone, or its socket is another user's.
+/// A process's report; none if the process is gone, or its socket belongs to another user.
 fn ask(gpu: String, member: u8) -> Option<Member> {
     let name = Name::new(&gpu);
     let start = Instant::now();
@@ -83,8 +84,8 @@ fn ask(gpu: String, member: u8) -> Option<Member> {
 }
 
 impl Member {
-    /// Does something to the GPU in this process, or to one buffer or all: how often it was done,
-    /// in words, and why not.
+    /// Performs an act on the GPU in this process, or on one buffer or all. Returns how often it
+    /// was done, in words, and why not for the others.
     ///
     /// # Errors
     ///
@@ -103,7 +104,7 @@ impl Member {
     }
 }
 
-/// To how many it was done, as a process reports, and why not to others.
+/// How often a process reports that it was done, and why not for the others.
 pub(crate) fn heard(said: &[u8]) -> Option<(u64, Vec<String>)> {
     let came: Came = toml::from_str(std::str::from_utf8(said).ok()?).ok()?;
     let mut why: Vec<_> = came.why.iter().map(|why| crate::view::short(why)).collect();

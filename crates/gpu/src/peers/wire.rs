@@ -1,5 +1,5 @@
-//! Messages between processes that share a GPU: one request and one answer for each connection. An
-//! answer in words ([`Told`]) has text after the words that others have.
+//! Messages between processes that share a GPU: one request and one answer per connection. Messages
+//! are a fixed number of integers; a [`Told`] answer has text after these.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -19,14 +19,13 @@ use crate::place::Domain;
 use crate::pools::Pools;
 use crate::view::LONGEST;
 
-/// Processes that share a GPU at a time.
+/// How many processes may share a GPU at a time.
 pub(crate) const MEMBERS: u8 = 64;
 
 /// How long an answer may take. An eviction copies a buffer first.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// How long it may take that something is done by hand: all buffers of a process may have to be
-/// copied.
+/// How long an act by hand may take: it may have to copy all buffers of a process.
 const PATIENCE_BY_HAND: Duration = Duration::from_secs(60);
 
 /// Version of the messages.
@@ -47,34 +46,34 @@ pub(crate) enum Ask {
     Act { ledger: u64, what: ByHand, buffer: Option<u64> },
 }
 
-/// An answer in words, or what stands for one.
+/// A text answer, or the lack of one.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Told {
     Text {
         pid: Option<u32>,
         said: Vec<u8>,
     },
-    /// No process has this number, or it is another user's.
+    /// No process has this number, or it belongs to another user.
     Nobody,
-    /// One has, and does not answer.
+    /// A process has it, but does not answer.
     Silence {
         pid: Option<u32>,
     },
 }
 
-/// An answer, or what stands for one.
+/// An answer, or the lack of one.
 #[derive(Debug)]
 pub(crate) enum Answer {
     /// The ledger, VRAM and GTT.
     Memory([OwnedFd; 3]),
-    /// The memory is otherwise than you think.
+    /// The memory is not as you think.
     Otherwise,
     Done,
     NotNow,
     Never,
     /// No process has this number.
     Nobody,
-    /// One has, and does not answer, or is not one of ours.
+    /// A process has it, but does not answer or is not one of ours.
     Silence,
 }
 
@@ -94,13 +93,13 @@ impl Name {
         Self { prefix: format!("{}{gpu}/", Self::prefix_of_user()) }
     }
 
-    /// How the names of all sockets of this user begin.
+    /// The prefix of the names of all sockets of this user.
     pub(crate) fn prefix_of_user() -> String {
         let uid = rustix::process::geteuid().as_raw();
         format!("peerdma/gpu/{uid}/")
     }
 
-    /// Holds the door against others who join, until it is dropped.
+    /// Keeps other processes from joining until it is dropped.
     pub(crate) fn door(&self) -> Result<OwnedFd, Errno> {
         let socket = socket()?;
         rustix::net::bind(&socket, &self.address("door")?)?;
@@ -109,7 +108,7 @@ impl Name {
 
     pub(crate) fn listen(&self, member: u8) -> Result<OwnedFd, Errno> {
         let socket = socket()?;
-        // Questions bring none.
+        // Questions carry no descriptors.
         strangers::refuse_descriptors(&socket);
         rustix::net::bind(&socket, &self.address(&member.to_string())?)?;
         rustix::net::listen(&socket, 64)?;
@@ -144,7 +143,7 @@ impl Name {
         self.told(member, &Ask::Look { after }, PATIENCE)
     }
 
-    /// Has a process do something.
+    /// Has a process perform an act.
     pub(crate) fn tell(&self, member: u8, ask: &Ask) -> Told {
         self.told(member, ask, PATIENCE_BY_HAND)
     }
@@ -156,7 +155,7 @@ impl Name {
             _ => return Told::Nobody,
         };
         let pid = peer_cred(socket.as_fd()).ok().and_then(|cred| cred.pid);
-        // TIMEOUT: as long as what is asked may take.
+        // TIMEOUT: as long as the request may take.
         let limit = sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(patience));
         let question = encode(ask);
         if limit.is_err()
@@ -174,7 +173,7 @@ impl Name {
         }
     }
 
-    /// A connection to a process, whoever it is. It takes no descriptors, where the kernel can
+    /// A connection to a process, whoever that is. It accepts no descriptors, if the kernel can
     /// refuse them.
     fn connect(&self, member: u8) -> Result<PeerSocket, Errno> {
         let socket = socket()?;
@@ -203,14 +202,14 @@ pub(crate) fn next(listener: &PrivateFd) -> Option<(Ask, Caller)> {
             Ok(socket) => socket,
             Err(Errno::INVAL | Errno::BADF | Errno::NOTSOCK) => return None,
             Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS) => {
-                // Nothing tells when there are descriptors again.
+                // Nothing notifies us when there are free descriptors again.
                 std::thread::sleep(Duration::from_millis(50));
                 continue;
             }
             Err(_) => continue,
         };
         let Ok(cred) = peer_cred(socket.as_fd()) else { continue };
-        // Nothing is read from another user, and its descriptors are closed where nothing waits.
+        // Nothing is read from another user; its descriptors are closed where nobody waits for it.
         let socket = PeerSocket::new(socket, cred);
         if !socket.is_ours() || set_patience(&socket).is_err() {
             continue;
@@ -221,8 +220,8 @@ pub(crate) fn next(listener: &PrivateFd) -> Option<(Ask, Caller)> {
             continue;
         };
         let caller = Caller { socket };
-        // A request whose sender gave up waiting (we may have been stopped) must not be carried out
-        // now.
+        // If the sender gave up waiting (we may have been stopped), the request must not be carried
+        // out now.
         if len == said.len()
             && !caller.gave_up()
             && let Some(ask) = decode(&said)
@@ -245,7 +244,7 @@ impl Caller {
         let _ = rustix::net::send(&self.socket, &words([code, 0, 0, 0, 0]), SendFlags::NOSIGNAL);
     }
 
-    /// Answers in words.
+    /// Sends a text answer.
     pub(crate) fn tell(&self, text: &[u8]) {
         let mut said = words([TEXT, text.len() as u64, 0, 0, 0]).to_vec();
         said.extend(text);
@@ -317,7 +316,7 @@ fn decode(said: &[u8; WORDS * 8]) -> Option<Ask> {
             let buffer = Some(word(4)).filter(|buffer| *buffer > 0);
             Some(Ask::Act { ledger: word(2), what: *what, buffer })
         }
-        // Another version joins another GPU, in its own words.
+        // Another version joins another GPU, by its own protocol.
         (_, JOIN) => Some(Ask::Join { geometry: 0 }),
         _ => None,
     }

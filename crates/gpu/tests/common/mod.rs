@@ -25,7 +25,7 @@ pub const CLASSES: [ImporterClass; 4] = [
 pub struct Nic {
     class: ImporterClass,
     addr: Option<DeviceAddr>,
-    /// A mutant does not listen to its exporter.
+    /// A mutant ignores its exporter.
     is_mutant: bool,
     pub invalidated: AtomicUsize,
     held: Mutex<Option<Held>>,
@@ -36,7 +36,7 @@ struct Held {
     pin: Option<PinGuard>,
 }
 
-/// A region: an attachment of a NIC, and what it needs to get at the bytes.
+/// A region: an attachment of a NIC, and what it needs to access the bytes.
 pub struct Mr {
     pub nic: Arc<Nic>,
     pub attachment: Attachment,
@@ -60,7 +60,7 @@ pub enum Miss {
     NotMapped,
     /// The gate reports that the mapping is stale.
     Stale,
-    /// The memory does.
+    /// The memory reports a fault.
     Fault { at: u64 },
 }
 
@@ -113,7 +113,7 @@ impl Importer for Nic {
 }
 
 impl Mr {
-    /// Registers: attaches, pins if the class does, maps.
+    /// Registers: attaches, pins if the class does so, maps.
     pub fn register(nic: &Arc<Nic>, buf: &DmaBuf) -> Result<Self, Refused> {
         let mr = Self::attach(nic, buf)?;
         mr.map()?;
@@ -172,7 +172,7 @@ impl Mr {
             .addr
     }
 
-    /// An access as a good device does it: maps if need be, waits for moves, enters the gate.
+    /// An access as a correct device does it: maps if needed, waits for moves, enters the gate.
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), Miss> {
         self.access(offset, bytes.len(), |addr, range| dma_write(addr, &bytes[range]))
     }
@@ -212,7 +212,7 @@ impl Mr {
     }
 }
 
-/// What a device does on its bus: without any checks.
+/// A raw bus access, without any checks.
 pub fn dma_write(addr: u64, bytes: &[u8]) -> Result<(), Miss> {
     let local = HostBuf::anonymous(bytes.len()).expect("memory exists");
     local.write(0, bytes).expect("inside");
@@ -244,7 +244,7 @@ fn this_process() -> RemoteProcess {
     RemoteProcess::probe(pid, addr, *word).expect("a process may copy its own memory")
 }
 
-/// A machine with a GPU, and a NIC that reaches it or not.
+/// A machine with a GPU, and a NIC that does or does not reach it.
 pub fn machine(reachable: bool) -> Arc<PciTree> {
     let text = if reachable {
         String::new()
@@ -255,14 +255,14 @@ pub fn machine(reachable: bool) -> Arc<PciTree> {
     Arc::new(config.build(&["nic0", "gpu0"]).expect("sound"))
 }
 
-/// Takes what is free of VRAM, so that nothing comes back to it.
+/// Takes all free VRAM, so that nothing comes back to it.
 pub fn fill(gpu: &Gpu) -> Bo {
     gpu.wait_idle();
     let free = gpu.config().vram - gpu.used(Domain::Vram);
     gpu.alloc(free, Place::ONLY_VRAM).expect("what is free")
 }
 
-/// A small GPU of its own.
+/// A small GPU of the test's own.
 pub fn config(preset: Preset) -> GpuConfig {
     GpuConfig { preset, vram: 4 * MB, gtt: 64 * MB, shared: false, ..GpuConfig::default() }
 }
