@@ -155,7 +155,7 @@ impl Contexts {
         Ok(if primary.users == 0 { primary.context.take() } else { None })
     }
 
-    /// Takes the primary context, if it exists, even while it is in use: the caller ends it.
+    /// Takes the primary context, if it exists, even while it is in use; the caller must end it.
     pub(crate) fn reset_primary(&self, device: usize) -> Option<Arc<Context>> {
         let mut primary = self.primary(device);
         primary.flags = 0;
@@ -255,7 +255,7 @@ pub(crate) fn current() -> Result<Arc<Context>> {
     Ok(context)
 }
 
-/// The thread's context, destroyed or not.
+/// The thread's context, even if it was destroyed.
 pub(crate) fn top() -> Option<Arc<Context>> {
     STACK.try_with(|stack| stack.borrow().last().cloned()).ok().flatten()
 }
@@ -265,7 +265,7 @@ pub(crate) fn push(context: Arc<Context>) {
     let _ = STACK.try_with(|stack| stack.borrow_mut().push(context));
 }
 
-/// Pops the top one.
+/// Pops the top context.
 ///
 /// # Errors
 ///
@@ -274,7 +274,7 @@ pub(crate) fn pop() -> Result<Arc<Context>> {
     STACK.try_with(|stack| stack.borrow_mut().pop()).ok().flatten().ok_or_else(none)
 }
 
-/// Replaces the top one, or pops it.
+/// Replaces the top context, or pops it.
 pub(crate) fn set(context: Option<Arc<Context>>) {
     let _ = STACK.try_with(|stack| {
         let mut stack = stack.borrow_mut();

@@ -38,7 +38,7 @@ impl Counts {
         self.0.fetch_add_u64(RECORDED, 1, Ordering::AcqRel).map_or(0, |before| before + 1)
     }
 
-    /// Returns whether this record was not reached before.
+    /// Returns whether this record is reached for the first time.
     fn reach(&self, number: u64) -> bool {
         loop {
             let now = self.get(REACHED);

@@ -12,16 +12,16 @@
 //!                 |- context      the GPU that a thread works on
 //!                 |- stream, event, worker     work in order
 //!                 |- vmm, pool    memory and addresses apart; memory in the order of streams
-//!                 |               what acts on a process stands above it: begin, endings, streams,
+//!                 |               operations on a process are above it: begin, endings, streams,
 //!                 |               mapping
 //!                 |- memory  ---> gpu::Bo      the bytes; export as a dma-buf
 //!                 `- machine ---> gpu::Machine names, addresses, UUIDs of the GPUs
 //! ```
 //!
 //! The GPU itself is in crate `gpu`: this crate keeps no state of a GPU, and nothing computes. A
-//! device pointer is an address of an arena that is mapped without access; a map gives the memory
-//! behind it, and `umem` copies. A NIC never calls this crate: it gets a dma-buf, or, with
-//! `peermem`, asks the peer memory client that this crate registers.
+//! device pointer is an address in an arena that is mapped without access; a map of regions gives
+//! the memory behind it, and `umem` copies. A NIC never calls this crate: it gets a dma-buf, or,
+//! with `peermem`, asks the peer memory client that this crate registers.
 //!
 //! Loading a library does nothing. `cuInit` reads the configuration and reserves addresses; a GPU
 //! is opened when it is first needed, and a thread starts when a stream has to wait. A forked child

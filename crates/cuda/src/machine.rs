@@ -61,8 +61,7 @@ pub(crate) fn visible(given: Option<&str>) -> Vec<usize> {
     found
 }
 
-/// The address in a text: `domain:bus:device.function`, in which domain and function may be left
-/// out.
+/// Parses an address: `domain:bus:device.function`, where domain and function may be omitted.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! Virtual memory management: memory and addresses apart.
+//! Virtual memory management: separate memory and addresses.
 
 use std::sync::Arc;
 

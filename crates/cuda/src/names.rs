@@ -1,16 +1,16 @@
-//! The names of the driver, and the form of a function that a program means.
+//! The names of the driver's functions, and the variant of a function that a program gets.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
-/// A form of a function: the symbol, and the version of CUDA that introduced it.
+/// A variant of a function: the symbol, and the version of CUDA that introduced it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Form {
     pub(crate) version: u32,
     pub(crate) symbol: &'static str,
 }
 
-/// The forms of one name: those for the legacy default stream, and those for the per-thread one.
+/// The variants of one name: for the legacy default stream, and for the per-thread stream.
 #[derive(Default)]
 struct Forms {
     legacy: Vec<Form>,
@@ -20,15 +20,15 @@ struct Forms {
 /// The result of a look-up by `cuGetProcAddress`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// The newest form that is old enough.
+    /// The newest variant that is old enough.
     Form(&'static str),
-    /// All forms are newer than the requested version.
+    /// All variants are newer than the requested version.
     TooNew,
     /// There is no such name.
     None,
 }
 
-/// The newest form of `name` that `version` has.
+/// The newest variant of `name` that `version` has.
 pub(crate) fn find(name: &str, version: u32, per_thread: bool) -> Found {
     let Some(forms) = table().get(name) else { return Found::None };
     let newest = |forms: &[Form]| {
@@ -42,7 +42,7 @@ pub(crate) fn find(name: &str, version: u32, per_thread: bool) -> Found {
     }
 }
 
-/// The symbol without the suffix of the form for the per-thread stream.
+/// The symbol without the suffix of the variant for the per-thread stream.
 pub(crate) fn plain(symbol: &str) -> &str {
     let per_thread = symbol.strip_suffix("_ptsz").or_else(|| symbol.strip_suffix("_ptds"));
     per_thread.unwrap_or(symbol)

@@ -56,7 +56,7 @@ impl Block {
         Some(at)
     }
 
-    /// Gives them back. Returns whether that was the last allocation.
+    /// Gives an allocation back. Returns whether it was the last one.
     pub(crate) fn give(&self, start: u64, len: u64) -> bool {
         let mut free = self.free();
         let Some(there) = free.as_mut() else { return false };

@@ -2,10 +2,11 @@
 //!
 //! The client claims the arena. It grants a range inside one allocation, in GPU pages of 64 KiB. It
 //! refuses pools, memory of other processes, and allocations that were not made for peers
-//! (docs/semantics.md 2.11). When the program frees the memory, the key is dead.
+//! (docs/semantics.md 2.11). When the program frees the memory, the key becomes invalid.
 //!
 //! A NIC that cannot stop (importer class pinned) gets its pages from a second client, `nv_mem_nc`.
-//! It keeps them until the region is deregistered, and nothing else gets the memory before that.
+//! The NIC keeps them until the region is deregistered, and nothing else gets the memory before
+//! that.
 
 use std::sync::Arc;
 
@@ -40,7 +41,7 @@ impl Client {
         let region = self.process.space.find(addr).ok_or("no memory is allocated there")?;
         let end =
             addr.checked_add(len).ok_or("the range wraps around the end of the address space")?;
-        // Peers get whole GPU pages, of which the last may exceed what the program asked for.
+        // Peers get whole GPU pages; the last one may exceed what the program asked for.
         if end > end_for_peers(&region) {
             return Err(format!("it is not all inside {}", region.name()));
         }

@@ -8,7 +8,7 @@ use crate::process::Process;
 use crate::space::{Kind, Region, Source};
 use crate::status::{Result, invalid};
 
-/// A value, as wide as the program's variable.
+/// A value with the width of the program's variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Value {
     /// Four bytes.

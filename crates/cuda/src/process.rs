@@ -51,7 +51,7 @@ pub(crate) fn make(devices: Vec<&'static Device>) -> Result<(&'static Process, b
     }))
 }
 
-/// Whether `cuInit` was not called yet, here or before a fork.
+/// Whether `cuInit` has not been called yet, neither here nor before a fork.
 pub(crate) fn is_absent() -> bool {
     matches!(PROCESS.get(), Err(Absent::NotYet))
 }

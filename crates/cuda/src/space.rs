@@ -23,7 +23,7 @@ pub(crate) type Region = umd::space::Region<Held>;
 
 /// What CUDA keeps for a region.
 pub(crate) struct Held {
-    /// The context that it belongs to, and with which it ends.
+    /// The context that it belongs to; it ends with that context.
     pub(crate) context: Option<Arc<Context>>,
     pub(crate) sync_memops: AtomicBool,
     pub(crate) kind: Kind,
@@ -51,7 +51,7 @@ pub(crate) enum Kind {
 pub(crate) enum Source {
     /// A plain allocation.
     Alloc,
-    /// A small allocation in a block that others share.
+    /// A small allocation in a block shared with others.
     Packed { block: Arc<Block>, len: u64 },
     /// An allocation from a pool, in the order of a stream.
     Pool(Arc<Pool>),
@@ -120,7 +120,7 @@ impl Content for Held {
     }
 }
 
-/// The offset of an address of a region in the GPU's memory.
+/// The offset, in the GPU's memory, of an address in a region.
 pub(crate) fn offset_of(region: &Region, addr: u64) -> u64 {
     let start = match &region.kind {
         Kind::Device { offset, .. } => *offset,
@@ -129,8 +129,8 @@ pub(crate) fn offset_of(region: &Region, addr: u64) -> u64 {
     start + (addr - region.start)
 }
 
-/// The end of what peers may have of a region. It is rounded up to GPU pages, so it may exceed what
-/// the program asked for.
+/// The end of the part of a region that peers may have. It is rounded up to GPU pages, so it may
+/// exceed what the program asked for.
 pub(crate) fn end_for_peers(region: &Region) -> u64 {
     match &region.kind {
         Kind::Device { source: Source::Packed { block, .. }, .. } => block.stop(),

@@ -1,4 +1,4 @@
-//! Memory without an address of its own, which is mapped at reserved addresses.
+//! Memory without an address of its own; it is mapped at reserved addresses.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

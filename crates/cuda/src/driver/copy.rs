@@ -57,7 +57,7 @@ pub(crate) struct Copy2d {
     height: usize,
 }
 
-/// Kinds of memory: host, device, array, and unified (told by the address).
+/// Kinds of memory: host, device, array, and unified (the address tells).
 pub(crate) const HOST: c_int = 1;
 pub(crate) const DEVICE: c_int = 2;
 pub(crate) const UNIFIED: c_int = 4;

@@ -105,7 +105,7 @@ calls! { CALLS:
         if target != 0 || ![100, 200].contains(&scope) {
             return Err(invalid(format!("writes are not flushed for target {target}, scope {scope}")));
         }
-        // A NIC's write is in the memory before its completion is seen.
+        // A NIC's write is in memory before its completion is visible.
         std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
         Ok(())
     }

@@ -43,7 +43,7 @@ calls! { CALLS:
         out.put(new.handle)
     }
 
-    // Work that waits for it still continues when it is reached.
+    // Work that waits for the event still continues when the event is reached.
     fn cuEventDestroy_v2(event: u64) {
         let process = process::get()?;
         process.event(event)?;

@@ -38,7 +38,7 @@ fn fetch(process: &Process, raw: &Raw) -> Result<(Handle, Arc<Memory>)> {
         Some(device) => device,
         None => context::current()?.device,
     };
-    // The owner freed it in the meantime and does not know it.
+    // The owner has freed it in the meantime and no longer knows it.
     let memory = Memory::import(process.devices(), device, fd.as_fd()).map_err(|refusal| {
         match refusal.kind {
             umd::Kind::Unavailable => invalid(refusal.what),

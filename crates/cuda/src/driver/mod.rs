@@ -41,8 +41,8 @@ const ALL: &[Calls] = &[
     vmm::CALLS,
 ];
 
-/// The function of a symbol. The form for the per-thread stream is the same function: work is done
-/// in order either way.
+/// The function of a symbol. The variant for the per-thread stream is the same function: work is
+/// done in order either way.
 pub(crate) fn find(symbol: &str) -> Option<Function> {
     let plain = crate::names::plain(symbol);
     let served = ALL.iter().copied().flatten();

@@ -18,7 +18,7 @@ enum Condition {
     Nor,
 }
 
-/// Flush the writes of NICs before the stream continues. They are in memory in any case.
+/// Flush the writes of NICs before the stream continues. They are always in memory already.
 const FLUSH: u32 = 1 << 30;
 
 /// A write without a barrier before it.
@@ -132,7 +132,7 @@ fn batch(stream: u64, count: u32, list: In<MemOp>, flags: u32) -> Result<()> {
             2 => write(stream, op.addr, narrow, op.flags, false)?,
             4 => wait(stream, op.addr, op.value, op.flags, true)?,
             5 => write(stream, op.addr, op.value, op.flags, true)?,
-            // A flush of remote writes, and a barrier: all is in order in any case.
+            // A flush of remote writes, and a barrier: everything is in order anyway.
             3 | 6 => {}
             _ => return Err(invalid(format!("operation {} on memory", op.what))),
         }

@@ -142,7 +142,7 @@ calls! { CALLS:
                     format!("{own} does not reach {other}: there is no path on PCI"),
                 ));
             }
-            // Access of other GPUs does not remove the owner's.
+            // Setting the access of other GPUs does not remove that of the owner.
             if device == owner || flags != 0 {
                 process.set_access(at, size as u64, flags)?;
             }

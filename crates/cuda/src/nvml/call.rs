@@ -38,7 +38,7 @@ impl Failure {
     }
 }
 
-/// A refusal of the shared code, as a code of NVML.
+/// The NVML code for a refusal of the shared code.
 impl From<Refusal> for Failure {
     fn from(refusal: Refusal) -> Self {
         let code = match refusal.status {

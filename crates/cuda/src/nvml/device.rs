@@ -18,7 +18,7 @@ const ARCHITECTURE_HOPPER: c_int = 9;
 /// PCI Express.
 const BUS_PCIE: c_int = 2;
 
-/// The use of a GPU's memory.
+/// The memory usage of a GPU.
 #[repr(C)]
 pub(crate) struct Memory {
     total: u64,
@@ -26,7 +26,7 @@ pub(crate) struct Memory {
     used: u64,
 }
 
-/// The same, with the memory that the driver reserves.
+/// The same, including the memory that the driver reserves.
 #[repr(C)]
 pub(crate) struct MemoryV2 {
     version: u32,
@@ -174,7 +174,7 @@ calls! { CALLS by initialized:
         Ok(out.put(MemoryV2 { version, total, reserved: 0, free: total - used, used })?)
     }
 
-    // All of the memory can be reached over the bus.
+    // All of its memory is visible on the bus.
     fn nvmlDeviceGetBAR1MemoryInfo(gpu: u64, out: Out<Memory>) {
         out.check()?;
         let (total, used) = memory(device(gpu)?.1)?;

@@ -1,4 +1,4 @@
-//! NVLink, of which no GPU has any; and values by field number.
+//! NVLink, which no GPU has; and values by field number.
 
 use std::ffi::c_int;
 
@@ -27,7 +27,7 @@ const KNOWN: [u32; 3] = [1, 2, 91];
 /// The type of a value.
 const UNSIGNED: c_int = 1;
 
-/// A larger count of fields is an error: there are fewer numbers.
+/// A larger number of fields is an error: there are fewer field numbers.
 const MOST_FIELDS: c_int = 4096;
 
 fn no_links(gpu: u64) -> Result<()> {

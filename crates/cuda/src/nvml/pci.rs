@@ -8,7 +8,7 @@ use crate::boundary::calls;
 use crate::c::{Out, Text};
 use crate::machine::{self, Device, PCI_ID, PCI_SUBSYSTEM};
 
-/// The structure of the first two forms: the fields that follow are unused.
+/// The structure of the first two variants: the fields that follow are unused.
 #[repr(C)]
 pub(crate) struct Short {
     text: [c_char; 16],
@@ -20,7 +20,7 @@ pub(crate) struct Short {
     reserved: [u32; 4],
 }
 
-/// The structure of the third form.
+/// The structure of the third variant.
 #[repr(C)]
 pub(crate) struct Info {
     short: [c_char; 16],
@@ -53,13 +53,13 @@ const _: () = assert!(size_of::<Extended>() == 64);
 fn array<const N: usize>(text: &str) -> [c_char; N] {
     let mut array = [0; N];
     for (to, from) in array[..N - 1].iter_mut().zip(text.bytes()) {
-        // CAST: the bits.
+        // CAST: keeps the bits.
         *to = from as c_char;
     }
     array
 }
 
-/// The address with a domain of eight digits, as NVML writes it, and of four.
+/// The address with a domain of eight digits, as NVML writes it, and with one of four digits.
 fn texts(device: &Device) -> (String, String) {
     let bdf = device.bdf;
     let rest = format!("{:02X}:{:02X}.{}", bdf.bus(), bdf.device(), bdf.function());

@@ -8,7 +8,7 @@ use crate::boundary::calls;
 use crate::c::Out;
 use crate::machine;
 
-/// The version of the driver. No release of NVIDIA has it.
+/// The version of the driver. No NVIDIA release has this version.
 pub const DRIVER_VERSION: &str = "600.00";
 
 /// Number and text of each error.

@@ -106,8 +106,8 @@ macro_rules! exported {
 }
 pub(super) use exported;
 
-/// A function of the driver: the one that programs resolve, or the one behind it if the library is
-/// not loaded.
+/// A function of the driver: the one that programs resolve, or the implementation behind it if the
+/// library is not loaded.
 pub(super) fn driver_function(symbol: &str) -> Option<*const c_void> {
     let own = || crate::driver::find(symbol).map(|function| function.0.cast());
     crate::exported::driver_function(symbol).or_else(own)

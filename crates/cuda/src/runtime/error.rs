@@ -158,7 +158,7 @@ const NAMES: &[(c_int, &CStr)] = &[
     (999, c"cudaErrorUnknown"),
 ];
 
-/// Texts that the driver does not have.
+/// Texts of codes that the driver does not have.
 const TEXTS_OF_OUR_OWN: &[(c_int, &CStr)] = &[
     (12, c"invalid pitch argument"),
     (13, c"invalid device symbol"),

@@ -4,8 +4,8 @@ use super::call::{exported, in_context};
 use crate::boundary::calls;
 use crate::c::Out;
 
-/// The handle of memory or of an event for another process. The runtime's and the driver's are the
-/// same.
+/// The handle of memory or of an event for another process. The runtime and the driver use the same
+/// handles.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Handle([u8; 64]);

@@ -1,5 +1,5 @@
-//! Kernels and variables of modules: programs that have some start, and get a refusal when they use
-//! one.
+//! Kernels and variables of modules: programs that have these start, and get a refusal when they
+//! use one.
 
 use std::ffi::{c_int, c_void};
 use std::sync::Once;

@@ -46,7 +46,7 @@ const ALL: &[Calls] = &[
     version::QUERIES,
 ];
 
-/// The functions that only one of them has, or has in another form.
+/// The functions that only one of them has, or that differ between the two.
 const ONLY_12: &[Calls] = &[
     event::ONLY_12,
     memcpy::ONLY_12,
@@ -69,8 +69,8 @@ const ONLY_13: &[Calls] = &[
 /// Functions that do not return an error code.
 const OTHERS: &[Calls] = &[error::TEXTS, kernel::REGISTRATION];
 
-/// The function of a name. The form for the per-thread stream is the same function: work is done in
-/// order either way.
+/// The function of a name. The variant for the per-thread stream is the same function: work is done
+/// in order either way.
 pub(crate) fn find(library: Library, symbol: &str) -> Option<Function> {
     let plain = crate::names::plain(symbol);
     let only = match library {

@@ -20,9 +20,9 @@ enum Field {
     Memory,
     /// An attribute in four bytes.
     Int(c_int),
-    /// An attribute in eight.
+    /// An attribute in eight bytes.
     Size(c_int),
-    /// So many zeros, for textures and surfaces, which do not exist.
+    /// This many zeros, for textures and surfaces, which do not exist.
     None(usize),
 }
 
@@ -32,7 +32,7 @@ enum In {
     Both,
     Twelve,
     Thirteen,
-    /// Not in the first structure of version 12, which is shorter.
+    /// All but the first structure of version 12, which is shorter.
     NotFirst,
 }
 
@@ -47,7 +47,7 @@ enum Form {
 use Field::{Int, Luid, Memory, Name, None, Size, Uuid};
 use In::{Both, NotFirst, Thirteen, Twelve};
 
-/// The members in their order. The numbers are those of attributes.
+/// The members in order. The numbers are those of attributes.
 const FIELDS: &[(In, &[Field])] = &[
     (Both, &[Name, Uuid, Luid, Memory, Size(8), Int(12), Int(10), Size(11), Int(1)]),
     (Both, &[Int(2), Int(3), Int(4), Int(5), Int(6), Int(7)]),
@@ -82,7 +82,7 @@ impl Form {
         }
     }
 
-    /// How long the structure is.
+    /// The size of the structure.
     fn size(self) -> usize {
         match self {
             Self::First => 728,
@@ -119,7 +119,7 @@ fn bytes(device: &Device, form: Form) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Adds a number with the alignment of C.
+/// Adds a number, aligned as in C.
 fn put(bytes: &mut Vec<u8>, number: &[u8]) {
     bytes.resize(bytes.len().next_multiple_of(number.len()), 0);
     bytes.extend(number);

@@ -57,7 +57,7 @@ calls! { CALLS by in_context:
         done(driver::stream::cuStreamIsCapturing(stream, status))
     }
 
-    // The forms differ in the arguments that follow, which are unused: nothing is ever captured.
+    // The variants differ in the arguments that follow, which are unused: nothing is ever captured.
     fn cudaStreamGetCaptureInfo(stream: u64, status: Out<c_int>) {
         done(driver::stream::cuStreamIsCapturing(stream, status))
     }
@@ -85,7 +85,7 @@ mod thirteen {
     use crate::runtime::stream::{HostFunction, c_int, c_void, calls, done, driver, in_context};
 
     calls! { ONLY_13 by in_context:
-        // The way in which the stream waits is a hint.
+        // How the stream waits is only a hint.
         fn cudaLaunchHostFunc_v2(
             stream: u64,
             function: HostFunction,

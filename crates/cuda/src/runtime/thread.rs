@@ -44,7 +44,7 @@ pub(super) fn primary(process: &Process, device: usize) -> Arc<Context> {
     {
         return context;
     }
-    // The program may have ended the one that was retained before.
+    // The program may have ended the context that was retained before.
     held.retain(|other| *other != device);
     held.push(device);
     process.contexts.retain_primary(device)
@@ -123,7 +123,7 @@ calls! { CALLS by in_context:
         let peer = primary(process, process.ordinal(peer)?);
         let failed = done(driver::context::cuCtxEnablePeerAccess(peer.handle, flags));
         failed.map_err(|failure| match failure.number {
-            // For this the runtime reports an invalid device.
+            // The runtime reports an invalid device here.
             _ if peer.device == device() => {
                 Failure::new(Status::InvalidDevice.number(), "a GPU is not a peer of itself")
             }

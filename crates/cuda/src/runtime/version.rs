@@ -70,7 +70,7 @@ fn entry_point(
     );
     done(found)?;
     answer.put_if(how);
-    // A program that does not ask for the answer gets an error code.
+    // A program that does not ask for the query result gets an error code.
     if how != 0 && answer.is_null() {
         return Err(Failure::new(Status::NotFound.number(), "the driver has no such function"));
     }
