@@ -1,10 +1,10 @@
-//! Where calls enter: what each returns.
+//! The boundary of calls from C: what each returns.
 
 pub(crate) use umd::boundary::{Calls, Function, caught};
 
 use crate::status::{Result, Status};
 
-/// Where refusals are logged.
+/// The log target of refusals.
 pub(crate) const LOG: &str = "peerdma::hsa";
 
 /// Runs the body of a call.

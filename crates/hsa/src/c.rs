@@ -1,9 +1,9 @@
-//! What C passes ([`umd::c`]).
+//! Arguments from C ([`umd::c`]).
 
 use crate::status::Refusal;
 
-/// Where a result goes.
+/// A pointer to store a result through.
 pub(crate) type Out<T> = umd::c::Out<T, Refusal>;
 
-/// Where an argument is.
+/// A pointer to read an argument through.
 pub(crate) type In<T> = umd::c::In<T, Refusal>;

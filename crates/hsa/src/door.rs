@@ -1,4 +1,4 @@
-//! What the library of names calls: the function behind each name.
+//! The function behind each name, for the library of names.
 
 use std::ffi::{CStr, c_char, c_void};
 
@@ -6,7 +6,7 @@ use crate::api;
 use crate::boundary::LOG;
 use crate::status::Status;
 
-/// What `libpeerdma-hsa.so` calls. It comes from the same build, so this has no version.
+/// The table that `libpeerdma-hsa.so` calls. Both come from the same build, so it has no version.
 #[repr(C)]
 pub struct Door {
     find: unsafe extern "C" fn(*const c_char) -> *const c_void,
@@ -15,20 +15,20 @@ pub struct Door {
 
 static DOOR: Door = Door { find, refused };
 
-/// The table behind the names.
+/// The table of functions behind the names.
 pub fn door() -> *const Door {
     &raw const DOOR
 }
 
 unsafe extern "C" fn find(name: *const c_char) -> *const c_void {
-    // SAFETY: contract: a terminated name.
+    // SAFETY: contract: a NUL-terminated name.
     let Ok(name) = unsafe { CStr::from_ptr(name) }.to_str() else { return std::ptr::null() };
     api::find(name).map_or(std::ptr::null(), |function| function.0.cast())
 }
 
-/// 64 bits, as some of the functions return that many.
+/// 64 bits, since some of the functions return that many.
 unsafe extern "C" fn refused(name: *const c_char) -> i64 {
-    // SAFETY: contract: a terminated name that is static.
+    // SAFETY: contract: a NUL-terminated, static name.
     let name: &'static CStr = unsafe { CStr::from_ptr(name) };
     if umd::boundary::is_first(name) {
         let text = name.to_string_lossy();

@@ -1,8 +1,8 @@
 //! Handles by which one process names its memory to another.
 //!
-//! A handle is 32 bytes: which process, which of its descriptors, and what file that was. A process
-//! that attaches takes the descriptor (`pidfd_getfd`), and checks whether it still refers to that
-//! file. So the handle of memory that was freed leads nowhere, whatever is at its address now.
+//! A handle is 32 bytes: a process, one of its descriptors, and the file that it referred to. The
+//! process that attaches duplicates the descriptor (`pidfd_getfd`), and checks that it still refers
+//! to that file. So the handle of freed memory is invalid, whatever is at its address now.
 
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
@@ -10,7 +10,7 @@ use umd::file::{self, Identity};
 
 use crate::status::{Result, invalid};
 
-/// A handle in the form that programs use.
+/// A handle as programs pass it.
 #[doc(alias = "hsa_amd_ipc_memory_t")]
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -18,8 +18,8 @@ pub(crate) struct Raw(pub(crate) [u32; 8]);
 
 const MAGIC: u32 = u32::from_le_bytes(*b"PDH1");
 
-/// Writes a handle of a file of this process, which must stay open for as long as the handle must
-/// be valid. `pages` is how many pages of the host it has.
+/// Creates a handle of a file of this process. The file must stay open for as long as the handle is
+/// valid. `pages` is its size in host pages.
 ///
 /// # Errors
 ///
@@ -28,7 +28,7 @@ pub(crate) fn handle(file: BorrowedFd<'_>, pages: u32) -> Result<Raw> {
     let identity = Identity::of(file)?;
     file::allow();
     let half = |number: u64, high: bool| {
-        // CAST: the bits.
+        // CAST: keeps the bits.
         if high { (number >> 32) as u32 } else { number as u32 }
     };
     Ok(Raw([
@@ -43,11 +43,11 @@ pub(crate) fn handle(file: BorrowedFd<'_>, pages: u32) -> Result<Raw> {
     ]))
 }
 
-/// The file behind a handle, and how many pages of the host it has.
+/// The file of a handle, and its size in host pages.
 ///
 /// # Errors
 ///
-/// The bytes are not a handle, or lead nowhere.
+/// The bytes are not a handle, or its file is gone.
 pub(crate) fn open(raw: &Raw) -> Result<(OwnedFd, u32)> {
     let [magic, pid, fd, pages, device, device_high, inode, inode_high] = raw.0;
     if magic != MAGIC {

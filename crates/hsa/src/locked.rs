@@ -1,22 +1,23 @@
 //! Memory of the program that agents reach: locked by `hsa_amd_memory_lock`.
 //!
-//! Ranges may share pages, and one may be locked more than once; it must then be unlocked as often.
+//! Ranges may share pages, and a range may be locked more than once; it must then be unlocked as
+//! often.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A range that is locked.
+/// A locked range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Range {
     pub(crate) start: u64,
     pub(crate) len: u64,
 }
 
-/// All ranges of a process.
+/// All locked ranges of a process.
 #[derive(Debug, Default)]
 pub(crate) struct Locked {
-    /// By their beginning: the lengths, in the order of the calls.
+    /// The lengths, keyed by start address, in the order of the calls.
     ranges: Mutex<Ranges>,
     count: AtomicUsize,
 }
@@ -24,7 +25,7 @@ pub(crate) struct Locked {
 #[derive(Debug, Default)]
 struct Ranges {
     by_start: BTreeMap<u64, Vec<u64>>,
-    /// No range was ever longer.
+    /// The length of the longest range so far.
     longest: u64,
 }
 
@@ -36,7 +37,7 @@ impl Locked {
         self.count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Takes away the newest range that begins there. Returns whether there was one.
+    /// Removes the newest range that begins there. Returns whether there was one.
     pub(crate) fn remove(&self, start: u64) -> bool {
         let mut ranges = self.lock();
         let Some(lens) = ranges.by_start.get_mut(&start) else { return false };
@@ -48,7 +49,7 @@ impl Locked {
         true
     }
 
-    /// The range that an address is in; of several, the one that begins last.
+    /// The range that contains an address; of several, the one that begins last.
     pub(crate) fn find(&self, addr: u64) -> Option<Range> {
         if self.count.load(Ordering::Relaxed) == 0 {
             return None;
@@ -62,7 +63,7 @@ impl Locked {
         })
     }
 
-    /// Forgets all.
+    /// Removes all ranges.
     pub(crate) fn clear(&self) {
         let mut ranges = self.lock();
         *ranges = Ranges::default();

@@ -1,4 +1,4 @@
-//! The HSA state of a process, from `hsa_init` on: above all its agents.
+//! The state of HSA in a process, from `hsa_init` on: mainly its agents.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,14 +12,14 @@ use crate::signal::Signal;
 use crate::space::Space;
 use crate::status::{Refusal, Result, Status};
 
-/// All of it.
+/// The state of a process.
 pub(crate) struct Process {
-    /// Agent 0 is the CPU; each GPU's number as an agent is one more than here.
+    /// The GPUs. Agent 0 is the CPU, so a GPU's agent number is its index here plus one.
     pub(crate) gpus: Vec<&'static Device>,
     pub(crate) space: Space,
     pub(crate) locked: Locked,
     pub(crate) signals: Handles<Signal>,
-    /// How often it was initialised and not shut down.
+    /// The number of `hsa_init` calls without their `hsa_shut_down`.
     opened: AtomicU32,
 }
 
@@ -28,13 +28,13 @@ static PROCESS: PerProcess<Process> = PerProcess::new();
 /// The preset of GPUs for which the configuration names none.
 pub(crate) const PRESET: &str = "amdgpu";
 
-/// The first agent, which is the CPU; the GPUs follow.
+/// The handle of the first agent, the CPU; the GPUs follow.
 const AGENTS: u64 = 0x5900_0000_0000;
 
 /// The distance between the handles of two agents.
 const STEP: u64 = 64;
 
-/// There are more GPUs than bits left besides the CPU's.
+/// The most GPUs: one bit is the CPU's.
 const MOST: usize = 63;
 
 /// The handle of an agent.
@@ -42,11 +42,11 @@ pub(crate) fn agent_handle(index: usize) -> u64 {
     AGENTS + STEP * index as u64
 }
 
-/// `hsa_init`: makes the state of the process, if it does not exist yet, and counts.
+/// `hsa_init`: creates the state of the process, unless it exists, and counts the call.
 ///
 /// # Errors
 ///
-/// No GPU; a child of a process that had one; or too many calls.
+/// There is no GPU; the process is a child of one that used a GPU; or there were too many calls.
 pub(crate) fn init() -> Result<()> {
     let process = match PROCESS.get() {
         Ok(process) => process,
@@ -89,11 +89,11 @@ fn make() -> Result<&'static Process> {
     Ok(process)
 }
 
-/// What the process has.
+/// The state of the process.
 ///
 /// # Errors
 ///
-/// `hsa_init` was not called in it.
+/// `hsa_init` was not called in this process.
 pub(crate) fn get() -> Result<&'static Process> {
     let not_yet = || Refusal::new(Status::NOT_INITIALIZED, "hsa_init was not called");
     match PROCESS.get() {
@@ -110,8 +110,8 @@ fn parents() -> Refusal {
     )
 }
 
-/// The devices that a mask selects, in its order: numbers or UUIDs, separated by commas, up to the
-/// first that is neither.
+/// The devices that a mask selects, in the mask's order: numbers or UUIDs, separated by commas, up
+/// to the first item that is neither.
 fn visible(mask: &str, uuids: Vec<String>) -> Vec<usize> {
     let find = |entry: &str| match entry.parse::<usize>() {
         Ok(index) => Some(index).filter(|index| *index < uuids.len()),
@@ -134,11 +134,11 @@ pub(crate) fn uuid(device: &Device) -> String {
 }
 
 impl Process {
-    /// `hsa_shut_down`: the last frees all.
+    /// `hsa_shut_down`: the last call frees everything.
     ///
     /// # Errors
     ///
-    /// It was not initialised.
+    /// HSA was not initialised.
     pub(crate) fn shut_down(&self) -> Result<()> {
         let less = |count: u32| count.checked_sub(1);
         match self.opened.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less) {
@@ -160,11 +160,11 @@ impl Process {
         self.gpus.len() + 1
     }
 
-    /// The number of the agent of a handle.
+    /// The agent number of a handle.
     ///
     /// # Errors
     ///
-    /// There is none.
+    /// There is no such object.
     pub(crate) fn agent(&self, handle: u64) -> Result<usize> {
         let from = handle.wrapping_sub(AGENTS);
         let index = usize::try_from(from / STEP).ok().filter(|index| *index < self.agents());
@@ -177,7 +177,7 @@ impl Process {
     ///
     /// # Errors
     ///
-    /// There is none.
+    /// There is no such object.
     pub(crate) fn signal(&self, handle: u64) -> Result<Arc<Signal>> {
         let what = match self.signals.find(handle) {
             Found::Live(signal) => return Ok(signal),
@@ -187,7 +187,7 @@ impl Process {
         Err(Refusal::new(Status::INVALID_SIGNAL, what))
     }
 
-    /// Whether one GPU reaches memory of another.
+    /// Whether one GPU reaches the memory of another.
     pub(crate) fn reaches(&self, gpu: usize, owner: usize) -> bool {
         self.gpus[gpu].reaches(self.gpus[owner])
     }

@@ -1,4 +1,4 @@
-//! Regions and pools of memory: what each agent has. A pool is a region by another name.
+//! Memory regions and pools: what each agent has. A pool is a region under another name.
 
 use crate::process::Process;
 use crate::status::{Refusal, Result, Status};
@@ -8,15 +8,15 @@ use crate::status::{Refusal, Result, Status};
 #[doc(alias = "hsa_amd_memory_pool_t")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Region {
-    /// Host memory; how it is kept coherent makes no difference here.
+    /// Host memory; the kind of coherence makes no difference here.
     System(Coherence),
     /// VRAM of the GPU with this number.
     Vram(usize),
-    /// What work groups of that GPU would share. Nothing can be allocated there.
+    /// The memory that work groups of that GPU would share. Nothing can be allocated there.
     Group(usize),
 }
 
-/// How host memory is kept coherent, as reported to programs.
+/// The kind of coherence of host memory, as reported to programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Coherence {
     Fine,
@@ -24,7 +24,7 @@ pub(crate) enum Coherence {
     Coarse,
 }
 
-/// The first region; the others follow.
+/// The handle of the first region; the others follow.
 const REGIONS: u64 = 0x5a00_0000_0000;
 
 /// The distance between the handles of two regions.
@@ -48,7 +48,7 @@ impl Region {
         REGIONS + STEP * index
     }
 
-    /// The number of its agent.
+    /// The number of the region's agent.
     pub(crate) fn agent(self) -> usize {
         match self {
             Self::System(_) => 0,
@@ -72,7 +72,7 @@ impl Process {
     ///
     /// # Errors
     ///
-    /// `wrong`: there is none.
+    /// `wrong`: there is no such region.
     pub(crate) fn region(&self, handle: u64, wrong: Status) -> Result<Region> {
         let from = handle.wrapping_sub(REGIONS);
         let index = usize::try_from(from / STEP).ok().filter(|_| from.is_multiple_of(STEP));
@@ -93,7 +93,7 @@ impl Process {
         }
     }
 
-    /// Those that an agent reaches.
+    /// The regions that an agent reaches.
     pub(crate) fn regions(agent: usize) -> Vec<Region> {
         let mut all = Self::own_regions(agent);
         if agent > 0 {

@@ -1,4 +1,4 @@
-//! Signals: words that copies count down, and that programs read, change and wait for.
+//! Signals: words that copies decrement, and that programs read, change and wait for.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -16,7 +16,7 @@ pub(crate) struct Signal {
     value: AtomicI64,
 }
 
-/// What a value must be, compared with another.
+/// A comparison of a value with another.
 #[doc(alias = "hsa_signal_condition_t")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Condition {
@@ -27,7 +27,7 @@ pub(crate) enum Condition {
 }
 
 impl Condition {
-    /// The condition of the header's number.
+    /// The condition with this number in the header.
     pub(crate) fn of(number: u32) -> Option<Self> {
         Some(match number {
             0 => Self::Equal,
@@ -61,25 +61,25 @@ impl Signal {
         self.value.store(value, Ordering::SeqCst);
     }
 
-    /// What happens when work is over.
+    /// Decrements the value when work is done.
     pub(crate) fn count_down(&self) {
         self.value.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Where the value is, for a program that changes it directly while the signal exists.
+    /// The address of the value, for a program that changes it directly while the signal exists.
     #[doc(alias = "hsa_amd_signal_value_pointer")]
     pub(crate) fn place(&self) -> *mut i64 {
         self.value.as_ptr()
     }
 }
 
-/// The signal of a handle. None of these functions can report that there is none.
+/// The signal of a handle. The functions that use this cannot report an invalid handle.
 fn find(handle: u64) -> Option<Arc<Signal>> {
     let found = process::get().and_then(|process| process.signal(handle));
     found.inspect_err(|refusal| tracing::info!(target: LOG, "a signal: {refusal}")).ok()
 }
 
-/// Applies an operation to the value of a signal; 0 if there is none.
+/// Applies an operation to the value of a signal; 0 if there is no such signal.
 fn with(handle: u64, act: impl FnOnce(&AtomicI64) -> i64) -> i64 {
     find(handle).map_or(0, |signal| act(&signal.value))
 }
@@ -126,15 +126,15 @@ extern "C" fn xor(signal: u64, by: i64) {
     with(signal, |value| value.fetch_xor(by, Ordering::SeqCst));
 }
 
-/// Functions that wait, by the order of memory that they promise.
+/// The wait functions, by the memory order that they promise.
 const WAITS: [(&str, Function); 3] = [
     ("hsa_signal_wait_relaxed", Function(wait::<0> as *const ())),
     ("hsa_signal_wait_acquire", Function(wait::<1> as *const ())),
     ("hsa_signal_wait_scacquire", Function(wait::<2> as *const ())),
 ];
 
-/// Returns the value that ended the wait, or the last that was seen. The hint tells whether to
-/// spin, which this does in any case, but not for long.
+/// Returns the value that ended the wait, or the last value seen. The hint tells whether to spin;
+/// this always spins, but not for long.
 extern "C" fn wait<const NAME: usize>(
     signal: u64,
     condition: u32,
@@ -157,11 +157,11 @@ extern "C" fn wait<const NAME: usize>(
     seen
 }
 
-/// Memory orders: names have one after the operation. All operations use the same order here.
+/// Memory orders, which names have after the operation. All operations use the same order here.
 const ORDERS: [&str; 7] =
     ["relaxed", "acquire", "release", "acq_rel", "scacquire", "screlease", "scacq_screl"];
 
-/// The function of a name, if it is one for the value of a signal.
+/// The function of a name, if it operates on the value of a signal.
 pub(crate) fn function(name: &str) -> Option<Function> {
     let operations = [
         ("load", load as *const ()),

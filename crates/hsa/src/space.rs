@@ -1,4 +1,4 @@
-//! What HSA has at which addresses.
+//! The address space of HSA.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,25 +11,25 @@ use umem::HostBuf;
 /// All addresses that HSA knows in this process.
 pub(crate) type Space = umd::space::Space<Held>;
 
-/// Memory at some addresses.
+/// A range of addresses with memory.
 pub(crate) type Allocation = umd::space::Region<Held>;
 
-/// The function to call when an allocation is freed: with the address that it was registered for,
+/// The function to call when an allocation is freed, with the address for which it was registered
 /// and the program's own data.
 #[doc(alias = "hsa_amd_deallocation_callback_t")]
 pub(crate) type OnFree = extern "C" fn(addr: u64, data: u64);
 
-/// What an allocation has.
+/// What HSA keeps for a region.
 pub(crate) struct Held {
     pub(crate) kind: Kind,
-    /// Which agents reach it: a bit for each, by its number.
+    /// The agents that reach it: a bit for each, by its number.
     agents: AtomicU64,
     /// The data that the program has attached to it.
     pub(crate) user_data: AtomicU64,
     on_free: Mutex<Vec<(u64, OnFree, u64)>>,
 }
 
-/// What is there.
+/// The kind of memory in a region.
 pub(crate) enum Kind {
     /// Memory of a GPU.
     Device {
@@ -43,7 +43,7 @@ pub(crate) enum Kind {
 }
 
 impl Held {
-    /// A region that the agents with these bits reach.
+    /// A new region that the agents with these bits reach.
     pub(crate) fn new(kind: Kind, agents: u64) -> Self {
         Self {
             kind,
@@ -57,7 +57,7 @@ impl Held {
         self.agents.fetch_or(agents, Ordering::Relaxed);
     }
 
-    /// Which agents reach it.
+    /// The agents that reach it.
     pub(crate) fn agents(&self) -> u64 {
         self.agents.load(Ordering::Relaxed)
     }
@@ -68,7 +68,7 @@ impl Held {
         all.push((addr, act, data));
     }
 
-    /// Forgets the registered functions. Returns whether there were any.
+    /// Removes the registered functions. Returns whether there were any.
     pub(crate) fn forget(&self, addr: u64, act: OnFree) -> bool {
         let mut all = self.on_free.lock().unwrap_or_else(PoisonError::into_inner);
         let before = all.len();
@@ -76,7 +76,7 @@ impl Held {
         all.len() < before
     }
 
-    /// Calls those functions, without a lock: they may allocate, and free.
+    /// Calls the registered functions, without a lock: they may allocate and free.
     pub(crate) fn freed(&self) {
         let all = std::mem::take(&mut *self.on_free.lock().unwrap_or_else(PoisonError::into_inner));
         for (addr, act, data) in all {
@@ -92,15 +92,15 @@ impl Kind {
     }
 }
 
-/// Maps an allocation for the CPU, if it is a GPU's whose memory programs map.
+/// Maps an allocation for the CPU, if its GPU lets programs map memory (`host_access`).
 ///
 /// # Errors
 ///
-/// It cannot be mapped, or cannot be kept in place.
+/// It cannot be mapped, or cannot be pinned.
 pub(crate) fn map(region: &Allocation) -> umd::Result<()> {
     let Kind::Device { memory, view, .. } = &region.kind else { return Ok(()) };
-    // SAFETY: the region's own addresses, as many as its memory has, until the region ends: `end`
-    // then removes the mapping before the addresses are used again.
+    // SAFETY: these are the region's own addresses, as many as its memory has. When the region
+    // ends, `end` removes the mapping before the addresses are used again.
     let new = unsafe { memory.view(region.start, 0, memory.size()) }?;
     *view.lock().unwrap_or_else(PoisonError::into_inner) = Some(new);
     Ok(())

@@ -1,4 +1,4 @@
-//! Errors, as HSA's status codes.
+//! Status codes of HSA.
 
 use std::borrow::Cow;
 use std::ffi::CStr;
@@ -6,12 +6,12 @@ use std::fmt;
 
 use umd::Kind;
 
-/// The result of a call, or that of a function of the program, which then becomes the call's.
+/// The result of a call, or the result of a function of the program, which the call then returns.
 #[doc(alias = "hsa_status_t")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Status(pub(crate) i32);
 
-/// Names, numbers, and what each means.
+/// The name, number and meaning of each code.
 macro_rules! statuses {
     ($($name:ident $number:literal $c:literal $text:literal)*) => {
         impl Status {
@@ -22,7 +22,7 @@ macro_rules! statuses {
                 pub(crate) const $name: Self = Self($number);
             )*
 
-            /// What a number means, in words.
+            /// The meaning of a number in words.
             pub(crate) fn words(self) -> Option<&'static CStr> {
                 Some(match self.0 {
                     $($number => {
@@ -94,7 +94,7 @@ statuses! {
 /// Why a call is refused.
 pub(crate) type Refusal = umd::Refused<Status>;
 
-/// A result, or why there is none.
+/// A result, or why the call is refused.
 pub(crate) type Result<T> = std::result::Result<T, Refusal>;
 
 impl fmt::Display for Status {
@@ -111,7 +111,7 @@ pub(crate) fn invalid(what: impl Into<Cow<'static, str>>) -> Refusal {
     Refusal::new(Status::INVALID_ARGUMENT, what)
 }
 
-/// The status for each kind that all drivers share.
+/// The status for each kind of refusal that all drivers share.
 impl From<Kind> for Status {
     fn from(kind: Kind) -> Self {
         match kind {

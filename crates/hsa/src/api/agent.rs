@@ -9,17 +9,17 @@ use crate::c::Out;
 use crate::process::{self, Process, agent_handle, uuid};
 use crate::status::{Result, invalid};
 
-/// A function of the program for each of something: a handle, and the program's own data.
+/// A callback of the program for each item: gets a handle, and the program's own data.
 pub(super) type Each = Option<extern "C" fn(handle: u64, data: u64) -> i32>;
 
 /// The instruction set that GPUs report. No code of it runs.
 const NAME: &str = "gfx90a";
 
-/// Calls a function of the program for each handle, until it has enough.
+/// Calls a function of the program for each handle, until the function stops the traversal.
 ///
 /// # Errors
 ///
-/// There is no function, or its result if it is not success.
+/// There is no function; otherwise its result, if that is not success.
 pub(super) fn each(act: Each, data: u64, handles: impl Iterator<Item = u64>) -> Result<()> {
     let act = act.ok_or_else(|| invalid("there is no function to call: it is null"))?;
     for handle in handles {
@@ -28,10 +28,10 @@ pub(super) fn each(act: Each, data: u64, handles: impl Iterator<Item = u64>) -> 
     Ok(())
 }
 
-/// Attributes that agents of both kinds answer alike, since nothing computes.
+/// Attributes that are the same for both kinds of agents, since nothing computes.
 fn put_common(process: &Process, agent: usize, attribute: u32, value: Out<u8>) -> Result<()> {
     match attribute {
-        // What can be sent to it: nothing.
+        // Features (kernel or agent dispatch): none.
         2 => value.of::<u32>().put(0),
         // Large addresses; the full profile of a CPU, the base profile of a GPU; rounding.
         3 => value.of::<u32>().put(1),
@@ -47,7 +47,7 @@ fn put_common(process: &Process, agent: usize, attribute: u32, value: Out<u8>) -
         16 | 0xa004 => value.of::<u32>().put(u32::try_from(agent).unwrap_or_default()),
         17 => value.of::<u32>().put(u32::from(agent > 0)),
         18 => value.of::<[u32; 4]>().put([0; 4]),
-        // The instruction set: none that code could be made for.
+        // The instruction set: none that code could be built for.
         19 => value.of::<u64>().put(0),
         20 => value.of::<[u8; 128]>().put([0; 128]),
         21 | 22 => value.of::<u16>().put(1),
@@ -64,7 +64,7 @@ fn put_common(process: &Process, agent: usize, attribute: u32, value: Out<u8>) -
         | 0xa111 => value.of::<u32>().put(0),
         0xa00e => value.of::<[u64; 2]>().put([0; 2]),
         0xa010 => value.of::<bool>().put(false),
-        // Whether the CPU reaches its memory.
+        // Whether the CPU reaches the agent's memory.
         0xa013 => value.of::<bool>().put(agent == 0),
         0xa016 => value.of::<u64>().put(CLOCK_HZ),
         0xa112 => value.of::<u32>().put(u32::try_from(agent).unwrap_or_default()),
@@ -89,7 +89,7 @@ fn put_gpu(own: &Device, value: Out<u8>, attribute: u32) -> Option<Result<()>> {
             value.of::<u32>().put(bus << 8 | within)
         }
         0xa00f => value.of::<u32>().put(own.bdf.domain()),
-        // Bits of its bus, and their clock in MHz.
+        // The width of its memory bus in bits, and the clock in MHz.
         0xa007 => value.of::<u32>().put(4096),
         0xa008 => value.of::<u32>().put(1600),
         0xa009 => name(&own.title()),

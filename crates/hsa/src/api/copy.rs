@@ -10,7 +10,7 @@ use crate::process::{self, Process};
 use crate::signal::Signal;
 use crate::status::{Refusal, Result, invalid};
 
-/// A copy that waits for signals, and counts one down.
+/// A copy that waits for signals, and decrements one when it is done.
 #[derive(Clone, Copy)]
 struct Copy {
     dst: u64,
@@ -51,7 +51,7 @@ fn submit(
         done.count_down();
         return Ok(());
     }
-    // A caller that waits for its own copies does not wait for those of others.
+    // A caller that waits for its own copies does not wait for other callers' copies.
     Arc::new(Queue::<Refusal>::default()).submit(When::Now, move || {
         if signals.iter().any(|signal| signal.load() != 0) {
             return Ok(Progress::Waiting);
@@ -59,7 +59,7 @@ fn submit(
         match process.space.copy(dst, src, len) {
             Ok(()) => done.count_down(),
             Err(refusal) => {
-                // Waiters learn of it by this.
+                // This tells waiters of the failure.
                 done.store(-1);
                 return Err(refusal.into());
             }
@@ -91,7 +91,7 @@ calls! { CALLS:
         submit(process::get()?, copy, [dst_agent, src_agent], (count, signals), done)
     }
 
-    // Any engine is as good as another.
+    // All engines are the same.
     fn hsa_amd_memory_async_copy_on_engine(
         dst: u64,
         dst_agent: u64,

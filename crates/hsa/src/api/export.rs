@@ -8,13 +8,13 @@ use crate::process;
 use crate::space::Kind;
 use crate::status::{Refusal, Result, Status, invalid};
 
-/// Flags of exports: by PCI Express, which is the path in any case.
+/// Flags of exports: by PCI Express, which is always the path.
 const FLAGS: u64 = 1;
 
-/// What an allocation has besides the requested bytes.
+/// The bytes that an allocation has beyond the requested ones.
 const PAGE: u64 = 4096;
 
-/// Exports the allocation in which a range lies. The dma-buf covers the whole allocation, and
+/// Exports the allocation that contains a range. The dma-buf covers the whole allocation, and
 /// `offset` tells where the range begins.
 fn export(addr: u64, len: usize, file: Out<i32>, offset: Out<u64>) -> Result<()> {
     let process = process::get()?;
@@ -66,7 +66,7 @@ calls! { CALLS:
 
     fn hsa_amd_portable_close_dmabuf(file: i32) {
         process::get()?;
-        // SAFETY: contract: the program's descriptor, which it gives up. If it is closed, the call
+        // SAFETY: contract: the program gives up this descriptor. If it is closed already, the call
         // fails.
         if unsafe { libc::close(file) } == 0 {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Memory: allocating, freeing, which agents reach it, and the program's own memory.
+//! Memory: allocation, freeing, access by agents, and the program's own memory.
 
 use rustix::mm::MsyncFlags;
 use umd::Memory;
@@ -13,7 +13,7 @@ use crate::region::Region;
 use crate::space::{self, Allocation, Held, Kind, OnFree};
 use crate::status::{Refusal, Result, Status, invalid};
 
-/// Flags of allocations: by PCI Express, contiguous, for code.
+/// Flags of allocations: PCI Express, contiguous, for code.
 const FLAGS: u32 = 7;
 
 /// The bits of all agents.
@@ -21,7 +21,7 @@ pub(super) fn all(process: &Process) -> u64 {
     u64::MAX >> (u64::BITS as usize - process.agents())
 }
 
-/// Allocates.
+/// Allocates memory.
 fn allocate(process: &Process, region: Region, len: u64) -> Result<u64> {
     let most = size(process, region);
     let wrong = |what: String| Refusal::new(Status::INVALID_ALLOCATION, what);
@@ -80,7 +80,7 @@ pub(super) fn agents(process: &Process, count: usize, handles: In<u64>) -> Resul
     handles.into_iter().try_fold(0, |bits, handle| Ok(bits | 1 << process.agent(handle)?))
 }
 
-/// Checks that all of a range is mapped: agents reach mapped memory only.
+/// Checks that all of a range is mapped: agents reach only mapped memory.
 fn check_mapped(start: u64, len: u64) -> Result<()> {
     let page = rustix::param::page_size() as u64;
     let first = start & !(page - 1);
@@ -88,7 +88,7 @@ fn check_mapped(start: u64, len: u64) -> Result<()> {
     let end = end.ok_or_else(|| invalid("the range wraps around the end of the address space"))?;
     // CAST: addresses are 64 bits wide here.
     let (first, len) = (std::ptr::without_provenance_mut(first as usize), (end - first) as usize);
-    // SAFETY: with this flag the call checks whether the range is mapped, and does nothing else.
+    // SAFETY: with this flag the call only checks whether the range is mapped.
     let is_there = unsafe { rustix::mm::msync(first, len, MsyncFlags::ASYNC) }.is_ok();
     if is_there {
         return Ok(());
@@ -96,7 +96,7 @@ fn check_mapped(start: u64, len: u64) -> Result<()> {
     Err(Refusal::new(Status::ERROR, format!("not all of {len:#x} bytes at {first:p} is mapped")))
 }
 
-/// Lets agents reach memory of the program; they use the same address.
+/// Gives agents access to memory of the program, at the same address.
 fn lock(
     process: &Process,
     start: u64,
@@ -154,7 +154,7 @@ calls! { CALLS:
         free(process::get()?, start)
     }
 
-    // Every copy reaches memory of the program.
+    // Copies reach all memory of the program.
     fn hsa_memory_register(start: u64, len: usize) {
         process::get()?;
         if start != 0 && len == 0 {

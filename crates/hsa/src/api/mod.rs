@@ -13,7 +13,7 @@ mod system;
 
 use crate::boundary::{Calls, Function};
 
-/// All that is served, except operations on the values of signals.
+/// All functions that are served, except operations on the values of signals.
 const ALL: &[Calls] = &[
     agent::CALLS,
     copy::CALLS,
@@ -50,7 +50,7 @@ pub(crate) fn find(name: &str) -> Option<Function> {
     found.or_else(|| crate::signal::function(name))
 }
 
-/// Whether only programs that compute use a function of this name.
+/// Whether a function of this name is of use only to programs that compute.
 pub(crate) fn computes(name: &str) -> bool {
     COMPUTES.iter().any(|part| name.contains(part))
 }
@@ -70,7 +70,7 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), count);
-        // Ten operations in seven memory orders, and two in three each: the header has fewer.
+        // Ten operations in seven memory orders each, and two in three each: the header has fewer.
         let values = known.iter().filter(|name| crate::signal::function(name).is_some());
         assert_eq!(values.count(), 60);
     }

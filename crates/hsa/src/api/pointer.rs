@@ -1,4 +1,4 @@
-//! What an address is.
+//! Queries about addresses.
 
 use std::sync::atomic::Ordering;
 
@@ -9,8 +9,8 @@ use crate::process::{self, Process, agent_handle};
 use crate::space::Kind;
 use crate::status::{Refusal, Result, Status, invalid};
 
-/// What an address is, in the structure that programs pass. Older programs know fewer fields, and
-/// tell so by its size.
+/// What is known about an address: the structure that programs pass. Older programs know fewer
+/// fields; the size tells how many.
 #[doc(alias = "hsa_amd_pointer_info_t")]
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
@@ -25,7 +25,7 @@ struct Info {
     flags: u32,
 }
 
-/// Kinds: unknown, allocated here, the program's own memory that is locked, attached.
+/// Kinds: unknown, allocated here, locked memory of the program, attached.
 const UNKNOWN: u32 = 0;
 const HSA: u32 = 1;
 const LOCKED: u32 = 2;
@@ -34,7 +34,7 @@ const IPC: u32 = 4;
 /// A function of the program that allocates.
 type Allocate = Option<extern "C" fn(len: usize) -> Out<u64>>;
 
-/// What an address is, and which agents reach it.
+/// What is known about an address, and which agents reach it.
 fn find(process: &Process, addr: u64) -> (Info, u64) {
     if let Some(region) = process.space.find(addr) {
         let (kind, host_base, owner, flags) = match &region.kind {
@@ -75,7 +75,7 @@ fn find(process: &Process, addr: u64) -> (Info, u64) {
     }
 }
 
-/// Returns which agents those are, in memory that the program allocates for it.
+/// Returns the list of these agents, in memory that the program's function allocates.
 fn put_agents(bits: u64, allocate: Allocate, count: Out<u32>, out: Out<Out<u64>>) -> Result<()> {
     let Some(allocate) = allocate else { return Ok(()) };
     if count.is_null() || out.is_null() {
@@ -95,7 +95,8 @@ fn put_agents(bits: u64, allocate: Allocate, count: Out<u32>, out: Out<Out<u64>>
 }
 
 calls! { CALLS:
-    // For an unknown address, success and no kind: programs ask for every pointer.
+    // For an unknown address the call succeeds with the unknown kind: programs ask for every
+    // pointer.
     fn hsa_amd_pointer_info(
         addr: u64,
         place: Out<u8>,

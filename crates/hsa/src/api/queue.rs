@@ -1,4 +1,4 @@
-//! Queues: no agent has any.
+//! Queues: no agent has one.
 
 use crate::boundary::{LOG, calls};
 use crate::c::Out;
@@ -6,8 +6,8 @@ use crate::process;
 use crate::status::{Refusal, Status, invalid};
 
 calls! { CALLS:
-    // Refused with the status of an agent that has no queues of the kind, and explained in words
-    // once.
+    // Refused with the status for an agent that has no queues of this kind, and explained once in
+    // the log.
     fn hsa_queue_create(
         agent: u64,
         size: u32,

@@ -7,12 +7,12 @@ use crate::process::{self, Process};
 use crate::region::Region;
 use crate::status::{Result, Status, invalid};
 
-/// Pages of the host: what memory is allocated in.
+/// Host pages: the granularity of allocations.
 fn page() -> usize {
     rustix::param::page_size()
 }
 
-/// How many bytes a region has.
+/// The size of a region in bytes.
 pub(super) fn size(process: &Process, region: Region) -> u64 {
     match region {
         Region::System(_) => rustix::system::sysinfo().totalram as u64,
@@ -21,7 +21,7 @@ pub(super) fn size(process: &Process, region: Region) -> u64 {
     }
 }
 
-/// Attributes that regions and pools share.
+/// The attributes that regions and pools share.
 fn put(process: &Process, region: Region, attribute: u32, value: Out<u8>) -> Result<()> {
     let is_group = matches!(region, Region::Group(_));
     // CAST: addresses are 64 bits wide here.
@@ -39,7 +39,7 @@ fn put(process: &Process, region: Region, attribute: u32, value: Out<u8>) -> Res
     }
 }
 
-/// Whether an agent reaches a pool: never, always, or once it is allowed to.
+/// Whether an agent reaches a pool: never, always, or after it is allowed to.
 fn access(process: &Process, agent: usize, region: Region) -> u32 {
     let (never, always, allowed) = (0, 1, 2);
     match (region, agent.checked_sub(1)) {
@@ -76,7 +76,7 @@ struct Link {
     distance: u32,
 }
 
-/// It is PCI Express.
+/// The link is PCI Express.
 const PCIE: u32 = 2;
 
 calls! { CALLS:
@@ -95,11 +95,11 @@ calls! { CALLS:
         value.check()?;
         let region = process.region(region, Status::INVALID_REGION)?;
         match attribute {
-            // Whether the CPU reaches it; where it begins; its bus, and its clock.
+            // Whether the CPU reaches it; its base address; its bus width, and its clock.
             0xa000 => value.of::<bool>().put(region.agent() == 0),
             0xa001 => value.of::<u64>().put(0),
             0xa002 | 0xa003 => value.of::<u32>().put(0),
-            // Room for one work item: none.
+            // Private memory of a work group: none.
             8 => value.of::<u32>().put(0),
             15 | 16 => Err(invalid(format!("there is no attribute {attribute:#x} of a region"))),
             _ => put(process, region, attribute, value),

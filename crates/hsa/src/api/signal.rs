@@ -1,5 +1,5 @@
-//! Signals: making them, and waiting for some by a function or for one of several. Operations on
-//! their values are in [`crate::signal`].
+//! Signals: creation, handlers, and waits for one of several. Operations on their values are in
+//! [`crate::signal`].
 
 use std::sync::Arc;
 
@@ -12,12 +12,12 @@ use crate::process;
 use crate::signal::{Condition, Signal};
 use crate::status::{Refusal, Result, Status, invalid};
 
-/// Attributes of signals: for GPUs alone, and for other processes.
+/// Attributes of signals: only for GPUs, and for other processes.
 const IPC: u64 = 2;
 const ATTRIBUTES: u64 = 3;
 
-/// A function of the program for the value that a signal has; it returns whether it wants the next
-/// as well.
+/// A handler of the program: gets the value of a signal, and returns whether it is to be called
+/// again.
 type OnValue = extern "C" fn(value: i64, data: u64) -> bool;
 
 fn create(value: i64, count: u32, agents: In<u64>, out: Out<u64>) -> Result<()> {
@@ -73,7 +73,7 @@ calls! { CALLS:
         out.put(process.signal(signal)?.place())
     }
 
-    // A thread of the runtime's calls it, once for each time that the condition is found to hold.
+    // A thread of the runtime calls the handler each time it finds that the condition holds.
     fn hsa_amd_signal_async_handler(
         signal: u64,
         number: u32,
@@ -85,7 +85,7 @@ calls! { CALLS:
         let act = act.ok_or_else(|| invalid("there is no function to call: it is null"))?;
         let (signal, condition) = (process.signal(signal)?, condition(number)?);
         Arc::new(Queue::<Refusal>::default()).submit(When::Later, move || {
-            // When nothing can change the signal any more, waiting for it ends.
+            // When nothing can change the signal any more, the wait for it ends.
             if process.signals.get(signal.handle).is_none() {
                 return Ok(Progress::Done);
             }
@@ -107,8 +107,7 @@ calls! { CALLS:
     }
 }
 
-/// Waits until one of several conditions holds: returns its number, or all ones if none did in
-/// time.
+/// Waits until one of several conditions holds: returns its number, or all ones on a timeout.
 extern "C" fn wait_any(
     count: u32,
     signals: In<u64>,
@@ -146,5 +145,5 @@ extern "C" fn wait_any(
     index as u32
 }
 
-/// What returns no status.
+/// Functions that return no status.
 pub(super) const WAITS: Calls = &[("hsa_amd_signal_wait_any", Function(wait_any as *const ()))];

@@ -7,7 +7,7 @@ use crate::c::Out;
 use crate::process;
 use crate::status::{Refusal, Result, Status, invalid};
 
-/// Versions: of the specification, and of AMD's extensions to it.
+/// The versions of the specification, and of AMD's extensions to it.
 const VERSION: [u16; 2] = [1, 1];
 const EXTENSIONS: [u16; 2] = [1, 7];
 
@@ -19,20 +19,20 @@ fn put(attribute: u32, value: Out<u8>) -> Result<()> {
     match attribute {
         0 => value.of::<u16>().put(VERSION[0]),
         1 => value.of::<u16>().put(VERSION[1]),
-        // The time now, and how many units a second has.
+        // The current time, and the units per second.
         2 => value.of::<u64>().put(umd::wait::now()),
         3 => value.of::<u64>().put(CLOCK_HZ),
         // The longest wait for a signal.
         4 => value.of::<u64>().put(u64::MAX),
-        // Little endian, and large addresses.
+        // Little endian, and the large machine model.
         5 => value.of::<u32>().put(0),
         6 => value.of::<u32>().put(1),
         // Extensions: none.
         7 => value.of::<[u8; 128]>().put([0; 128]),
         // How this runtime was built.
         0x200 => value.of::<*const c_char>().put(c"peerdma".as_ptr()),
-        // Memory of the program that migrates by itself, and access to it without that; waiting by
-        // an instruction; mapped memory; retries.
+        // Shared virtual memory: supported, and accessible by default; MWAITX; the virtual memory
+        // API; XNACK.
         0x201..=0x203 | 0x205 | 0x206 => value.of::<bool>().put(false),
         0x204 => {
             let gpus = &process::get()?.gpus;
@@ -83,7 +83,7 @@ calls! { CALLS:
     }
 }
 
-/// The result of a function of the program: anything but success ends the traversal.
+/// Checks the result of the program's function: anything but success ends the traversal.
 pub(super) fn go_on(answer: i32) -> Result<()> {
     if answer == Status::SUCCESS.0 {
         return Ok(());
