@@ -55,7 +55,7 @@ impl Run {
     ///
     /// # Errors
     ///
-    /// The failure of a command. Those behind it are not executed.
+    /// The failure of a command. The commands after it are not executed.
     pub(crate) fn go_on(&mut self, commands: &[Command], space: &Space) -> Result<Progress> {
         while let Some(command) = commands.get(self.next) {
             if !command.waits.iter().all(|event| event.is_signalled()) {

@@ -78,7 +78,7 @@ impl Pool {
         // CAST: the number of events of a pool has 32 bits.
         let count = (size / SLOT) as u32;
         let memory = HostBuf::received(file, size).map_err(|error| none(&error.to_string()))?;
-        // The file does not tell whether timestamps are wanted; they are taken in any case.
+        // The file does not tell whether timestamps are wanted, so they are always taken.
         Ok(Self { handle, context, flags: IPC | TIMESTAMP, count, is_opened: true, memory })
     }
 

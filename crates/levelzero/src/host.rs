@@ -1,9 +1,9 @@
 //! Memory that the CPU can access: host memory, and memory shared with a device.
 //!
-//! Memory to be exported is a buffer in system memory that a GPU may use, mapped by the CPU: it has
-//! a dma-buf, and a NIC cannot pin its pages by their address (EFAULT,
-//! `docs/PEER_MEMORY_RULES.md`). All other memory is plain pages, as with Intel's driver. A kernel
-//! exports no dma-buf of those (`i915_gem_userptr_dmabuf_export`).
+//! Exportable memory is a GPU buffer in system memory, mapped by the CPU: it has a dma-buf, and a
+//! NIC cannot pin its pages by their address (EFAULT, `docs/PEER_MEMORY_RULES.md`). All other
+//! memory is plain pages, as with Intel's driver. A kernel exports no dma-buf of these
+//! (`i915_gem_userptr_dmabuf_export`).
 
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ impl Pages {
         Ok(Self { start, backing: Backing::Plain { _pages: pages }, is_ipc: false })
     }
 
-    /// Allocates a buffer of a device, to be exported.
+    /// Allocates a buffer of a device, for export.
     ///
     /// # Errors
     ///

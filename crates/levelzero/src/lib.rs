@@ -1,4 +1,4 @@
-//! A driver of Level Zero over the software GPU, for the real loader (`libze_loader.so.1`).
+//! A Level Zero driver over the software GPU, for the real loader (`libze_loader.so.1`).
 //!
 //! ```text
 //!   program ---> libze_loader.so.1      the loader, unmodified

@@ -1,4 +1,4 @@
-//! Copies of boxes: rows of rows of bytes.
+//! Copies of boxes: slices of rows of bytes.
 
 use crate::space::Space;
 use crate::status::{Refusal, Result, Status, invalid};
@@ -49,7 +49,7 @@ impl End {
 impl Region {
     /// # Errors
     ///
-    /// Boxes of two sizes, or rows that are longer than their pitch.
+    /// Boxes of different sizes, or rows longer than their pitch.
     pub(crate) fn new(dst: End, src: End) -> Result<Self> {
         if dst.bounds.size != src.bounds.size {
             let (to, from) = (dst.bounds.size, src.bounds.size);

@@ -20,7 +20,7 @@ pub(crate) enum Status {
     OutOfDeviceMemory = 0x7000_0003,
     /// The user lacks permission.
     InsufficientPermissions = 0x7001_0000,
-    /// Another process has it.
+    /// Another process has the object.
     NotAvailable = 0x7001_0001,
     /// `zeInit` was not called, or only in a parent of this process, before a fork.
     Uninitialized = 0x7800_0001,
@@ -42,7 +42,7 @@ pub(crate) enum Status {
     UnsupportedAlignment = 0x7800_000a,
     /// An event or a fence cannot be used in this way.
     InvalidSynchronizationObject = 0x7800_000b,
-    /// A number or flags are not in the header.
+    /// A number or a flag is not in the header.
     InvalidEnumeration = 0x7800_000c,
     /// Flags are not supported.
     UnsupportedEnumeration = 0x7800_000d,

@@ -33,7 +33,7 @@ pub(super) const DMA_BUF: u32 = 2;
 const COMPUTE_AND_COPY: u32 = 7;
 const COPY: u32 = 2;
 
-/// Read and write, atomics, concurrent access, concurrent atomics.
+/// Capabilities of memory access: read and write, atomics, concurrent access, concurrent atomics.
 const ALL_ACCESS: u32 = 0xf;
 
 #[derive(Clone, Copy)]

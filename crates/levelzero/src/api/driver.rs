@@ -10,7 +10,7 @@ use crate::process::{self, DRIVER, PRESET, driver};
 use crate::status::{Refusal, Result, Status, flags, unsupported};
 use crate::tables::VERSION;
 
-/// Types of devices that a program asks for: GPUs, and others.
+/// Types of devices that a program may ask for: GPUs, and others.
 const GPUS: u32 = 1;
 const KINDS: u32 = 3;
 

@@ -101,7 +101,7 @@ fn check(len: u64, align: u64, most: u64, head: Head) -> Result<u64> {
     Ok(align.max(1))
 }
 
-/// Checks the type of file that memory is to be exported as.
+/// Checks the file type for an export of memory.
 fn check_export(head: Head) -> Result<()> {
     match head.find::<Flags>(EXPORT_DESC) {
         Some(export) if export.input().get()?.flags & !FILES != 0 => Err(Refusal::new(

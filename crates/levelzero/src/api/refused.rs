@@ -1,7 +1,7 @@
 //! Functions that are not supported because nothing computes: modules, kernels, images, samplers.
 //!
-//! If a table had no entries for them, the loader itself would refuse them. Here programs get the
-//! same error code, and the log says why.
+//! If a table had no entries for them, the loader itself would refuse them. With these functions,
+//! programs get the same error code, and the log says why.
 
 use std::ffi::{CStr, c_int};
 

@@ -204,7 +204,7 @@ calls! { CALLS:
 
     fn zeVirtualMemUnmap(context: u64, start: u64, len: usize) {
         let process = process::get()?;
-        // Where nothing is mapped there is nothing to do.
+        // Where nothing is mapped, there is nothing to do.
         reserved(process, context, start, len, |_, reserved, len| {
             if reserved.has_any(start, len) { reserved.unmap(start, len) } else { Ok(()) }
         })
