@@ -21,7 +21,8 @@
 //!   under `PEERDMA_REQUIRE=all`.
 //! * `PEERDMA_FULL=1` runs more than CI has time for ([`need::full`]).
 //!
-//! It does not build peerdma: `cargo xtask test` does, or `cargo build --release` by hand.
+//! It does not build peerdma: `cargo xtask test` does, or `cargo build --release` by hand. Other
+//! programs of the workspace are built by the tests that run them ([`built`](fn@built)).
 //!
 //! ```no_run
 //! use interop::Pair;
@@ -31,6 +32,7 @@
 //! ```
 
 mod artefacts;
+mod built;
 mod capture;
 mod cases;
 mod csource;
@@ -52,6 +54,7 @@ mod vm;
 mod wheel;
 
 pub use artefacts::Artefacts;
+pub use built::built;
 pub use capture::{Capture, Captured, Frame, icrc};
 pub use cases::{Case, Cases, CasesOutput, Guest};
 pub use csource::{compile, compile_installed, compile_mpi, compile_mpi_by, compile_with};

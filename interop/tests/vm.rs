@@ -2,12 +2,11 @@
 //! seldom has.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use interop::need::Need;
 use interop::{
-    Artefacts, Case, Cases, Guest, Program, Scratch, Vm, VmOutput, compile, needs, perftest,
+    Artefacts, Case, Cases, Guest, Program, Scratch, Vm, VmOutput, built, compile, needs, perftest,
 };
 
 /// Exchanges of one perftest run in `guest/permissions.sh`.
@@ -210,21 +209,9 @@ fn demo_paths(out: &VmOutput) -> String {
 /// Builds the tests of some crates and returns their paths.
 #[track_caller]
 fn test_programs(crates: &[&str]) -> Vec<PathBuf> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(cargo);
-    command.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")));
-    command.args(["test", "--locked", "--no-run", "--lib", "--tests", "--message-format=json"]);
-    for name in crates {
-        command.args(["-p", &format!("peerdma-{name}")]);
-    }
-    let out = command.output().expect("cargo starts");
-    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-    let messages = String::from_utf8_lossy(&out.stdout);
-    let paths = messages.lines().filter_map(|line| {
-        let (_, rest) = line.split_once("\"executable\":\"")?;
-        Some(PathBuf::from(rest.split_once('"')?.0))
-    });
-    paths.collect()
+    let names = crates.iter().flat_map(|name| ["-p".to_owned(), format!("peerdma-{name}")]);
+    let args = ["test", "--no-run", "--lib", "--tests"].map(str::to_owned);
+    built(args.into_iter().chain(names))
 }
 
 /// `guard` of `target/debug/deps/guard-0123456789abcdef`.

@@ -5,13 +5,14 @@ use std::path::Path;
 use crate::sh::{Outcome, check, exists, tool};
 
 /// Package, and why.
-const PACKAGES: [(&str, &str); 36] = [
+const PACKAGES: [(&str, &str); 38] = [
     ("binutils", "readelf and nm, for the ABI checks"),
     ("busybox-static", "a static binary that reads /sys"),
     ("coreutils", "timeout, env, stat"),
     ("cpio", "what a virtual machine boots from"),
     ("curl", "a client of HTTP that knows nothing of RDMA"),
     ("ethtool", "switching a veth's offloads off"),
+    ("fio", "reads and writes of many sizes at once, each verified"),
     ("g++", "the runtime of the fuzz targets"),
     ("gcc", "our small C programs"),
     ("ibverbs-providers", "libmlx5 and libefa, which must load and find nothing"),
@@ -29,6 +30,7 @@ const PACKAGES: [(&str, &str); 36] = [
     ("openmpi-bin", "mpirun"),
     ("libze-dev", "<level_zero/ze_api.h> and the loader of Level Zero"),
     ("netcat-openbsd", "the smallest program of sockets"),
+    ("nvme-cli", "what the kernel's host of NVMe over Fabrics is told"),
     ("perftest", "ib_write_bw and its kin"),
     ("python3", "multiprocessing"),
     ("python3-pip", "wheels, such as cuda-python's"),

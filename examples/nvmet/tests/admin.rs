@@ -84,6 +84,24 @@ fn identify_controller_has_what_the_kernels_host_insists_on() {
     assert_eq!(nqn_of(&page[768..1024]), Some(NQN));
 }
 
+/// The kernel's host asks for these pages whatever version the controller has, and a refusal would
+/// be in the error log of each that it connects to.
+#[test]
+fn the_pages_of_the_nvm_command_set_are_zeros() {
+    let bench = Bench::new(Kind::System);
+    let mut host = bench.connect();
+    for nsid in [1, 2] {
+        assert_eq!(host.identify(0x05, nsid).expect("a page"), [0; 4096]);
+    }
+    assert_eq!(status(host.identify(0x05, 3)), Status::INVALID_NAMESPACE.dnr());
+    assert_eq!(host.identify(0x06, 0).expect("a page"), [0; 4096]);
+    let mut other_set = Command::new(opcode::IDENTIFY, 0);
+    (other_set.cdw10, other_set.cdw11) = (0x06.into(), (1 << 24).into());
+    let data = Data::In { len: 4096, invalidate: true };
+    let refusal = host.admin.run(&other_set, data, &mut [0; 4096]);
+    assert_eq!(status(refusal), Status::INVALID_FIELD.dnr());
+}
+
 #[test]
 fn namespaces_have_sizes_of_files_and_names_of_their_own() {
     let bench = Bench::new(Kind::System);

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;
-use std::io::Read;
+use std::io::{IsTerminal, Read};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -11,6 +11,7 @@ use clap::Parser;
 use nvmet::target::Target;
 use nvmet::target::subsystem::{Namespace, Subsystem};
 use providers::{Kind, Machine};
+use tracing_subscriber::EnvFilter;
 use verbs::{Context, Device, NicConfig};
 
 /// Serves files and block devices to hosts of NVMe over Fabrics, by RDMA.
@@ -34,6 +35,9 @@ struct Options {
     /// Ends after so many seconds, rather than at the end of standard input.
     #[arg(long)]
     seconds: Option<u64>,
+    /// What goes to standard error: `nvmet=debug` names each command that fails.
+    #[arg(long, default_value = "nvmet=warn", value_name = "FILTER")]
+    log: EnvFilter,
     /// The namespaces: 1, 2, and so on.
     #[arg(required = true)]
     namespaces: Vec<PathBuf>,
@@ -41,6 +45,8 @@ struct Options {
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let options = Options::parse();
+    let log = tracing_subscriber::fmt().with_env_filter(options.log).with_writer(std::io::stderr);
+    log.with_ansi(std::io::stderr().is_terminal()).init();
     let namespaces = options.namespaces.iter().map(Namespace::open);
     let subsystem = Subsystem::new(&options.nqn, namespaces.collect::<Result<_, _>>()?);
     let machine = Machine::new();

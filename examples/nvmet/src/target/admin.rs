@@ -74,6 +74,12 @@ fn identify(controller: &Controller, command: &Command) -> Result<Vec<u8>, Statu
             Some(namespace) => Ok(identify::descriptors(namespace)),
             None => Err(Status::INVALID_NAMESPACE.dnr()),
         },
+        // Of the NVM command set, which is set 0, and has nothing more to say: its fields are zeros.
+        (0x05, None) if command.cdw11.get() >> 24 == 0 => match subsystem.namespace(nsid) {
+            Some(_) => Ok(vec![0; identify::PAGE]),
+            None => Err(Status::INVALID_NAMESPACE.dnr()),
+        },
+        (0x06, None) if command.cdw11.get() >> 24 == 0 => Ok(vec![0; identify::PAGE]),
         _ => Err(Status::INVALID_FIELD.dnr()),
     }
 }

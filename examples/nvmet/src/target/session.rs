@@ -352,7 +352,9 @@ impl Session {
     fn finish(&mut self, slot: u16, response: Response) -> Result<(), End> {
         let request = self.requests[usize::from(slot)].as_ref().expect("it has not been answered");
         if let (Some(joined), true) = (&self.joined, response.status != Status::SUCCESS) {
-            joined.controller.failed(self.shape.qid, &request.command, response.status);
+            let (qid, status, command) = (self.shape.qid, response.status, &request.command);
+            tracing::debug!(target: "nvmet", "queue {qid}: {status}: {command:?}");
+            joined.controller.failed(qid, command, status);
         }
         let mut response = response;
         if let Some((_, len)) = &response.data
