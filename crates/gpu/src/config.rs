@@ -3,8 +3,7 @@
 //! ```toml
 //! [[gpu]]
 //! name = "gpu0"
-//! preset = "xe"                 # xe | amdgpu | i915 | habanalabs | vfio | nvidia; its keys can
-//! also be set one by one
+//! preset = "xe"                 # xe | amdgpu | i915 | habanalabs | vfio | nvidia
 //! vram = "1G"
 //! bar = "256M"                  # the part of VRAM that CPU and peers reach
 //! gtt = "4G"                    # system memory that the GPU may use
@@ -14,13 +13,11 @@
 //! max_pinned_client = "256M"    # of VRAM, for one process
 //! max_vram_client = "1G"        # of VRAM, for one process
 //! shared = true                 # false: this process has a GPU of its own
-//! cuda_version = 13030          # the result of cuDriverGetVersion; the first GPU that sets it
-//! counts
+//! cuda_version = 13030          # that of cuDriverGetVersion; the first GPU that sets it counts
 //! host_access = false           # true: HSA also maps memory for the CPU, which pins it
-//! pack = false                  # true: CUDA packs small allocations, at addresses that are not
-//! page-aligned
-//! dma_buf = true                # false: CUDA reports that it exports no dma-bufs, and programs
-//! take another way
+//! pack = false                  # true: CUDA packs small allocations, not page-aligned
+//! dma_buf = true                # false: CUDA reports that it exports no dma-bufs
+//! # each key of a preset can also be set by itself:
 //! # has_pin, pin_policy, needs_p2p, needs_revocable, mmap, without_p2p, moves, orphans
 //! ```
 
