@@ -2,6 +2,8 @@
 
 #![allow(unsafe_code, reason = "a bare system call and a bare memcpy")]
 
+pub(crate) mod userfault;
+
 use std::hint::black_box;
 use std::io;
 

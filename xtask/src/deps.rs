@@ -56,6 +56,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("cudalib", &["stubs"]),
     ("hsalib", &["stubs"]),
     ("zelib", &["stubs"]),
+    // The device behind it is memory that somebody lends.
+    ("hmm", &["threads", "umem"]),
     // Where devices and the orchestrator meet: it puts them behind a trait.
     ("providers", &["dmabuf", "gpu", "orchestrator", "pci", "storage", "verbs"]),
     // A NIC imports its fds, but it knows no NIC.
@@ -102,7 +104,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("interop", &[]),
     // A program: it holds a NIC, a disk and a GPU, and reads what moved by which way.
     ("nvmet", &["dmabuf", "orchestrator", "providers", "storage", "umem", "verbs"]),
-    ("bench", &["iba", "wire", "umem", "dmabuf", "transport", "link", "device", "gpu", "verbs"]),
+    (
+        "bench",
+        &["hmm", "iba", "wire", "umem", "dmabuf", "transport", "link", "device", "gpu", "verbs"],
+    ),
     ("xtask", &[]),
 ];
 
@@ -110,7 +115,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
 const FOR_TESTS: &[&str] = &["fabric-sim"];
 /// Crates that the tests and examples of one crate may use in addition: a program holds both a NIC
 /// and a GPU, and so do they.
-const TESTS_OF: &[(&str, &str)] = &[("providers", "umem"), ("storage", "gpu"), ("verbs", "gpu")];
+const TESTS_OF: &[(&str, &str)] =
+    &[("providers", "umem"), ("storage", "gpu"), ("verbs", "gpu"), ("verbs", "hmm")];
 
 /// Checks every edge of the workspace.
 pub(crate) fn run() -> Outcome {

@@ -16,6 +16,8 @@ const MAY: &[(&str, &str)] = &[
     // Numbers that somebody else may have by now, and options of sockets.
     ("descriptors", ""),
     ("umem", ""),
+    // Pages that are taken from the process and given back.
+    ("hmm", ""),
     ("link", ""),
     ("dmabuf", "src/sys"),
     // Memory that the kernel reads and writes by its address.

@@ -3,6 +3,7 @@
 mod connect;
 mod cuda;
 mod fd_backed;
+mod hmm;
 pub(crate) mod latency;
 mod level_zero;
 mod memory;
@@ -34,7 +35,7 @@ const fn bench(
     Bench { name, about, only_when_named: false, run }
 }
 
-pub(crate) const ALL: [Bench; 15] = [
+pub(crate) const ALL: [Bench; 16] = [
     bench("write", "ib_write_bw against process_vm_writev", write::run),
     bench("fd-backed", "WRITE between memfds against memcpy", fd_backed::run),
     bench("write-lat", "ib_write_lat against a process_vm_writev ping-pong", latency::write),
@@ -53,6 +54,7 @@ pub(crate) const ALL: [Bench; 15] = [
         "Level Zero against memcpy, libfabric against host memory",
         level_zero::run,
     ),
+    bench("hmm", "a page back from a device against a bare userfaultfd", hmm::run),
     bench("connect", "cmtime against TCP connections", connect::run),
     bench("qps", "10,000 QPs in one process", memory::qps),
     bench("pcap", "what recording every packet costs", pcap::run),

@@ -1,0 +1,54 @@
+//! Forks. The child has the process's pages and no userfaultfd: what is away then would read as
+//! zeros there. So all pages come back before, and none leaves until the child is there.
+#![allow(unsafe_code, reason = "pthread_atfork")]
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
+
+use crate::shared::Shared;
+
+static MIRRORS: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
+/// Whether a thread of the process forks.
+static FORKS: AtomicBool = AtomicBool::new(false);
+
+/// From now on a fork finds all pages of this mirror in the process.
+pub(crate) fn register(shared: &Arc<Shared>) {
+    static HOOKS: Once = Once::new();
+    HOOKS.call_once(|| {
+        // SAFETY: the functions take locks of this crate alone, which no thread holds that forks,
+        // and in the child none.
+        let refused = unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
+        if refused != 0 {
+            tracing::warn!(target: "peerdma::hmm", "pthread_atfork: errno {refused}");
+        }
+    });
+    while FORKS.load(Ordering::Acquire) {
+        std::thread::yield_now();
+    }
+    let mut mirrors = mirrors();
+    mirrors.retain(|mirror| mirror.strong_count() > 0);
+    mirrors.push(Arc::downgrade(shared));
+}
+
+fn mirrors() -> MutexGuard<'static, Vec<Weak<Shared>>> {
+    MIRRORS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn each(act: impl Fn(&Shared)) {
+    let all: Vec<Arc<Shared>> = mirrors().iter().filter_map(Weak::upgrade).collect();
+    all.iter().filter(|mirror| mirror.check().is_ok()).for_each(|mirror| act(mirror));
+}
+
+extern "C" fn prepare() {
+    FORKS.store(true, Ordering::Release);
+    each(Shared::freeze);
+}
+
+extern "C" fn parent() {
+    each(Shared::thaw);
+    FORKS.store(false, Ordering::Release);
+}
+
+extern "C" fn child() {
+    FORKS.store(false, Ordering::Release);
+}
