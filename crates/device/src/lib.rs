@@ -37,7 +37,6 @@
 mod attr;
 mod carrier;
 mod clock;
-pub mod cm;
 pub mod config;
 mod counters;
 mod dm_export;
@@ -61,6 +60,7 @@ mod payload;
 mod port;
 mod qp;
 mod random;
+pub mod rdma_cm;
 mod receiver;
 mod refusal;
 mod register;

@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use device::cm::{EventKind as Kind, PortSpace, Queue, RejReason, Spec};
 use device::ids::CmId;
+use device::rdma_cm::{EventKind as Kind, PortSpace, Queue, RejReason, Spec};
 use iba::QpType;
 
 use super::event::{ConnParam, Event, EventKind};
@@ -101,7 +101,7 @@ impl EventChannel {
     }
 
     /// What the device says, for the program. `None` if there is nobody to tell.
-    fn event_of(&self, event: device::cm::Event) -> Option<Event> {
+    fn event_of(&self, event: device::rdma_cm::Event) -> Option<Event> {
         let find = |id: CmId| {
             let inner = self.0.ids().get(&id)?.upgrade()?;
             Some(Id(inner))
@@ -144,8 +144,8 @@ impl AsFd for EventChannel {
     }
 }
 
-impl From<device::cm::ConnParam> for ConnParam {
-    fn from(param: device::cm::ConnParam) -> Self {
+impl From<device::rdma_cm::ConnParam> for ConnParam {
+    fn from(param: device::rdma_cm::ConnParam) -> Self {
         Self {
             private_data: param.private_data,
             responder_resources: param.responder_resources,

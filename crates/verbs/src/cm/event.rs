@@ -1,6 +1,6 @@
 //! What the two sides tell each other, and what becomes of calls.
 
-use device::cm::RejReason;
+use device::rdma_cm::RejReason;
 
 use super::Id;
 use crate::Refusal;

@@ -4,8 +4,8 @@ use std::cmp;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use device::cm::{BindOptions, ConnParam as Said, RejReason};
 use device::ids::CmId;
+use device::rdma_cm::{BindOptions, ConnParam as Said, RejReason};
 use iba::{AttrMask, QpAttr, QpState, QpType};
 
 use super::channel::Channel;

@@ -49,6 +49,6 @@ mod event;
 mod id;
 
 pub use channel::EventChannel;
-pub use device::cm::{RejReason, private_data};
+pub use device::rdma_cm::{RejReason, private_data};
 pub use event::{ConnParam, Event, EventKind, MOST};
 pub use id::Id;

@@ -9,8 +9,8 @@ use iba::QpType;
 use super::Engine;
 use super::endpoint::{Endpoint, Role};
 use super::ports::Bound;
-use crate::cm::{Addresses, BindOptions, Path, PortSpace, Sink, Spec, Timeouts};
 use crate::ids::CmId;
+use crate::rdma_cm::{Addresses, BindOptions, Path, PortSpace, Sink, Spec, Timeouts};
 use crate::refusal::{Kind, Refusal, Result, refuse};
 
 impl Engine {

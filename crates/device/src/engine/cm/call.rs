@@ -10,9 +10,9 @@ use wire::cm::CmaHeader;
 
 use super::Engine;
 use super::endpoint::Role;
-use crate::cm::{ConnParam, RejReason, SidrStatus};
 use crate::ids::CmId;
 use crate::random::random;
+use crate::rdma_cm::{ConnParam, RejReason, SidrStatus};
 use crate::refusal::{Kind, Refusal, Result, refuse};
 
 /// The Q_Key of datagram QPs that a program does not give one (`RDMA_UDP_QKEY`).

@@ -7,9 +7,9 @@ use ::cm::ListenId;
 use iba::{Psn, Qpn};
 use wire::cm::CommId;
 
-use crate::cm::{Event, EventKind, Path, Sink, Spec, Timeouts};
 use crate::ids::CmId;
 use crate::random::random;
+use crate::rdma_cm::{Event, EventKind, Path, Sink, Spec, Timeouts};
 
 /// What an endpoint is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use wire::cm::{CmaHeader, CommId, Req, SidrReq};
 
 use super::Engine;
 use super::endpoint::{Endpoint, Role};
-use crate::cm::{ConnParam, EventKind, Path, RejReason, SidrStatus, Spec};
+use crate::rdma_cm::{ConnParam, EventKind, Path, RejReason, SidrStatus, Spec};
 
 /// A peer that asks again while the program thinks about its request is told to wait for
 /// `4.096 us * 2^24`, 69 s (the kernel's `CMA_CM_MRA_SETTING`).

@@ -1,5 +1,5 @@
 //! Connection management: endpoints over the communication manager, and QP 1 below it (see
-//! [`crate::cm`]).
+//! [`crate::rdma_cm`]).
 //!
 //! ```text
 //!   cm_connect, cm_accept, ...          Sink::deliver

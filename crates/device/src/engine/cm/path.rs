@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use ::cm::Peer;
 use iba::{Gid, Mtu};
 
-use crate::cm::Path;
 use crate::engine::common::Common;
+use crate::rdma_cm::Path;
 use crate::refusal::{Result, refuse};
 
 /// How long a packet lives on Ethernet: `4.096 us * 2^16` is 0.27 s (the kernel's

@@ -11,9 +11,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use link::registry::{Directory, NameError, NameKey};
 
-use crate::cm::PortSpace;
 use crate::ids::CmId;
 use crate::random::random;
+use crate::rdma_cm::PortSpace;
 use crate::refusal::{Kind, Refusal, Result, refuse};
 
 /// Ports of a block.

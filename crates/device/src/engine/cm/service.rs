@@ -10,11 +10,11 @@ use wire::cm::CommId;
 
 use super::endpoint::{Endpoint, Role};
 use super::ports::{self, Ports};
-use crate::cm::EventKind;
 use crate::ids::CmId;
 use crate::mad::Arrived;
 use crate::port::Nic;
 use crate::random::random;
+use crate::rdma_cm::EventKind;
 use crate::refusal::{Result, refuse};
 use crate::waits::Waits;
 

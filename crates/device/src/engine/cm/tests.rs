@@ -8,15 +8,15 @@ use iba::{QKey, QpState, QpType, Qpn};
 use link::registry::Directory;
 
 use super::unheard::PATIENCE;
-use crate::cm::{
-    BindOptions, ConnParam, Event, EventKind, PortSpace, Queue, RejReason, SidrStatus, Spec,
-    Timeouts,
-};
 use crate::config::NicConfig;
 use crate::engine::Engine;
 use crate::ids::{CmId, QpId};
 use crate::mad::Arrived;
 use crate::nic::NicInfo;
+use crate::rdma_cm::{
+    BindOptions, ConnParam, Event, EventKind, PortSpace, Queue, RejReason, SidrStatus, Spec,
+    Timeouts,
+};
 use crate::rig::{Objects, completed, engine, nic, post, run, send};
 use crate::{Kind, Refusal};
 

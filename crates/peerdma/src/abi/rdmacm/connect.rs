@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_void};
 use std::slice;
 
-use device::cm::{ConnParam as Param, RejReason};
+use device::rdma_cm::{ConnParam as Param, RejReason};
 use iba::{QKey, Qpn};
 
 use super::handshake::{Depths, answer, ask, refuse};

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use device::cm::{self, ConnParam, EventKind, Sink, Spec};
+use device::rdma_cm::{self, ConnParam, EventKind, Sink, Spec};
 use iba::QpType;
 
 use super::channel::Channel;
@@ -107,7 +107,7 @@ struct PostBox {
 
 impl Sink for PostBox {
     /// The engine is locked.
-    fn deliver(&self, event: cm::Event) {
+    fn deliver(&self, event: rdma_cm::Event) {
         if let Some(endpoint) = self.to.upgrade() {
             endpoint.receive(&self.nic, event);
         }
@@ -179,7 +179,7 @@ impl Endpoint {
     }
 
     /// Takes an event of the engine, which is locked.
-    fn receive(self: &Arc<Self>, nic: &Arc<Nic>, event: cm::Event) {
+    fn receive(self: &Arc<Self>, nic: &Arc<Nic>, event: rdma_cm::Event) {
         let mut delivery = self.delivery();
         if delivery.is_gone {
             return;

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::sync::Arc;
 use std::time::Duration;
 
-use device::cm::{ConnParam, EventKind, Path};
+use device::rdma_cm::{ConnParam, EventKind, Path};
 
 use super::endpoint::{Endpoint, Entry, What};
 use super::event_channel::ChannelObject;

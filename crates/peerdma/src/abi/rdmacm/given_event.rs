@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
-use device::cm::ConnParam as Param;
+use device::rdma_cm::ConnParam as Param;
 use iba::{QKey, Qpn};
 
 use super::endpoint::Endpoint;

@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 
-use device::cm::{ConnParam, EventKind, RejReason};
+use device::rdma_cm::{ConnParam, EventKind, RejReason};
 use iba::{Av, QpType};
 
 use super::addr::{bind, listen, resolve_addr, resolve_route};

@@ -1,7 +1,7 @@
 //! The handshake of a connection: asking for one, accepting a request, refusing it, and the terms
 //! on which the two sides agree.
 
-use device::cm::{ConnParam, Ece, RejReason};
+use device::rdma_cm::{ConnParam, Ece, RejReason};
 
 use super::Answer;
 use super::endpoint::Endpoint;

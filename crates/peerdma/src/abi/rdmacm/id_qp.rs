@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 use std::mem;
 
-use device::cm::Ece;
+use device::rdma_cm::Ece;
 use iba::{AttrMask, QpState};
 
 use super::endpoint::Endpoint;

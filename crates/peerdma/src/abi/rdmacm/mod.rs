@@ -11,7 +11,7 @@
 //!    endpoint: state, device, addresses         channel: entries behind a descriptor
 //!         |  Engine::cm_connect                      ^  endpoint's post box: called with the
 //!         v                                          |         engine locked
-//!       device::cm ------------- events -------------+
+//!       device::rdma_cm ------------- events -------------+
 //! ```
 //!
 //! Each file uses only those below it, and those to its right:

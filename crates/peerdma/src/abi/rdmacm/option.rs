@@ -159,7 +159,7 @@ pub(crate) unsafe extern "C" fn rdma_set_local_ece(id: *mut CmId, ece: *mut Ece)
             return refuse("no vendor, or a mask that is not 0");
         }
         endpoint.inner().terms.local_ece =
-            device::cm::Ece { vendor_id: *vendor_id, attr_mod: *options };
+            device::rdma_cm::Ece { vendor_id: *vendor_id, attr_mod: *options };
         Ok(())
     })
 }

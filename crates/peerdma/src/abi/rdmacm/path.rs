@@ -1,6 +1,6 @@
 //! The way to a peer, as programs read it.
 
-use device::cm::Path;
+use device::rdma_cm::Path;
 use iba::Av;
 
 use crate::abi::types::device::Gid;

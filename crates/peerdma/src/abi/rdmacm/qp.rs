@@ -143,7 +143,7 @@ unsafe fn create_ex(id: *mut CmId, attr: &mut QpInitAttrEx) -> Answer {
     c.qp = qp;
     // What the program said of a vendor gives way to what the QP says (librdmacm: `init_ece`),
     // which is nothing.
-    endpoint.inner().terms.local_ece = device::cm::Ece::default();
+    endpoint.inner().terms.local_ece = device::rdma_cm::Ece::default();
     Ok(())
 }
 

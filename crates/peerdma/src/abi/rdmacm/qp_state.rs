@@ -1,7 +1,7 @@
 //! Moves the QP of an identifier to RTS, and to the error state. The QP may be a program's or the
 //! library's own: the caller says how it is modified.
 
-use device::cm::Ece;
+use device::rdma_cm::Ece;
 use iba::{AttrMask, QpAttr, QpState};
 
 use super::endpoint::Endpoint;

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::ptr;
 use std::sync::Arc;
 
-use device::cm::{self, BindOptions, CmId as EndId, Ece, PortSpace};
+use device::rdma_cm::{self, BindOptions, CmId as EndId, Ece, PortSpace};
 use iba::QpType;
 
 use super::join::Join;
@@ -56,7 +56,7 @@ pub(super) struct Inner {
 pub(super) struct Route {
     pub(super) local: Option<SocketAddr>,
     pub(super) remote: Option<SocketAddr>,
-    pub(super) path: Option<cm::Path>,
+    pub(super) path: Option<rdma_cm::Path>,
 }
 
 /// What `rdma_set_option` sets.

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Instant;
 
 use descriptors::Known;
-use device::cm::ConnParam;
+use device::rdma_cm::ConnParam;
 use libc::{sockaddr, socklen_t};
 use rsocket::{Control, End, Hello, How};
 use rustix::net::{

@@ -1,5 +1,5 @@
 //! Connection management, as a layer like librdmacm uses it: endpoints, their parameters and their
-//! events.
+//! events. What the kernel calls `rdma_cm`; its `ib_cm`, the messages, is the crate `cm`.
 //!
 //! An endpoint ([`CmId`]) is made by [`Engine::cm_create`](crate::Engine::cm_create) and is one of
 //! three things: a listener, the active side of a connection, or the passive side. Its calls are
