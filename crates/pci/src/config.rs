@@ -3,7 +3,7 @@
 //! ```toml
 //! [pci]
 //! cpu = "intel"                # "amd": every host bridge forwards peer-to-peer traffic
-//! domain = 0                   # of all addresses; another one keeps them apart from the machine's own
+//! domain = 0                   # of all addresses; another keeps them apart from the machine's own
 //!
 //! [[pci.host_bridge]]
 //! name = "root0"
@@ -59,7 +59,7 @@ pub struct PciConfig {
     pub devices: Vec<DeviceConfig>,
 }
 
-/// The vendor of the processor, which matters for host bridges.
+/// The vendor of the processor, which decides about host bridges.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 #[expect(clippy::exhaustive_enums, reason = "the rule asks for no more")]
@@ -111,7 +111,7 @@ pub struct DeviceConfig {
     /// The host bridge or switch above; the first switch, or else the first host bridge, if none is
     /// named.
     pub under: Option<String>,
-    /// Another device, of which this one is a further function.
+    /// Another device; this entry is a further function of it.
     pub function_of: Option<String>,
     /// Its address in the machine's own tree; only with `sysfs`.
     pub bdf: Option<String>,

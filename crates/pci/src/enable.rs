@@ -1,4 +1,4 @@
-//! The attribute by which a user lets a driver use peer-to-peer memory: a device, or a boolean.
+//! The attribute with which a user lets a driver use peer-to-peer memory: a device, or a boolean.
 
 use std::fmt;
 

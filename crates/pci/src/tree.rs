@@ -16,7 +16,7 @@ bitflags::bitflags! {
         const TB = 0x02;
         /// Request redirect: peer-to-peer requests go up to the root.
         const RR = 0x04;
-        /// Completion redirect: their completions do.
+        /// Completion redirect: completions of peer-to-peer requests go up to the root.
         const CR = 0x08;
         /// Upstream forwarding.
         const UF = 0x10;

@@ -49,7 +49,7 @@ const MACHINE: &str = r#"
     bars = ["1M"]
 "#;
 
-/// On the list; on the list only for traffic below the same bridge; not on it.
+/// On the list; on the list only for traffic below the same host bridge; not on the list.
 const LISTED: &str = "8086:2030";
 const ITSELF: &str = "8086:3c00";
 const UNKNOWN: &str = "1022:1480";
@@ -82,7 +82,7 @@ fn the_distance_is_the_number_of_steps_over_the_common_bridge() {
         ("gpu0", "gpu0", 0, MapType::BusAddr),
         ("gpu0", "gpu0.1", 2, MapType::BusAddr),
         ("gpu0", "nic0", 4, MapType::BusAddr),
-        // deep, port, up, port below outer, outer's up: four; nic0 to there: two.
+        // From deep over port, up and the port below outer to outer's up: four; from nic0: two.
         ("deep", "nic0", 6, MapType::BusAddr),
         // Chains of five (deep's own root port on top: 6) and two.
         ("deep", "alone", 8, MapType::ThruHostBridge),
@@ -137,7 +137,7 @@ fn traffic_through_a_host_bridge_depends_on_the_allowlist() {
         (LISTED, ITSELF, true, false),
         (UNKNOWN, LISTED, false, false),
         (LISTED, UNKNOWN, true, false),
-        // Any of Google; some of Nvidia; an accelerator.
+        // Any device of Google; some of Nvidia; an accelerator.
         ("1ae0:1234", "10de:2f96", true, true),
         ("10de:2f99", "8086:0b25", false, false),
     ];

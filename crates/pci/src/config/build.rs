@@ -12,7 +12,7 @@ const LISTED: Ids = Ids { vendor: 0x8086, device: 0x2020 };
 const ROOT_PORT: Ids = Ids { vendor: 0x1b36, device: 0x000c };
 const SWITCH_PORT: Ids = Ids { vendor: 0x104c, device: 0x8232 };
 const ENDPOINT: Ids = Ids { vendor: 0x1b36, device: 0x0100 };
-/// The address of the first BAR of a modelled machine: above all memory.
+/// The address of the first BAR of a modelled machine, above all memory.
 const BAR_BASE: u64 = 1 << 40;
 
 impl PciConfig {
