@@ -12,8 +12,7 @@
 //! (`exec_mm_release`). So:
 //!
 //! ```text
-//! the word holds a thread id  =>  the process has not ended, and its address space is still the
-//! same
+//!   the word holds a thread id  =>  the process lives, and its address space is still the same
 //! ```
 //!
 //! A check costs one load. It tells what was true when the word was loaded, and no more.
