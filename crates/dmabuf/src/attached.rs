@@ -1,4 +1,4 @@
-//! What an exporter learns of a device that uses its memory.
+//! What an exporter learns about a device that uses its memory.
 
 /// What an exporter learns about an attachment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -11,25 +11,25 @@ pub struct AttachmentInfo {
     pub(crate) process: Option<u32>,
 }
 
-/// A device's address on its bus, as a number. Only code that knows the bus interprets it: this
-/// crate passes it from an importer to an exporter.
+/// A device's address on its bus, as a number. Only code that knows the bus interprets it; this
+/// crate just passes it from an importer to an exporter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[expect(clippy::exhaustive_structs, reason = "a number")]
 pub struct DeviceAddr(pub u64);
 
-/// The four ways to import (`docs/semantics.md` 1.3). The kernel tells them apart by which
-/// operations an importer has; here they are named.
+/// The four ways to import (`docs/semantics.md` 1.3). The kernel tells them apart by the operations
+/// that an importer has; here they have names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "the classes the kernel knows")]
 pub enum ImporterClass {
-    /// Knows nothing of moving: the framework pins at each map and unpins at unmap. Never
+    /// Knows nothing about moves: the framework pins at each map and unpins at unmap. Never
     /// peer-to-peer.
     Static,
     /// Pins before it maps, and keeps access until it gives it up.
     Pinned,
     /// Pins before it maps, and can lose the memory for good.
     PinnedRevocable,
-    /// Does not pin: the memory may move at any time, and is mapped again.
+    /// Does not pin: the memory may move at any time, and the importer then maps it again.
     Dynamic,
 }
 
@@ -47,7 +47,7 @@ impl ImporterClass {
 }
 
 impl AttachmentInfo {
-    /// A number that no other attachment of this process has.
+    /// A unique number among the attachments of this process.
     pub fn id(&self) -> u64 {
         self.id
     }
@@ -57,7 +57,7 @@ impl AttachmentInfo {
         &self.importer
     }
 
-    /// How the importer deals with a buffer that wants to move.
+    /// How the importer deals with a buffer that moves.
     pub fn class(&self) -> ImporterClass {
         self.class
     }
@@ -67,14 +67,14 @@ impl AttachmentInfo {
         self.peer2peer
     }
 
-    /// Where the device sits on its bus.
+    /// Where the device is on its bus.
     pub fn device(&self) -> Option<DeviceAddr> {
         self.device
     }
 
-    /// The process the device serves, if that is not this one; 0 if it has no number here. Only the
-    /// [backings](crate::SgEntry::backing) of a table made for it are used: the other process has
-    /// addresses of its own.
+    /// The process that the device serves, if that is not this one; 0 if it has no pid here. Only
+    /// the [backings](crate::SgEntry::backing) of a table made for it are used: the other process
+    /// has addresses of its own.
     pub fn process(&self) -> Option<u32> {
         self.process
     }

@@ -1,4 +1,4 @@
-//! A device attached to a buffer, and the guards for what it may do there.
+//! A device attached to a buffer, and the guards for its pins and maps.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,30 +11,30 @@ use crate::importer::Importer;
 use crate::resv::{ResvGuard, Usage};
 use crate::shared::Shared;
 
-/// A device's relation to a buffer, from attach to detach. A clone is the same attachment; the last
-/// one, with the last guard made from it, detaches.
+/// A device's relation to a buffer, from attach to detach. A clone is the same attachment; it
+/// detaches when the last clone and the last guard made from it are dropped.
 #[doc(alias = "dma_buf_attachment")]
 #[derive(Clone)]
 pub struct Attachment {
     inner: Arc<Inner>,
 }
 
-/// The buffer does not move while this exists. Dropping it unpins; if a map made under it is still
-/// there, the pin stays until that map is gone.
+/// The buffer does not move while this exists. Dropping it unpins; if a map made under the pin
+/// still exists, the pin stays until that map is gone.
 #[must_use = "the buffer is unpinned when the guard is dropped"]
 #[derive(Debug)]
 pub struct PinGuard {
     token: Arc<PinToken>,
 }
 
-/// The addresses under which the device reaches the buffer. Dropping it unmaps: at once when the
-/// reservation lock is free, and otherwise before its holder releases it.
+/// The addresses by which the device reaches the buffer. Dropping it unmaps: at once if the
+/// reservation lock is free, and otherwise before its holder releases the lock.
 #[must_use = "the buffer is unmapped when the guard is dropped"]
 #[derive(Debug)]
 pub struct MapGuard {
     attachment: Arc<Inner>,
     direction: Direction,
-    /// Taken out when the guard goes.
+    /// Taken out when the guard is dropped.
     table: Option<SgTable>,
     /// Keeps the pin that this map relies on. Declared after the table: unmap first, then unpin.
     pin: Option<Arc<PinToken>>,
@@ -47,11 +47,11 @@ pub enum AttachError {
     /// The exporter refused.
     #[error("{exporter} refuses to attach {importer}: {reason}")]
     Exporter {
-        /// Who refused.
+        /// The exporter.
         exporter: String,
-        /// Who was refused.
+        /// The importer.
         importer: String,
-        /// Its reason.
+        /// The exporter's reason.
         #[source]
         reason: ExporterError,
     },
@@ -61,29 +61,29 @@ pub enum AttachError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PinError {
-    /// The guard holds some other buffer's lock.
+    /// The guard holds another buffer's lock.
     #[error("pinning needs this buffer's reservation lock, and the guard holds another")]
     WrongLock,
     /// A static importer does not pin: the framework does it at each map.
     #[error("{importer} is a static importer, which may not pin")]
     Static {
-        /// Who asked.
+        /// The importer.
         importer: String,
     },
     /// The memory was taken away for good.
     #[error("the buffer was revoked from {importer}")]
     Revoked {
-        /// Who asked.
+        /// The importer.
         importer: String,
     },
     /// The exporter refused.
     #[error("{exporter} refuses to pin for {importer}: {reason}")]
     Exporter {
-        /// Who refused.
+        /// The exporter.
         exporter: String,
-        /// Who was refused.
+        /// The importer.
         importer: String,
-        /// Its reason.
+        /// The exporter's reason.
         #[source]
         reason: ExporterError,
     },
@@ -93,29 +93,29 @@ pub enum PinError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MapError {
-    /// The guard holds some other buffer's lock.
+    /// The guard holds another buffer's lock.
     #[error("mapping needs this buffer's reservation lock, and the guard holds another")]
     WrongLock,
     /// An importer of a pinning class must pin first.
     #[error("{importer} is a pinned importer and must pin before it maps")]
     NotPinned {
-        /// Who asked.
+        /// The importer.
         importer: String,
     },
     /// The memory was taken away for good.
     #[error("the buffer was revoked from {importer}")]
     Revoked {
-        /// Who asked.
+        /// The importer.
         importer: String,
     },
-    /// The exporter refused the map, or the pin that a static importer's map begins with.
+    /// The exporter refused the map, or the pin with which a static importer's map begins.
     #[error("{exporter} refuses to map for {importer}: {reason}")]
     Exporter {
-        /// Who refused.
+        /// The exporter.
         exporter: String,
-        /// Who was refused.
+        /// The importer.
         importer: String,
-        /// Its reason.
+        /// The exporter's reason.
         #[source]
         reason: ExporterError,
     },
@@ -132,7 +132,7 @@ pub(crate) struct Inner {
 struct State {
     /// Set once a pinned revocable attachment lost the memory.
     revoked: bool,
-    /// The pins that exist; dead entries are those of dropped guards.
+    /// The existing pins; dead entries belong to dropped guards.
     pins: Vec<Weak<PinToken>>,
 }
 
@@ -179,7 +179,7 @@ impl Attachment {
         Self { inner }
     }
 
-    /// What the exporter knows about it.
+    /// What the exporter knows about the attachment.
     pub fn info(&self) -> &AttachmentInfo {
         &self.inner.info
     }
@@ -205,7 +205,7 @@ impl Attachment {
         self.inner.buf.resv()
     }
 
-    /// Keeps the buffer where it is. An exporter whose buffers never move accepts every pin.
+    /// Pins the buffer where it is. An exporter whose buffers never move accepts every pin.
     ///
     /// # Errors
     ///
@@ -230,13 +230,13 @@ impl Attachment {
         Ok(PinGuard { token })
     }
 
-    /// Gets the addresses under which the device reaches the buffer.
+    /// Gets the addresses by which the device reaches the buffer.
     ///
-    /// A static importer's map pins first, and waits for fences of class [`Kernel`](Usage::Kernel)
-    /// at the end: a move in progress ends before the device begins. Other classes do this
-    /// themselves: a pinning class must hold a [`PinGuard`], a dynamic importer must expect
-    /// [`Importer::invalidate_mappings`], and both check the fences. Steps already done are undone
-    /// if a later one fails.
+    /// A static importer's map pins first, and finally waits for fences of class
+    /// [`Kernel`](Usage::Kernel), so that a move in progress ends before the device starts. Other
+    /// classes do this themselves: a pinning class must hold a [`PinGuard`], a dynamic importer
+    /// must expect [`Importer::invalidate_mappings`], and both check the fences. If a step fails,
+    /// the steps before it are undone.
     ///
     /// # Errors
     ///
@@ -259,8 +259,8 @@ impl Attachment {
         let pin = match inner.info.class {
             ImporterClass::Static => Some(inner.pin(resv).map_err(|reason| {
                 if reason.kind == ExporterErrorKind::Busy {
-                    // `dma_buf_map_attachment`: a static importer cannot be told that the place is
-                    // taken.
+                    // `dma_buf_map_attachment`: a static importer cannot be told that a move is
+                    // still in progress.
                     tracing::warn!("static importer {} cannot pin: {reason}", inner.info.importer);
                 }
                 refused(reason)
@@ -302,21 +302,21 @@ impl Attachment {
         self.map(&self.resv().lock(), direction)
     }
 
-    /// Tells the importer that its mappings are void.
+    /// Tells the importer that its mappings are invalid.
     pub(crate) fn invalidate(&self, resv: &ResvGuard<'_>) {
         if !self.is_revocable() {
             return;
         }
         if self.inner.info.class == ImporterClass::PinnedRevocable {
             let mut state = self.inner.state();
-            // Without a pin there is nothing that it could lose: the exporter moves the buffer to
+            // Without a pin the importer has nothing to lose: the exporter moves the buffer to
             // where it will be pinned.
             let is_pinned = state.pins.iter().any(|pin| pin.strong_count() > 0);
             if !is_pinned || std::mem::replace(&mut state.revoked, true) {
                 return;
             }
         }
-        // An importer that is gone has nothing to invalidate: its guards went with it.
+        // An importer that is gone has nothing to invalidate: its guards were dropped with it.
         if let Some(importer) = self.inner.importer.upgrade() {
             importer.invalidate_mappings(resv, self);
         }
@@ -361,14 +361,14 @@ impl MapGuard {
 }
 
 impl PinToken {
-    /// Gives up one share, under the lock. The last one unpins.
+    /// Drops one reference, under the lock. The last one unpins.
     fn release(self: Arc<Self>, resv: &ResvGuard<'_>) {
         let Some(mut last) = Arc::into_inner(self) else { return };
         match last.attachment.take() {
             Some(attachment) if resv.protects(attachment.buf.resv()) => attachment.unpin(resv),
             other => {
                 debug_assert!(false, "a pin ends under its own buffer's lock");
-                // Dropped with what it has: unpinned under the right lock.
+                // Dropped anyway: its own drop unpins under the right lock.
                 last.attachment = other;
             }
         }
@@ -444,8 +444,8 @@ impl Drop for Inner {
     }
 }
 
-/// Debug builds: importers expect whole pages, and some cope without (`docs/semantics.md` 1.1):
-/// reported, never refused.
+/// Debug builds: importers expect whole pages, though some cope with less (`docs/semantics.md`
+/// 1.1), so a table without them is reported, never refused.
 fn report_unaligned(table: &SgTable, attachment: &Inner) {
     let page = rustix::param::page_size() as u64;
     let is_odd = |entry: &SgEntry| !(entry.addr | entry.len).is_multiple_of(page);

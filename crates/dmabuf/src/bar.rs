@@ -1,8 +1,8 @@
 //! Memory of a device in a BAR, as its driver lends it (`docs/semantics.md` 2.8 and 4.4).
 //!
-//! It is reached peer-to-peer or not at all, by the rules of the PCI tree; it is never pinned, so
-//! that only importers that can lose it may have it, and its owner takes it away from all of them
-//! before it goes.
+//! It is reached peer-to-peer or not at all, by the rules of the PCI tree. It is never pinned, so
+//! only importers that can lose it may have it, and its owner takes it away from all of them before
+//! it goes away.
 
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
@@ -24,33 +24,33 @@ use crate::revoke::StillInUse;
 use crate::window::PlaceError;
 use crate::{BusWindow, DmaBuf, ExportError, Placement};
 
-/// Whose memory it is, and where.
+/// The owner of the memory, and its location.
 #[derive(Debug)]
 #[expect(clippy::exhaustive_structs, reason = "drivers build it")]
 pub struct BarRange {
     /// The exporter's name.
     pub owner: String,
-    /// What the memory is, for messages: `device memory of NAME`.
+    /// A description of the memory, for messages: `device memory of NAME`.
     pub what: String,
     /// The machine.
     pub tree: Arc<PciTree>,
-    /// Where the owner is in it.
+    /// Where the owner is in the machine.
     pub bdf: Option<Bdf>,
     /// The file that has the bytes, sealed against shrinking.
     pub file: OwnedFd,
-    /// Where in it they begin, at a whole page.
+    /// Where in the file they begin, page-aligned.
     pub offset: u64,
-    /// How many there are: whole pages.
+    /// Their number: whole pages.
     pub len: u64,
 }
 
-/// A dma-buf of memory in a BAR, with its owner's side of it. Dropping it takes the memory away.
+/// A dma-buf of memory in a BAR, from its owner's side. Dropping it takes the memory away.
 pub struct BarBuf {
     buffer: DmaBuf,
     exporter: Arc<BarExporter>,
 }
 
-/// Why a range of a BAR is no dma-buf.
+/// Why a range of a BAR cannot be a dma-buf.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BarError {
@@ -60,20 +60,20 @@ pub enum BarError {
     /// The range got no bus address.
     #[error(transparent)]
     Place(#[from] PlaceError),
-    /// No gate was made.
+    /// No gate could be made.
     #[error(transparent)]
     Gate(#[from] GateError),
-    /// No file was made for it.
+    /// No file could be made for it.
     #[error(transparent)]
     Export(#[from] ExportError),
 }
 
-/// How the memory went.
+/// How the memory was taken away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Revoked {
     /// Nobody reaches it.
     Free,
-    /// Somebody was inside, and stayed there.
+    /// An access was in progress and did not end.
     Held,
 }
 
@@ -85,9 +85,9 @@ struct BarExporter {
     backing: SgBacking,
     len: u64,
     gate: Gate,
-    /// Why the memory went, once it did.
+    /// Why the memory was taken away, once it was.
     gone: Mutex<Option<String>>,
-    /// What became of it then. Who revokes has the lock, so that another who does waits for it.
+    /// The result. A thread that revokes holds the lock, so that another one waits for it.
     revoked: Mutex<Option<Revoked>>,
     /// Where devices of this process find it, until it is revoked.
     place: Mutex<Option<Placement>>,
@@ -120,13 +120,13 @@ impl BarBuf {
         Ok(Self { buffer, exporter })
     }
 
-    /// What importers are given.
+    /// The dma-buf for importers.
     pub fn buffer(&self) -> &DmaBuf {
         &self.buffer
     }
 
     /// Takes the memory away from every importer, in every process, and waits up to `limit` until
-    /// they have let go. It is out of their reach in any case.
+    /// they have let go. Even if they have not, it is out of their reach.
     ///
     /// # Errors
     ///
@@ -140,9 +140,9 @@ impl BarBuf {
         )
     }
 
-    /// Takes the memory away without waiting for more than accesses that have begun. Whether its
-    /// bytes may be given to somebody else then: not while an access does not end. A second call
-    /// waits for the first, and answers the same.
+    /// Takes the memory away; waits only for accesses that have begun. Returns whether its bytes
+    /// may be reused: not if an access does not end. A second call waits for the first, and returns
+    /// the same.
     #[must_use = "bytes that are still accessed are nobody else's"]
     pub fn close(&self, why: &str) -> bool {
         self.exporter.revoke(why) == Revoked::Free
@@ -212,7 +212,7 @@ impl Exporter for BarExporter {
             let why = why.as_deref().unwrap_or("it was freed");
             return self.refuse(ExporterErrorKind::NoDevice, why);
         };
-        // The kernel's dma_buf_phys_vec_to_sgt: after the look whether the memory is there.
+        // The kernel calls dma_buf_phys_vec_to_sgt after the check whether the memory is there.
         let provider = Provider { tree: &self.tree, name: &self.owner, bdf: self.bdf };
         let map_type = match provider.reach(attachment.device()) {
             Ok(map_type) => map_type,
@@ -265,7 +265,7 @@ mod tests {
         BarBuf::new(range, "dm").expect("a buffer")
     }
 
-    /// Whoever is told that the bytes are free may give them to somebody else.
+    /// A caller that is told that the bytes are free may give them to somebody else.
     #[test]
     fn a_second_close_answers_what_the_first_one_found() {
         let dm = memory();

@@ -15,15 +15,15 @@ use crate::resv::Resv;
 use crate::shared::{FileFacts, Shared, registry};
 use crate::system::{MEMFD, UDMABUF};
 
-/// Names of our memfds begin with this. It is how an importer tells a buffer that was meant to be
+/// The prefix of the names of our memfds. By this an importer tells a buffer that was meant to be
 /// shared from any other memfd, which on Linux is not a dma-buf.
 pub const MEMFD_PREFIX: &str = "peerdma:";
 
 /// Memory that can be passed between drivers and processes as a file descriptor.
 ///
 /// The fd is the reference: a process that has one can import the buffer, and the memory lives as
-/// long as any fd, mapping or `DmaBuf` does. Within one process all handles made from fds of one
-/// buffer share its exporter, its reservation lock and its attachments. Size is fixed for life.
+/// long as any fd, mapping or `DmaBuf` does. Within one process, all handles made from fds of one
+/// buffer share its exporter, its reservation lock and its attachments. The size never changes.
 #[doc(alias = "dma_buf")]
 #[derive(Clone)]
 pub struct DmaBuf {
@@ -54,7 +54,7 @@ impl DmaBuf {
         self.shared.size()
     }
 
-    /// Why its owner took the memory away, for messages. `None` if it did not, or does not tell.
+    /// Why its owner took the memory away, for messages. `None` if it did not, or gave no reason.
     pub fn why_gone(&self) -> Option<String> {
         self.shared.exporter().why_gone()
     }
@@ -64,9 +64,8 @@ impl DmaBuf {
         self.shared.exporter().name()
     }
 
-    /// Whether its bytes are known to lie in the host's memory, as those of a memfd, of udmabuf and
-    /// of the system heap do. Where those of another dma-buf of the kernel lie only its driver
-    /// knows.
+    /// Whether its bytes are known to be in host memory, as with a memfd, udmabuf and the system
+    /// heap. For other kernel dma-bufs, only the driver knows where the bytes are.
     pub fn is_host_memory(&self) -> bool {
         match self.is_kernel() {
             true => matches!(self.exporter_name(), UDMABUF | "system"),
@@ -79,12 +78,12 @@ impl DmaBuf {
         self.shared.is_kernel()
     }
 
-    /// Whether its descriptor lets it be written.
+    /// Whether its descriptor permits writing.
     pub fn is_writable(&self) -> bool {
         self.is_writable
     }
 
-    /// Whether exporter and buffer may move the memory.
+    /// Whether the exporter may move the memory.
     #[doc(alias = "dma_buf_is_dynamic")]
     pub fn is_dynamic(&self) -> bool {
         self.shared.exporter().pinning().is_some()
@@ -110,8 +109,8 @@ impl DmaBuf {
         Attachment::new(&self.shared, importer)
     }
 
-    /// A place from which this process enters the buffer's [gate](crate::gate), if it has one:
-    /// accesses to the memory of a table with an epoch start there.
+    /// The slot by which this process enters the buffer's [gate](crate::gate), if it has one: an
+    /// access through a table with an epoch must enter first.
     ///
     /// # Errors
     ///
@@ -120,14 +119,14 @@ impl DmaBuf {
         self.shared.exporter().gate_slot()
     }
 
-    /// The process that the exporter lives in, if that is not this one; 0 if it has no number here.
-    /// Attaching, pinning and mapping are then requests to it, and take as long as it takes.
+    /// The exporter's process, if that is not this one; 0 if it has no pid here. Attach, pin and
+    /// map are then requests to it, and take as long as it takes.
     pub fn exporter_process(&self) -> Option<u32> {
         self.shared.exporter().process()
     }
 
-    /// Puts a new buffer on the list of this process.
-    #[expect(clippy::too_many_arguments, reason = "what makes a buffer")]
+    /// Adds a new buffer to the list of this process.
+    #[expect(clippy::too_many_arguments, reason = "the parts of a buffer")]
     pub(crate) fn register(
         id: (u64, u64),
         file: OwnedFd,

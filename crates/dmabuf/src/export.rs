@@ -17,21 +17,21 @@ use crate::system::{MEMFD, SystemMemory, UDMABUF};
 
 /// Where the memory of a new buffer comes from.
 ///
-/// A dma-buf of the kernel can be given to other drivers and programs that know nothing of peerdma,
-/// and wants each CPU access bracketed with a system call. A memfd is a buffer for programs that
-/// use peerdma, needs no brackets, and is the faster one.
+/// A dma-buf of the kernel can be given to other drivers, and to programs that do not know peerdma,
+/// but each CPU access must be bracketed with a system call. A memfd is a buffer for programs that
+/// use peerdma; it needs no brackets, and is faster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Memory {
-    /// [`Udmabuf`](Self::Udmabuf) where `/dev/udmabuf` can be opened, and otherwise
-    /// [`Memfd`](Self::Memfd): the fd is a real dma-buf whenever it can be.
+    /// [`Udmabuf`](Self::Udmabuf) if `/dev/udmabuf` can be opened, otherwise
+    /// [`Memfd`](Self::Memfd): the fd is a real dma-buf whenever possible.
     #[default]
     Best,
     /// A memfd named `peerdma:NAME`, sealed against shrinking and growing.
     Memfd,
     /// A dma-buf of the kernel, made by `/dev/udmabuf`.
     Udmabuf,
-    /// A dma-buf of the kernel, allocated by `/dev/dma_heap/NAME`: `system`, or a name of a
+    /// A dma-buf of the kernel, allocated by `/dev/dma_heap/NAME`: `system`, or the name of a
     /// reserved area.
     Heap(String),
 }
@@ -43,18 +43,18 @@ pub enum ExportError {
     /// A buffer needs a size.
     #[error("a dma-buf of zero bytes does not exist")]
     Empty,
-    /// The name cannot be a file's.
+    /// The name cannot be the name of a file.
     #[error(
         "{name:?} is not a name for a buffer: at most 200 bytes without NUL, and not an exporter's address"
     )]
     BadName {
-        /// What was asked.
+        /// The requested name.
         name: String,
     },
     /// The heap's name is not a file name.
     #[error("{heap:?} is not the name of a heap in /dev/dma_heap")]
     BadHeap {
-        /// What was asked.
+        /// The requested name.
         heap: String,
     },
     /// The kernel refused.
@@ -71,7 +71,7 @@ pub enum ExportError {
 
 impl DmaBuf {
     /// Makes a buffer of at least `len` bytes of system memory (rounded up to pages), from the
-    /// [best](Memory::Best) place the machine has.
+    /// [best](Memory::Best) source that the machine has.
     ///
     /// # Errors
     ///
@@ -80,11 +80,11 @@ impl DmaBuf {
         Self::export_from(&Memory::Best, len, name)
     }
 
-    /// As [`export`](Self::export), from a place of the caller's choice.
+    /// As [`export`](Self::export), with memory from a source of the caller's choice.
     ///
     /// # Errors
     ///
-    /// [`ExportError`]; a place that the machine lacks is one.
+    /// [`ExportError`], also for a source that the machine lacks.
     pub fn export_from(memory: &Memory, len: u64, name: &str) -> Result<Self, ExportError> {
         let size = check_new(len, name)?;
         let named = format!("{MEMFD_PREFIX}{name}");
@@ -107,7 +107,7 @@ impl DmaBuf {
                     return Err(ExportError::BadHeap { heap: heap.clone() });
                 }
                 let file = sys::heap_allocate(heap, size).map_err(failed)?;
-                // The heap's driver tells its name in fdinfo.
+                // The heap's driver reports its name in fdinfo.
                 let (exporter, _) = sys::dma_buf_names(file.as_fd());
                 (file, exporter, true)
             }
@@ -115,22 +115,22 @@ impl DmaBuf {
         let own = rustix::io::fcntl_dupfd_cloexec(&file, 0)
             .map_err(|errno| failed(("F_DUPFD_CLOEXEC", errno)))?;
         if is_kernel {
-            // A convenience for tools that list buffers: a kernel that refuses it has still made
-            // the buffer.
+            // A convenience for tools that list buffers: even if the kernel refuses the name, it
+            // has made the buffer.
             let _ = sys::set_name(file.as_fd(), cut(name));
         }
         let exporter = SystemMemory::new(exporter, own, size, is_kernel);
         Self::publish(file, size, name, is_kernel, Arc::new(exporter), Resv::new(), len)
     }
 
-    /// Makes a buffer whose behaviour is `exporter`'s, with a sealed memfd of `len` bytes (rounded
-    /// up to pages) as its file, which is empty unless the exporter [says
+    /// Makes a buffer with the behaviour of `exporter`. Its file is a sealed memfd of `len` bytes
+    /// (rounded up to pages), which is empty unless the exporter [says
     /// otherwise](Exporter::is_in_file). `resv` may be shared with other buffers, which then have
     /// one lock and one set of fences.
     ///
-    /// The exporter answers in this process, for as long as a handle or an attachment exists here
-    /// or in a process that it [serves](Exporter::sharing). If it serves none, another process that
-    /// receives the fd finds the memfd's pages.
+    /// The exporter answers in this process for as long as a handle or an attachment exists here
+    /// or in a process that it [serves](Exporter::sharing). If it serves no other process, a
+    /// process that receives the fd finds the memfd's pages.
     ///
     /// # Errors
     ///
@@ -200,7 +200,7 @@ fn check_new(len: u64, name: &str) -> Result<u64, ExportError> {
     })
 }
 
-/// As much of a name as a kernel dma-buf takes.
+/// The part of a name that fits a kernel dma-buf.
 fn cut(name: &str) -> &str {
     let mut end = name.len().min(sys::DMA_BUF_NAME_LEN);
     while !name.is_char_boundary(end) {

@@ -13,24 +13,24 @@ use crate::zap::Zap;
 
 /// The owner of the pages of a [`DmaBuf`](crate::DmaBuf), which decides where they are.
 ///
-/// Which lock an operation runs under is in its signature (`docs/semantics.md` 1.5): one that takes
-/// a [`ResvGuard`] is called with the buffer's reservation lock held and must not take it again;
-/// one that takes none is called without it and may take it.
+/// The signature of an operation tells under which lock it runs (`docs/semantics.md` 1.5): an
+/// operation with a [`ResvGuard`] is called with the buffer's reservation lock held and must not
+/// take it again; an operation without one is called without the lock and may take it.
 ///
-/// Attach and detach come in pairs, so do pin and unpin, map and unmap. The framework never maps an
-/// attachment after its detach, and never lets the exporter go while an attachment exists.
+/// Attach and detach come in pairs, and so do pin and unpin, map and unmap. The framework never
+/// maps an attachment after its detach, and never drops the exporter while an attachment exists.
 #[doc(alias = "dma_buf_ops")]
 pub trait Exporter: Send + Sync {
     /// The exporter's name, as in `exp_name` of fdinfo.
     fn name(&self) -> &str;
 
-    /// A device wants to use the buffer. May refuse, and may take peer-to-peer away
-    /// ([`AttachmentInfo::clear_peer2peer`]) when the device could not reach the memory where it
-    /// is. Runs before the attachment is on the buffer's list.
+    /// A device wants to use the buffer. The exporter may refuse, and may take peer-to-peer away
+    /// ([`AttachmentInfo::clear_peer2peer`]) if the device could not reach the memory where it is.
+    /// Runs before the attachment is on the buffer's list.
     ///
     /// # Errors
     ///
-    /// Handed to the importer unchanged.
+    /// Passed to the importer unchanged.
     fn attach(&self, attachment: &mut AttachmentInfo) -> Result<(), ExporterError> {
         let _ = attachment;
         Ok(())
@@ -41,19 +41,19 @@ pub trait Exporter: Send + Sync {
         let _ = attachment;
     }
 
-    /// Pinning, if the buffer can move at all. An exporter without it never moves its pages, and
-    /// pinning succeeds.
+    /// The pin operations, if the buffer can move at all. An exporter without them never moves its
+    /// pages, and every pin succeeds.
     fn pinning(&self) -> Option<&dyn Pinning> {
         None
     }
 
-    /// Gives the addresses under which the device reaches the memory. They stay valid until
+    /// Returns the addresses by which the device reaches the memory. They stay valid until
     /// [`unmap_dma_buf`](Self::unmap_dma_buf) or, for a dynamic importer, until the next
     /// invalidation.
     ///
     /// # Errors
     ///
-    /// Handed to the importer unchanged; a revoked buffer answers here.
+    /// Passed to the importer unchanged; a revoked buffer refuses here.
     fn map_dma_buf(
         &self,
         resv: &ResvGuard<'_>,
@@ -61,7 +61,7 @@ pub trait Exporter: Send + Sync {
         direction: Direction,
     ) -> Result<SgTable, ExporterError>;
 
-    /// Takes the addresses back. The default is for an exporter that counts no maps.
+    /// Takes the addresses back. The default is for an exporter that does not count maps.
     fn unmap_dma_buf(
         &self,
         resv: &ResvGuard<'_>,
@@ -72,15 +72,15 @@ pub trait Exporter: Send + Sync {
         let _ = (resv, attachment, table, direction);
     }
 
-    /// The gate that every access to the buffer passes. An exporter that moves or revokes memory
-    /// under importers which are not asked first has one, closes it before it changes anything, and
-    /// puts its epoch into each table it gives. The same gate for the buffer's life.
+    /// The gate that every access to the buffer enters. An exporter needs one if it moves or
+    /// revokes memory without asking its importers first; it closes the gate before it changes
+    /// anything, and puts the gate's epoch into each table. A buffer keeps its gate for life.
     fn gate(&self) -> Option<&Gate> {
         None
     }
 
-    /// How accessors enter the gate. Only an exporter that answers for one of another process has
-    /// its own way.
+    /// How accesses enter the gate. Only an exporter that stands for one in another process
+    /// overrides this.
     ///
     /// # Errors
     ///
@@ -89,16 +89,15 @@ pub trait Exporter: Send + Sync {
         self.gate().map(Gate::slot).transpose()
     }
 
-    /// The process that the exporter lives in, if that is not this one; 0 if it has no number here.
+    /// The exporter's process, if that is not this one; 0 if it has no pid here.
     fn process(&self) -> Option<u32> {
         None
     }
 
-    /// Whether importers of other processes are served. Read at
-    /// [`export_with`](crate::DmaBuf::export_with), and the same for the buffer's life. An exporter
-    /// that returns more than [`Sharing::Process`] gives every entry of its tables a
-    /// [backing](SgEntry::backing) in whole pages, and has a [`gate`](Self::gate) if it ever moves
-    /// or revokes memory.
+    /// Whether importers in other processes are served. Read once, at
+    /// [`export_with`](crate::DmaBuf::export_with). An exporter that returns more than
+    /// [`Sharing::Process`] gives every entry of its tables a [backing](SgEntry::backing) in whole
+    /// pages, and has a [`gate`](Self::gate) if it ever moves or revokes memory.
     fn sharing(&self) -> Sharing {
         Sharing::Process
     }
@@ -106,14 +105,14 @@ pub trait Exporter: Send + Sync {
     /// The last handle is gone.
     fn release(&self) {}
 
-    /// Why the memory was taken away, for messages. `None` if it was not, or if this is not known
-    /// here.
+    /// Why the memory was taken away, for messages. `None` if it was not, or if the reason is not
+    /// known here.
     fn why_gone(&self) -> Option<String> {
         None
     }
 
     /// Whether the CPU and devices always see the same bytes, so that CPU access needs no brackets.
-    /// Saying no costs a call at each access; saying yes wrongly loses data.
+    /// `false` costs a call at each access; a wrong `true` loses data.
     fn is_coherent(&self) -> bool {
         false
     }
@@ -122,7 +121,7 @@ pub trait Exporter: Send + Sync {
     ///
     /// # Errors
     ///
-    /// Handed to the caller unchanged.
+    /// Passed to the caller unchanged.
     fn begin_cpu_access(&self, direction: Direction) -> Result<(), ExporterError> {
         let _ = direction;
         Ok(())
@@ -132,16 +131,16 @@ pub trait Exporter: Send + Sync {
     ///
     /// # Errors
     ///
-    /// Handed to the caller unchanged.
+    /// Passed to the caller unchanged.
     fn end_cpu_access(&self, direction: Direction) -> Result<(), ExporterError> {
         let _ = direction;
         Ok(())
     }
 
     /// Whether the buffer's bytes are those of its file, so that the file itself can be mapped.
-    /// Said at [`export_with`](crate::DmaBuf::export_with), and the same for the buffer's life.
+    /// Read once, at [`export_with`](crate::DmaBuf::export_with).
     ///
-    /// If the buffer's bytes are elsewhere, the file has a size and no bytes: a program that maps,
+    /// If the buffer's bytes are elsewhere, the file has a size but no bytes: a program that maps,
     /// reads or writes it without this library is refused, and never sees zeros.
     fn is_in_file(&self) -> bool {
         false
@@ -161,21 +160,20 @@ pub trait Exporter: Send + Sync {
         ))
     }
 
-    /// For an exporter whose bytes are not in the buffer's own file: where the CPU maps `len` bytes
-    /// at `offset` instead, with what keeps them there while they are mapped. Asked before
-    /// [`mmap`](Self::mmap); also for another process, if that is [served](Self::sharing). Runs
+    /// For an exporter whose bytes are not in the buffer's own file: what the CPU maps instead for
+    /// `len` bytes at `offset`, and what keeps the bytes there while they are mapped. Called before
+    /// [`mmap`](Self::mmap), also for another process if that is [served](Self::sharing). Runs
     /// without the reservation lock.
     ///
     /// # Errors
     ///
-    /// Handed to the caller unchanged.
+    /// Passed to the caller unchanged.
     fn mmap_backing(&self, offset: u64, len: u64) -> Result<Option<MmapBacking>, ExporterError> {
         let _ = (offset, len);
         Ok(None)
     }
 
-    /// Maps the whole buffer for the exporter's side of the CPU. Called once for any number of
-    /// users.
+    /// Maps the whole buffer for code on the exporter's CPU. Called once for any number of users.
     ///
     /// # Errors
     ///
@@ -194,22 +192,22 @@ pub trait Exporter: Send + Sync {
     }
 }
 
-/// The pair of operations of an exporter whose buffers can move. Being one trait, neither can exist
-/// without the other.
+/// The pair of operations of an exporter whose buffers can move. They are one trait, so that
+/// neither can exist without the other.
 pub trait Pinning {
-    /// Puts the buffer somewhere and keeps it there until [`unpin`](Self::unpin). The exporter
+    /// Moves the buffer somewhere and keeps it there until [`unpin`](Self::unpin). The exporter
     /// decides where.
     ///
     /// # Errors
     ///
-    /// Handed to the importer unchanged.
+    /// Passed to the importer unchanged.
     fn pin(&self, resv: &ResvGuard<'_>, attachment: &AttachmentInfo) -> Result<(), ExporterError>;
 
-    /// The buffer may move again, as far as this attachment goes.
+    /// The buffer may move again, as far as this attachment is concerned.
     fn unpin(&self, resv: &ResvGuard<'_>, attachment: &AttachmentInfo);
 }
 
-/// Which way data moves, seen from memory: a device that writes memory needs
+/// The direction in which data moves, seen from memory: a device that writes memory needs
 /// [`FromDevice`](Self::FromDevice).
 #[doc(alias = "dma_data_direction")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -223,22 +221,23 @@ pub enum Direction {
     Bidirectional,
 }
 
-/// Where a device finds the buffer: addresses on its bus and lengths. There are no pages in it,
-/// because an importer may not look at them.
+/// Where a device finds the buffer: bus addresses and lengths. It has no pages, because an importer
+/// must not look at them.
 #[doc(alias = "sg_table")]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "exporters build it")]
 pub struct SgTable {
     /// In the order of the buffer's bytes.
     pub entries: Vec<SgEntry>,
-    /// The epoch of the exporter's [`gate`](Exporter::gate) in which these addresses hold. An
-    /// access enters the gate with it. `None`: the addresses hold until the table is given back.
+    /// The epoch of the exporter's [`gate`](Exporter::gate) in which these addresses are valid. An
+    /// access enters the gate with it. `None`: the addresses are valid until the table is given
+    /// back.
     pub epoch: Option<u64>,
-    /// Which way the device's accesses go.
+    /// The path of the device's accesses.
     pub map_type: Reach,
 }
 
-/// One contiguous stretch of an [`SgTable`].
+/// One contiguous range of an [`SgTable`].
 #[doc(alias = "scatterlist")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "exporters build it")]
@@ -247,40 +246,40 @@ pub struct SgEntry {
     pub addr: u64,
     /// Length in bytes.
     pub len: u64,
-    /// The file that holds these bytes, if there is one that another process may map too. Never for
-    /// an importer to reach memory by: it is how an address on this process's bus becomes one on
-    /// another's.
+    /// The file that holds these bytes, if another process may map it too. An importer must never
+    /// access memory through it: it serves to translate an address on this process's bus into one
+    /// on another's.
     pub backing: Option<SgBacking>,
 }
 
-/// Which bytes of which file a stretch is.
+/// The file behind an entry, and which of its bytes.
 #[derive(Clone, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "exporters build it")]
 pub struct SgBacking {
-    /// The file: a memfd of the exporter's, sealed against shrinking.
+    /// A memfd of the exporter, sealed against shrinking.
     pub file: Arc<Known>,
-    /// Where the stretch begins in it.
+    /// Where the range begins in the file.
     pub offset: u64,
 }
 
 /// What the CPU maps instead of the buffer's own file.
 #[expect(clippy::exhaustive_structs, reason = "exporters build it")]
 pub struct MmapBacking {
-    /// The file, and where in it the buffer's first byte is: at a whole page.
+    /// The file, and the page-aligned offset of the buffer's first byte in it.
     pub backing: SgBacking,
     /// Dropped when the bytes are no longer mapped.
     pub hold: Box<dyn std::any::Any + Send + Sync>,
-    /// The exporter takes the mapping away by this, if it ever does: the code that maps it
-    /// specifies how.
+    /// By this the exporter takes the mapping away, if it ever does; the code that maps it sets
+    /// how.
     pub zap: Option<Zap>,
 }
 
-/// How accesses of a device reach the memory (`docs/semantics.md` 4.2): what is left of the
-/// kernel's `pci_p2pdma_map_type` once they do, and that the memory is the host's.
+/// How accesses of a device reach the memory (`docs/semantics.md` 4.2): the values of the kernel's
+/// `pci_p2pdma_map_type` for memory that can be reached, and host memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[expect(clippy::exhaustive_enums, reason = "there are no other ways")]
 pub enum Reach {
-    /// The memory is the host's.
+    /// To host memory.
     #[default]
     System,
     /// To another device, by its address on the bus that both share.
@@ -289,29 +288,30 @@ pub enum Reach {
     ThroughHostBridge,
 }
 
-/// Whom an exporter serves.
+/// Which processes an exporter serves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "there are no other ways to end")]
 pub enum Sharing {
-    /// Importers of its own process. Another that receives the fd finds the pages of the file.
+    /// Importers in its own process. Another process that receives the fd finds the pages of the
+    /// file.
     #[default]
     Process,
-    /// Importers of any process of this user. When the exporter's process dies, the memory stays
+    /// Importers in any process of this user. When the exporter's process dies, the memory stays
     /// where it is for the processes that have it mapped, and no longer moves.
     HostKept,
-    /// Importers of any process of this user. When the exporter's process dies, the memory is
+    /// Importers in any process of this user. When the exporter's process dies, the memory is
     /// revoked.
     HostRevoked,
 }
 
 impl SgEntry {
-    /// A stretch that has no file behind it.
+    /// A range that has no file behind it.
     pub fn new(addr: u64, len: u64) -> Self {
         Self { addr, len, backing: None }
     }
 }
 
-/// Equal are the same stretches of the same file object.
+/// Two are equal if they are the same range of the same file object.
 impl PartialEq for SgBacking {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.file, &other.file) && self.offset == other.offset
@@ -341,20 +341,20 @@ impl SgTable {
         self.entries.iter().map(|entry| entry.len).sum()
     }
 
-    /// Whether there is nothing in it.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// Where the exporter's CPU side finds the buffer.
+/// Where code on the exporter's CPU finds the buffer.
 #[doc(alias = "iosys_map")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "memory is one or the other")]
 pub enum IosysMap {
     /// Ordinary memory.
     System(usize),
-    /// Memory of a device, to be accessed with care for its width and order.
+    /// Device memory: the width and order of accesses matter.
     Io(usize),
 }
 
@@ -363,7 +363,7 @@ pub enum IosysMap {
 #[error("{what}")]
 #[non_exhaustive]
 pub struct ExporterError {
-    /// The kind, which decides the errno a C program sees.
+    /// The kind, which decides the errno that a C program sees.
     pub kind: ExporterErrorKind,
     /// Which part refused what, by which rule.
     pub what: String,
@@ -376,17 +376,17 @@ impl ExporterError {
     }
 }
 
-/// Kinds of refusal, each one errno of the kernel's exporters.
+/// Kinds of refusal, each of which is one errno of the kernel's exporters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ExporterErrorKind {
     /// The operation or combination does not exist (EINVAL).
     Invalid,
-    /// Placement cannot suit this device, or it is in use (EBUSY).
+    /// No placement suits this device, or the buffer is in use (EBUSY).
     Busy,
-    /// This importer class or access way is not served (EOPNOTSUPP).
+    /// This importer class or kind of access is not served (EOPNOTSUPP).
     NotSupported,
-    /// The same by a number that the kernel keeps to itself, and that reaches programs all the same
+    /// The same, by an errno that is internal to the kernel but reaches programs nevertheless
     /// (ENOTSUPP, 524: "Unknown error 524").
     Unsupported,
     /// The memory is gone: revoked, or its device left (ENODEV).

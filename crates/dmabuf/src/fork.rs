@@ -1,19 +1,20 @@
-//! What a fork does to gates, windows and connections.
+//! What `fork` does to gates, windows and connections.
 //!
 //! They belong to the process that made them. A child inherits neither the mappings
-//! (`MADV_DONTFORK`) nor a place in the conversation with other processes: its copies are *husks*,
-//! whose operations fail and whose drops do nothing, and the descriptors behind them are closed, so
-//! that a lock or a connection ends with the process it stands for. An import in the child starts
+//! (`MADV_DONTFORK`) nor the parent's connections to other processes: its copies are *husks*. Their
+//! operations fail, their drops do nothing, and the descriptors behind them are closed, so that a
+//! lock or a connection ends with the process that it stands for. An import in the child starts
 //! over, and treats a buffer of the parent as one of another process.
 //!
-//! Each file that has a lock of the whole process says so before it takes it for the first time
-//! ([`hold`]). A fork takes all these locks, so that the child finds what they guard whole.
+//! Each file with a process-wide lock registers that before it takes the lock for the first time
+//! ([`hold`]). A fork takes all these locks, so that the child finds the data that they guard
+//! consistent.
 
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use descriptors::fork;
 
-/// What has such a lock, in the order in which the locks nest.
+/// The owners of such locks, in the order in which the locks nest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Room {
     Given,
@@ -29,7 +30,7 @@ pub(crate) enum Room {
 
 /// A lock that is held across a fork. In the parent it is dropped.
 pub(crate) trait Locked {
-    /// In the child: forgets what is the parent's.
+    /// In the child: drops the parent's state.
     fn forget(&mut self);
 }
 
@@ -38,15 +39,15 @@ type Hold = fn() -> Box<dyn Locked>;
 
 static ROOMS: [OnceLock<Hold>; 9] = [const { OnceLock::new() }; 9];
 
-/// How many rooms there are. Whoever has this lock has no other's.
+/// The number of registered rooms. A thread that holds this lock holds no lock of a room.
 static COUNT: Mutex<usize> = Mutex::new(0);
 
-/// From now on forks are noticed ([`fork::watch`]).
+/// From now on, forks are watched ([`fork::watch`]).
 pub fn watch() {
     fork::watch_also(|| Box::new(Held::all()));
 }
 
-/// From now on a fork takes the lock of this room. May be called with the locks of earlier ones
+/// From now on a fork takes the lock of this room. May be called with the locks of earlier rooms
 /// held.
 pub(crate) fn hold(room: Room, hold: Hold) {
     let place = &ROOMS[room as usize];
@@ -62,7 +63,7 @@ fn count() -> MutexGuard<'static, usize> {
     COUNT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// All locks, and that no other is taken for the first time meanwhile.
+/// All locks, and the guarantee that no other is taken for the first time meanwhile.
 struct Held {
     locks: Vec<Box<dyn Locked>>,
     _count: MutexGuard<'static, usize>,
@@ -73,7 +74,7 @@ impl Held {
         loop {
             let locks: Vec<_> = ROOMS.iter().filter_map(OnceLock::get).map(|hold| hold()).collect();
             let count = count();
-            // Otherwise one is new, which may come before those that are held.
+            // Otherwise there is a new one, which may nest outside those that are held.
             if *count == locks.len() {
                 return Self { locks, _count: count };
             }

@@ -1,5 +1,5 @@
-//! The gate: how an exporter stops every access to a buffer, in every process, without asking
-//! anybody.
+//! The gate: how an exporter stops every access to a buffer, in every process, without anyone's
+//! cooperation.
 //!
 //! ```text
 //!            mover                        a page that all share                accessor (any process)
@@ -11,32 +11,30 @@
 //!   open: a new even epoch                                                    leave: slot -= 1
 //! ```
 //!
-//! Whoever maps a buffer learns the epoch in which the addresses hold
+//! An importer that maps a buffer gets the epoch in which the addresses are valid
 //! ([`SgTable::epoch`](crate::SgTable::epoch)), and enters the gate with it for each piece of an
-//! access. Of an enter and a close at the same moment at least one sees the other, so once
-//! [`Gate::close`] returns nothing touches the buffer, and nothing does again through old
-//! addresses.
+//! access. Of a concurrent enter and close, at least one sees the other. So once [`Gate::close`]
+//! returns, nothing accesses the buffer, and nothing will again through old addresses.
 //!
-//! An exporter that moves a buffer holds its reservation lock and goes: close; copy; put the new
-//! addresses into force; [`invalidate_mappings`](crate::DmaBuf::invalidate_mappings), so that
-//! importers give their maps back; open. One that takes it away for good begins with
+//! To move a buffer, an exporter holds its reservation lock and takes these steps: close; copy;
+//! make the new addresses effective; [`invalidate_mappings`](crate::DmaBuf::invalidate_mappings),
+//! so that importers drop their maps; open. To take the buffer away for good, it begins with
 //! [`Gate::revoke`].
 //!
-//! An importer that finds its map stale may give it back at once if it holds the exporter's own
-//! lock, since the mover does, too. Giving back a map that is *not* stale while another thread is
-//! inside is its own mistake: the guard keeps the buffer where it is, not the map.
+//! An importer that finds its map stale may drop it at once if it holds the reservation lock, since
+//! the mover holds that too. Dropping a map that is *not* stale while another thread is inside is
+//! the importer's own mistake: the gate guard keeps the buffer in place, but not the map.
 //!
 //! * **A stopped importer blocks nobody**, unless it stopped in the middle of a copy. So an access
 //!   holds the gate for at most [`PIECE`] bytes.
 //! * **A dead importer blocks nobody.** Its slot is locked by its own open file description
-//!   (`F_OFD_SETLK`), which ends with it; a slot nobody has locked is void.
-//! * **A hostile importer** can hold a slot for ever, or scribble on the page. It can write the
-//!   memory itself, too, for a gate is only given to processes that get the memory. The worst for
-//!   the mover is to wait: after [`PATIENCE`] it gives up and says who holds the gate
-//!   ([`GateError::Held`]).
+//!   (`F_OFD_SETLK`), which ends with it; a slot that nobody has locked does not count.
+//! * **A hostile importer** can hold a slot for ever, or overwrite the page. It can also write the
+//!   memory itself, since only processes that get the memory get the gate. At worst the mover
+//!   waits: after [`PATIENCE`] it gives up and reports who holds the gate ([`GateError::Held`]).
 //!
-//! A gate needs `/proc`, by which a slot's owner gets an open file description of its own. The
-//! gate's owner enters by a slot that is locked by his, for as long as the gate lives.
+//! A gate needs `/proc`, through which a slot's owner gets an open file description of its own. The
+//! gate's owner enters by a slot that its open file description locks for the gate's whole life.
 
 mod owner;
 mod page;
@@ -51,24 +49,24 @@ mod tests;
 pub use owner::{Closed, Gate, GateError, PATIENCE};
 pub use slot::{ClaimError, GateGuard, GateSlot, GateState, OwnedGateGuard, Stale};
 
-/// Most bytes that an access copies before it leaves the gate and enters again.
+/// The most bytes that an access copies before it leaves the gate and enters again.
 pub const PIECE: u64 = 256 << 10;
 
-/// Processes that can use one buffer at a time. Everybody in a process shares one slot.
+/// How many processes can use one buffer at a time. All threads of a process share one slot.
 pub const SLOTS: usize = 64;
 
 /// Marks the layout of the page.
 const MAGIC: u64 = 0x7065_6572_6761_7401;
-/// Length of the file: a line for the epoch and one for each slot, in whole pages.
+/// Length of the file: a cache line for the epoch and one for each slot, in whole pages.
 const LENGTH: u64 = 8192;
-/// The byte that the gate's owner has locked, as others have the number of their slot.
+/// The byte that the gate's owner locks. Others lock the byte with the number of their slot.
 const OWNER: u64 = SLOTS as u64;
 
-/// Index of the first word of why the memory was taken away: the length in bytes, then the text. It
-/// is behind the slots.
+/// Index of the first word of the reason why the memory was taken away: the length in bytes, then
+/// the text. It is behind the slots.
 const WHY_AT: usize = 8 * (SLOTS + 2);
 /// Longest such text in bytes.
 const WHY_MAX: usize = 512;
 
-/// Index of the word that says who we are.
+/// Index of the word with the layout mark.
 const MAGIC_AT: usize = 1;

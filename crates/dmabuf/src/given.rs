@@ -1,8 +1,8 @@
-//! Buffers of which only a program has the file.
+//! Buffers whose file only a program has.
 //!
 //! In the kernel a dma-buf lives as long as its file. Here the exporter is in the program's own
-//! process, and something must keep it while any process has the descriptor that the program was
-//! given.
+//! process, and something must keep it alive while any process has the descriptor that the program
+//! was given.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,23 +17,23 @@ use crate::sys::{self, lease};
 
 struct Given {
     buf: DmaBuf,
-    /// An opening of the file that is ours.
+    /// Our own open file description of the file.
     probe: Arc<Known>,
 }
 
 struct All {
     given: Vec<Given>,
-    /// How many there may be before it is worth looking which are left.
+    /// How many there may be before the next sweep.
     enough: usize,
 }
 
-/// Below this no sweep is done.
+/// Below this number there is no sweep.
 const FEW: usize = 16;
 
 static ALL: Mutex<All> = Mutex::new(All { given: Vec::new(), enough: FEW });
 
 /// A descriptor of the buffer's file for a program (of `flags`, `O_CLOEXEC` and `O_RDWR` count).
-/// The buffer is kept for as long as that one, a copy of it, or a mapping is there, in any process.
+/// The buffer lives as long as that descriptor, a copy of it, or a mapping exists, in any process.
 ///
 /// # Errors
 ///
@@ -42,7 +42,7 @@ static ALL: Mutex<All> = Mutex::new(All { given: Vec::new(), enough: FEW });
 pub fn give(buf: DmaBuf, flags: OFlags) -> Result<OwnedFd, Errno> {
     let shared = buf.shared();
     let Some(origin) = shared.origin().filter(|_| !shared.is_kernel()) else {
-        // Its exporter is elsewhere, and keeps it there.
+        // Its exporter is in another process, and is kept alive there.
         let fd = buf.known_fd()?;
         return match flags.contains(OFlags::CLOEXEC) {
             true => rustix::io::fcntl_dupfd_cloexec(fd, 0),
@@ -68,7 +68,7 @@ pub fn give(buf: DmaBuf, flags: OFlags) -> Result<OwnedFd, Errno> {
     Ok(theirs)
 }
 
-/// Drops the buffers whose file no process has any more. Returns how many are left.
+/// Drops the buffers whose file no process has any more. Returns how many remain.
 pub fn sweep() -> usize {
     let mut all = all();
     let gone = all.sweep();
@@ -84,8 +84,8 @@ fn all() -> MutexGuard<'static, All> {
 }
 
 impl Locked for MutexGuard<'static, All> {
-    /// What the parent keeps is not the child's to keep. Nothing of it is dropped, as the parent's
-    /// locks are.
+    /// A child does not keep its parent's buffers. Nothing of them is dropped, unlike the parent's
+    /// locks.
     fn forget(&mut self) {
         std::mem::forget(std::mem::take(&mut self.given));
     }

@@ -1,7 +1,7 @@
-//! The buffers of all processes of this machine, as far as we may look.
+//! The buffers of all processes of this machine, as far as we may see them.
 //!
-//! debugfs has the kernel's list for root only, and does not know of ours. `/proc` shows every
-//! process the files of its user's processes, and that is where buffers are.
+//! debugfs shows the kernel's list to root only, and does not know of our buffers. `/proc` shows
+//! every process the files of its user's processes, and buffers are files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -21,15 +21,15 @@ pub struct HostBuf {
     pub size: u64,
     /// The file's inode number.
     pub ino: u64,
-    /// The exporter: the kernel's name for its own, and ours for ours.
+    /// The exporter: the kernel's name for a kernel dma-buf, and ours for our own.
     pub exporter: String,
     /// Its name; empty if it was never named.
     pub name: String,
     /// Whether the file is a dma-buf of the kernel.
     pub is_kernel: bool,
-    /// Whether a process answers for it: its memory may move or be taken away.
+    /// Whether a process serves it: its memory may move or be taken away.
     pub is_shared: bool,
-    /// Who has it open.
+    /// The processes that have it open.
     pub holders: Vec<Holder>,
 }
 
@@ -37,11 +37,11 @@ pub struct HostBuf {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Holder {
-    /// Its number.
+    /// Its pid.
     pub pid: u32,
     /// The name of its program, as the kernel shortens it.
     pub command: String,
-    /// How many of its fds are the buffer.
+    /// How many of its fds refer to the buffer.
     pub fds: usize,
 }
 
@@ -49,14 +49,14 @@ pub struct Holder {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HostBufList {
-    /// In the order of their files.
+    /// In the order of their inode numbers.
     pub buffers: Vec<HostBuf>,
-    /// Processes that we may not look into: they belong to others.
+    /// Processes that we may not inspect, since they belong to others.
     pub hidden: usize,
 }
 
-/// Looks into all processes that it may. A process that mapped a buffer and closed its fd is not
-/// seen.
+/// Inspects all processes that it may. A process that mapped a buffer and closed its fd is not
+/// found.
 pub fn host_buffers() -> HostBufList {
     let mut found = BTreeMap::new();
     let mut hidden = 0;
@@ -69,23 +69,23 @@ pub fn host_buffers() -> HostBufList {
                 fds.flatten().for_each(|fd| look_at(pid, &process.path(), &fd.path(), &mut found))
             }
             Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => hidden += 1,
-            // It ended.
+            // The process ended.
             Err(_) => {}
         }
     }
     HostBufList { buffers: found.into_values().collect(), hidden }
 }
 
-/// The buffers that processes answer for and that some process has open, each by the
-/// [number](export_token) of the process that exported it and its name; `None` when there is no
-/// `/proc` to ask. Processes that this one cannot see, those of another pid namespace or user, are
-/// not counted.
+/// The buffers that processes serve and that some process has open, each by the
+/// [token](export_token) of the process that exported it and its name; `None` if there is no
+/// `/proc`. Processes that this one cannot see, those of another pid namespace or user, are not
+/// counted.
 pub fn open_exports() -> Option<BTreeSet<(u64, String)>> {
     let mut found = BTreeSet::new();
     let processes = fs::read_dir("/proc").ok()?.flatten();
     let is_number = |name: &str| name.bytes().all(|digit| digit.is_ascii_digit());
     for process in processes.filter(|process| process.file_name().to_str().is_some_and(is_number)) {
-        // Processes of others, and those that end just now, cannot be read.
+        // Processes of other users, and processes that are just ending, cannot be read.
         let Ok(fds) = fs::read_dir(process.path().join("fd")) else { continue };
         for fd in fds.flatten() {
             let Ok(link) = fs::read_link(fd.path()) else { continue };
@@ -99,8 +99,8 @@ pub fn open_exports() -> Option<BTreeSet<(u64, String)>> {
     Some(found)
 }
 
-/// The number by which names of buffers tell that this process exported them, once it exported one
-/// that others may import.
+/// The token in the names of the buffers that this process exported, once it has exported one that
+/// others may import.
 pub fn export_token() -> Option<u64> {
     crate::share::token().map(crate::share::Token::number)
 }
@@ -136,7 +136,7 @@ fn look_at(pid: u32, process: &Path, fd: &Path, found: &mut BTreeMap<(u64, u64),
     }
 }
 
-/// Whether a link of `/proc/PID/fd` is a buffer: one of the kernel's or not, and its name.
+/// Whether a link of `/proc/PID/fd` is a buffer: whether it is a kernel dma-buf, and its name.
 fn buffer_name(link: &str) -> Option<(bool, &str)> {
     if let Some(name) = link.strip_prefix("/dmabuf:") {
         return Some((true, name));
@@ -191,7 +191,7 @@ mod tests {
     #[test]
     fn a_buffer_is_found_with_every_process_that_has_it() {
         let buf = DmaBuf::export_from(&Memory::Memfd, 5000, "found").expect("memory exists");
-        // Other tests fork, and their children also have it for a moment.
+        // Other tests fork, and their children also have the buffer for a moment.
         let ours = || {
             let list = host_buffers();
             let text = list.to_string();

@@ -1,4 +1,4 @@
-//! Taking part in a buffer by its file.
+//! Importing a buffer by its file.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Weak};
@@ -21,57 +21,57 @@ pub enum ImportError {
     /// There is no open file with this number (EBADF).
     #[error("fd {fd} is not open")]
     NotOpen {
-        /// The number.
+        /// The descriptor.
         fd: i32,
     },
     /// The file is not a dma-buf: neither one of the kernel nor a memfd that was exported as one
     /// (EINVAL).
     #[error("fd {fd} is not a dma-buf: neither the kernel's nor a memfd named {MEMFD_PREFIX}NAME")]
     NotADmaBuf {
-        /// The number.
+        /// The descriptor.
         fd: i32,
     },
     /// A memfd with our mark, but without `F_SEAL_SHRINK`: its owner could make our accesses fault.
     #[error("fd {fd} is a memfd that can shrink: it needs F_SEAL_SHRINK to be a dma-buf")]
     CanShrink {
-        /// The number.
+        /// The descriptor.
         fd: i32,
     },
-    /// A memfd that names an exporter which does not answer for it (ENODEV): the exporter released
+    /// A memfd whose name has an exporter that does not serve it (ENODEV): the exporter released
     /// the memory, its process is gone, or the name is forged.
     #[error("fd {fd}, which is named {name:?}, is no longer a dma-buf: {reason}")]
     NoExporter {
-        /// The number.
+        /// The descriptor.
         fd: i32,
         /// The name of the file.
         name: String,
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
     /// A buffer of a process of another user (EINVAL).
     #[error("fd {fd} is a buffer of a process of user {uid}, and this one belongs to user {own}")]
     Stranger {
-        /// The number.
+        /// The descriptor.
         fd: i32,
         /// The user of the process that has the exporter's name.
         uid: u32,
-        /// Ours.
+        /// Our user.
         own: u32,
     },
     /// A real dma-buf that the CPU cannot map, and there is no other access to its memory.
     #[error("fd {fd} is a dma-buf of {exporter}, which the CPU cannot map: {errno}")]
     CannotMap {
-        /// The number.
+        /// The descriptor.
         fd: i32,
-        /// Who exported it.
+        /// The exporter.
         exporter: String,
-        /// What mmap answered.
+        /// The error of mmap.
         errno: Errno,
     },
     /// The kernel refused something that should work.
     #[error("{call} on fd {fd} failed: {errno}")]
     System {
-        /// The number.
+        /// The descriptor.
         fd: i32,
         /// The call.
         call: &'static str,
@@ -81,7 +81,7 @@ pub enum ImportError {
 }
 
 impl DmaBuf {
-    /// Takes part in the buffer behind `fd`, which the caller may close afterwards.
+    /// Imports the buffer behind `fd`, which the caller may close afterwards.
     ///
     /// Accepted are dma-bufs of the kernel and memfds that a peerdma exporter made. Other files,
     /// plain memfds among them, are not dma-bufs.
@@ -100,8 +100,8 @@ impl DmaBuf {
             }
         };
         let is_kernel = sys::is_dma_buf(fd).map_err(system("fstatfs"))?;
-        // The reference first: whatever happens to the caller's number from here on, all looks are
-        // at one file.
+        // Duplicate it first: whatever happens to the caller's descriptor from here on, all checks
+        // are of one file.
         let file = rustix::io::fcntl_dupfd_cloexec(fd, 0).map_err(system("F_DUPFD_CLOEXEC"))?;
         let file = Known::new(file);
         let fd = file.as_fd();
@@ -117,7 +117,7 @@ impl DmaBuf {
         }
         let facts = FileFacts { ino: id.1, flags };
         if !is_kernel && let Some((name, address)) = shared_name(fd) {
-            // Asked without the lock: the exporter may need it.
+            // Called without the lock, since the exporter may need it.
             drop(registry);
             let proxy = share::import(address, id, inode_size)
                 .map_err(|refused| import_refused(number, fd, refused))?;
@@ -151,7 +151,7 @@ impl DmaBuf {
     }
 }
 
-/// Puts a buffer of another process on the list of this one, unless another thread was first.
+/// Adds a buffer of another process to the list of this one, unless another thread was first.
 fn adopt(
     id: (u64, u64),
     facts: FileFacts,
@@ -175,8 +175,8 @@ fn adopt(
     made
 }
 
-/// The name of a shared memfd, and the address of its exporter. Only with the seal that other
-/// processes also require.
+/// The name of a shared memfd, and the address of its exporter. `None` without the seal, which
+/// other processes also require.
 fn shared_name(fd: BorrowedFd<'_>) -> Option<(String, share::Address)> {
     let name = sys::memfd_name(fd)?;
     let (name, address) = share::split_name(name.strip_prefix(MEMFD_PREFIX)?)?;
@@ -196,8 +196,8 @@ fn import_refused(fd: i32, file: BorrowedFd<'_>, refused: ImportRefused) -> Impo
     }
 }
 
-/// Asks the exporter of a kernel dma-buf whether it can be mapped at all. A page is mapped and
-/// unmapped: no query costs less.
+/// Checks whether a kernel dma-buf can be mapped at all. This maps and unmaps a page: there is no
+/// cheaper query.
 fn try_map(fd: BorrowedFd<'_>, number: i32, exporter: &str) -> Result<(), ImportError> {
     match sys::Pages::map(fd, 0, rustix::param::page_size(), false) {
         Ok(_) => Ok(()),

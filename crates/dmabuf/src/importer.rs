@@ -4,25 +4,26 @@ use crate::attached::{DeviceAddr, ImporterClass};
 use crate::attachment::Attachment;
 use crate::resv::ResvGuard;
 
-/// A device that attaches to buffers of others.
+/// A device that attaches to buffers of other drivers.
 ///
-/// The framework holds it weakly: the importer owns its [`Attachment`]s, not the other way round.
+/// The framework holds a weak reference: the importer owns its [`Attachment`]s, not the other way
+/// round.
 #[doc(alias = "dma_buf_attach_ops")]
 pub trait Importer: Send + Sync {
     /// The device's name, as a list of attached devices shows it.
     fn name(&self) -> &str;
 
-    /// How this importer deals with a buffer that wants to move.
+    /// How this importer deals with a buffer that moves.
     fn class(&self) -> ImporterClass;
 
-    /// Whether the device can be given addresses of another device's memory. Ignored for
-    /// [`ImporterClass::Static`], which never can.
+    /// Whether the device accepts addresses of another device's memory. Ignored for
+    /// [`ImporterClass::Static`], which never does.
     fn allow_peer2peer(&self) -> bool {
         true
     }
 
-    /// Where the device sits on its bus, by which an exporter finds out how far away it is. `None`:
-    /// it is not a device on a bus, and its accesses come from the CPU.
+    /// Where the device is on its bus; an exporter uses this to find the distance. `None`: it is
+    /// not a device on a bus, and its accesses come from the CPU.
     fn device(&self) -> Option<DeviceAddr> {
         None
     }
@@ -33,8 +34,8 @@ pub trait Importer: Send + Sync {
         None
     }
 
-    /// The exporter moves or takes away the memory. When this returns, the device starts no new
-    /// access through its old addresses.
+    /// The exporter moves or takes away the memory. After this returns, the device must start no
+    /// new access through its old addresses.
     ///
     /// * [`Dynamic`](ImporterClass::Dynamic): drop the [`MapGuard`](crate::MapGuard); map again
     ///   before the next access.

@@ -13,21 +13,21 @@ use crate::resv::Usage;
 use crate::shared::Shared;
 use crate::{DmaBuf, shared, sys};
 
-/// One buffer, as a line of debugfs' `dma_buf/bufinfo` and its fdinfo tell.
+/// One buffer, with the facts of a line of debugfs' `dma_buf/bufinfo` and of its fdinfo.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BufInfo {
     /// Size in bytes.
     pub size: u64,
-    /// How its file was opened, as numbers of `open`.
+    /// The flags with which its file was opened, as numbers of `open`.
     pub flags: u32,
-    /// What its file can do: 1 reading, 2 writing, 4 seeking.
+    /// The mode of its file: 1 readable, 2 writable, 4 seekable.
     pub mode: u32,
     /// References in this process: handles, mappings and attachments.
     pub count: usize,
     /// The file's inode number.
     pub ino: u64,
-    /// Who exported it.
+    /// The exporter.
     pub exporter: String,
     /// Its name; empty if it was never named.
     pub name: String,
@@ -36,7 +36,7 @@ pub struct BufInfo {
     /// Fences that are not signaled, of the classes up to [`Usage::Read`]: the kernel also hides
     /// `Bookkeep`.
     pub fences: Vec<(Usage, String)>,
-    /// Who is attached.
+    /// The attached devices.
     pub attached: Vec<AttachmentInfo>,
 }
 
@@ -45,7 +45,7 @@ pub struct BufInfo {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BufInfoList {
-    /// In the order of their inodes.
+    /// In the order of their inode numbers.
     pub buffers: Vec<BufInfo>,
 }
 
@@ -53,16 +53,16 @@ pub struct BufInfoList {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NameError {
-    /// It does not fit (EINVAL).
+    /// It is too long (EINVAL).
     #[error("{name:?} is {} bytes long: a buffer's name has at most 31, and a NUL", name.len())]
     TooLong {
-        /// What was asked for.
+        /// The requested name.
         name: String,
     },
     /// A name ends at a NUL.
     #[error("{name:?} has a NUL in it")]
     Nul {
-        /// What was asked for.
+        /// The requested name.
         name: String,
     },
     /// The kernel refused.
@@ -70,7 +70,7 @@ pub enum NameError {
     Kernel(Errno),
 }
 
-/// A place that a buffer's file does not have (EINVAL).
+/// A position other than the start or the end (EINVAL).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a dma-buf is sought to its end or its start, and nowhere else")]
 #[expect(clippy::exhaustive_structs, reason = "these are all the facts")]
@@ -79,21 +79,22 @@ pub struct SeekError;
 /// The buffers of this process that are in use.
 #[doc(alias = "dma_buf_iter_next")]
 pub fn bufinfo() -> BufInfoList {
-    // The registry's lock is not held while buffers are examined: one may end here.
+    // The registry's lock is not held while buffers are examined: the last handle of one may be
+    // dropped here.
     let mut buffers: Vec<_> = shared::all().iter().map(BufInfo::of).collect();
     buffers.sort_by_key(|info| info.ino);
     BufInfoList { buffers }
 }
 
 impl DmaBuf {
-    /// The buffer's name; empty if it was never named. A dma-buf of the kernel is asked, as any
-    /// process may name it.
+    /// The buffer's name; empty if it was never named. For a kernel dma-buf this asks the kernel,
+    /// since any process may name it.
     pub fn name(&self) -> String {
         let kernel = self.is_kernel().then(|| sys::dma_buf_names(self.fd()).1).flatten();
         kernel.unwrap_or_else(|| self.shared().name())
     }
 
-    /// Names the buffer; at any time, also while devices are attached.
+    /// Names the buffer, at any time, even while devices are attached.
     ///
     /// # Errors
     ///
@@ -133,7 +134,7 @@ impl DmaBuf {
     ///
     /// # Errors
     ///
-    /// EMFILE; EBADF if the program closed the buffer's own.
+    /// EMFILE; EBADF if the program closed the buffer's own descriptor.
     #[doc(alias = "dma_buf_fd")]
     pub fn dup_fd(&self, cloexec: bool) -> io::Result<OwnedFd> {
         let fd = self.known_fd()?;
@@ -148,7 +149,7 @@ impl DmaBuf {
     pub fn info(&self) -> BufInfo {
         let mut info = BufInfo::of(self.shared());
         info.name = self.name();
-        // Not what `of` itself holds.
+        // Without the references that `of` itself holds.
         info.count += 1;
         info
     }

@@ -17,26 +17,26 @@
 //! ```
 //!
 //! The rules are in the types. Operations that must run under the reservation lock take a
-//! [`ResvGuard`]; those that must not, take none. Anything that must be undone is a guard whose
-//! drop undoes it: at once, or, if the lock is held at that moment, just before its holder releases
-//! it. How an importer deals with memory that moves is its [`ImporterClass`]. An exporter that
-//! cannot pin also has no unpin ([`Pinning`]).
+//! [`ResvGuard`]; operations that must run without it take none. Anything that must be undone is a
+//! guard, and its drop undoes it: at once, or, if the lock is held at that moment, just before its
+//! holder releases it. How an importer deals with memory that moves is its [`ImporterClass`]. An
+//! exporter that cannot pin also has no unpin ([`Pinning`]).
 //!
-//! Files are of two kinds. A dma-buf of the kernel (udmabuf, dma-heap, DRM) is mapped and its CPU
-//! accesses are bracketed by `DMA_BUF_IOCTL_SYNC`. Where the kernel has no exporter for us, a memfd
-//! named `peerdma:NAME` and sealed against shrinking stands in. Any other file is not a dma-buf, as
-//! on Linux. [`DmaBuf::export`] makes a real dma-buf where it can; [`DmaBuf::export_from`] makes
-//! what the caller chooses ([`Memory`]).
+//! Files are of two kinds. A dma-buf of the kernel (udmabuf, dma-heap, DRM) is mapped, and CPU
+//! accesses to it are bracketed by `DMA_BUF_IOCTL_SYNC`. Where the kernel has no exporter for us, a
+//! memfd takes its place, named `peerdma:NAME` and sealed against shrinking. Any other file is not
+//! a dma-buf, as on Linux. [`DmaBuf::export`] makes a real dma-buf where it can;
+//! [`DmaBuf::export_from`] makes what the caller chooses ([`Memory`]).
 //!
 //! Work on the memory is represented by [`Fence`]s in the buffer's [`Resv`], in four classes
-//! ([`Usage`]): moves, writes, reads, and work that nothing waits for implicitly. They leave the
-//! process as [`SyncFile`]s, and [`DmaBuf::poll`] checks them. A [`Timeline`] makes and signals
-//! them. Several reservation locks are taken with an [`AcquireCtx`].
+//! ([`Usage`]): moves, writes, reads, and work that nothing waits for implicitly. They can be
+//! passed to other processes as [`SyncFile`]s, and [`DmaBuf::poll`] checks them. A [`Timeline`]
+//! makes and signals them. An [`AcquireCtx`] takes several reservation locks.
 //!
-//! Memory that moves is reached through two things. Its [`Gate`] lets an access in only while the
-//! addresses of its [`SgTable`] hold, and stops all accesses, in all processes, without their
-//! cooperation ([`gate`]). Its address lies in a [`BusWindow`], where a retired address faults and
-//! is remembered ([`window::describe`]).
+//! Two things protect memory that moves. Its [`Gate`] lets an access in only while the addresses of
+//! its [`SgTable`] are valid, and stops all accesses, in all processes, without their cooperation
+//! ([`gate`]). Its address is in a [`BusWindow`], where a retired address faults and is remembered
+//! ([`window::describe`]).
 //!
 //! A buffer of an exporter that permits it ([`Sharing`]) can be imported by other processes of the
 //! same user, with the exporter's rules: its memfd is named `peerdma:NAME@TOKEN.ID`, and operations
@@ -44,12 +44,12 @@
 //! answers is not a dma-buf. A forked child is another process: the gates, windows and connections
 //! that it inherited are dead, and importing again gives it its own.
 //!
-//! [`bufinfo`] lists the buffers of this process, [`host_buffers`] those of all processes it may
-//! look into. Which rule of Linux is kept where, and which is not, is in `docs/DMABUF.md`.
+//! [`bufinfo`] lists the buffers of this process, [`host_buffers`] those of all processes that it
+//! may inspect. `docs/DMABUF.md` tells which rules of Linux are kept, and where, and which are not.
 //!
-//! Code that has memory mapped rather than a file asks the memory's driver ([`peer`]).
+//! Code that has an address of the memory instead of a file asks the memory's driver ([`peer`]).
 //!
-//! What is not here: anything about RDMA or GPUs.
+//! Nothing here knows RDMA or GPUs.
 //!
 //! ```
 //! use dmabuf::{Direction, DmaBuf};

@@ -5,7 +5,7 @@ use std::io;
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
-/// The kernel's words, and what EMFILE means for a program that has dma-bufs.
+/// The kernel's text, and what EMFILE means for a program that has dma-bufs.
 #[cold]
 pub fn in_words(error: impl Into<io::Error>) -> String {
     let error = error.into();

@@ -10,9 +10,9 @@ use crate::buf::DmaBuf;
 use crate::exporter::{Direction, ExporterError, MmapBacking, SgBacking};
 use crate::sys::Pages;
 
-/// A stretch of a buffer mapped shared into this process. It keeps the buffer; dropping it unmaps.
+/// A range of a buffer, mapped shared into this process. It keeps the buffer; dropping it unmaps.
 ///
-/// Others change the memory at any time, so this crate hands out an address and no reference.
+/// Others may change the memory at any time, so this crate returns an address and no reference.
 /// Accesses belong between [`begin_cpu_access`](Self::begin_cpu_access) and the drop of its guard.
 pub struct Mapping {
     buf: DmaBuf,
@@ -25,7 +25,7 @@ pub struct Mapping {
     can_vanish: bool,
 }
 
-/// What is mapped, and what keeps the bytes there. Unmapped first.
+/// The mapping, and what keeps the bytes there. Unmapped first.
 struct Held {
     pages: Pages,
     hold: Mutex<Option<Hold>>,
@@ -45,16 +45,16 @@ pub struct CpuAccess<'a> {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MmapError {
-    /// The range leaves the buffer.
+    /// The range exceeds the buffer.
     #[error(
         "{len:#x} bytes at offset {offset:#x} are not all inside the buffer of {size:#x} bytes"
     )]
     OutOfRange {
         /// Where the range begins.
         offset: u64,
-        /// How long it is.
+        /// Its length.
         len: u64,
-        /// How long the buffer is.
+        /// The size of the buffer.
         size: u64,
     },
     /// Nothing of length zero can be mapped.
@@ -63,7 +63,7 @@ pub enum MmapError {
     /// The exporter refused.
     #[error("{exporter} refuses to be mapped by the CPU: {reason}")]
     Exporter {
-        /// Who refused.
+        /// The exporter.
         exporter: String,
         /// Its reason.
         #[source]
@@ -74,7 +74,7 @@ pub enum MmapError {
     System {
         /// Where the range begins.
         offset: u64,
-        /// How long it is.
+        /// Its length.
         len: u64,
         /// The kernel's reason.
         errno: Errno,
@@ -82,8 +82,8 @@ pub enum MmapError {
 }
 
 impl DmaBuf {
-    /// Maps `len` bytes at `offset` for the CPU; neither needs to be page aligned. An fd that is
-    /// open for reading only gives a mapping that can only be read.
+    /// Maps `len` bytes at `offset` for the CPU; neither needs to be page-aligned. An fd that is
+    /// open only for reading gives a read-only mapping.
     ///
     /// # Errors
     ///
@@ -93,8 +93,8 @@ impl DmaBuf {
         Mapping::new(self, offset, len, self.is_writable())
     }
 
-    /// What a program maps for `len` bytes at `offset`, that maps it itself: the file and the place
-    /// in it, and what keeps the bytes there as long as they are mapped.
+    /// What a program must map if it maps `len` bytes at `offset` by itself: the file and the
+    /// offset in it, and what keeps the bytes there while they are mapped.
     ///
     /// # Errors
     ///
@@ -109,7 +109,8 @@ impl DmaBuf {
         Ok(MmapBacking { backing, hold: Box::new(self.clone()), zap: None })
     }
 
-    /// Whether a range may be mapped, and where its buffer is if not in its own file.
+    /// Checks whether a range may be mapped, and returns where its bytes are if not in the buffer's
+    /// own file.
     fn offered(&self, offset: u64, len: u64) -> Result<Option<MmapBacking>, MmapError> {
         self.resv().assert_unlocked("mmap");
         let size = self.size();
@@ -133,7 +134,7 @@ impl Mapping {
     fn new(buf: &DmaBuf, offset: u64, len: u64, is_writable: bool) -> Result<Self, MmapError> {
         let elsewhere = buf.offered(offset, len)?;
         let page = rustix::param::page_size() as u64;
-        // A buffer of the kernel is mapped from its beginning: those of DRM's shmem helpers (vgem,
+        // A kernel dma-buf is mapped from its beginning: buffers of DRM's shmem helpers (vgem,
         // virtio-gpu) show their first page wherever a mapping begins, since their fault handler
         // counts from there (`drm_gem_shmem_fault`).
         let lead = if buf.is_kernel() { offset } else { offset % page };
@@ -175,7 +176,7 @@ impl Mapping {
         self.len
     }
 
-    /// Never: a mapping has at least one byte.
+    /// Never true: a mapping has at least one byte.
     pub fn is_empty(&self) -> bool {
         false
     }
@@ -190,7 +191,7 @@ impl Mapping {
         self.is_writable
     }
 
-    /// Whether its exporter may take it away, so that touching it raises SIGBUS.
+    /// Whether its exporter may take it away, so that an access raises SIGBUS.
     pub fn can_vanish(&self) -> bool {
         self.can_vanish
     }
@@ -200,7 +201,7 @@ impl Mapping {
         &self.buf
     }
 
-    /// Whether accesses must be bracketed for the data to be right.
+    /// Whether accesses must be bracketed for the data to be correct.
     pub fn needs_brackets(&self) -> bool {
         !self.buf.shared().exporter().is_coherent()
     }
@@ -209,8 +210,8 @@ impl Mapping {
     /// CPU become visible to devices when the guard is dropped. It does not exclude other users.
     /// Must not be called with the reservation lock held.
     ///
-    /// The exporter comes first; then this waits for the fences that concern the access: all
-    /// implicit users if the CPU will write, those that write if it will only read.
+    /// First asks the exporter; then waits for the fences that concern the access: all implicit
+    /// users if the CPU will write, only writers if it will only read.
     ///
     /// # Errors
     ///
@@ -229,7 +230,7 @@ impl Mapping {
 }
 
 impl Held {
-    /// The exporter took the memory away: touching the pages raises SIGBUS.
+    /// The exporter took the memory away: an access to the pages now raises SIGBUS.
     fn zap(&self) {
         self.pages.zap();
         let hold = self.hold.lock().unwrap_or_else(PoisonError::into_inner).take();

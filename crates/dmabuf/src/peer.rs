@@ -1,4 +1,4 @@
-//! PeerDirect, the older interface to a peer device's memory: by the address at which the CPU has
+//! PeerDirect, the older interface to a peer device's memory, by the address at which the CPU has
 //! it mapped.
 //!
 //! A driver whose memory is mapped into programs registers a [`PeerClient`]. Code that must pin an
@@ -11,17 +11,17 @@
 //!    |  acquire(addr, len)       ->     mine / not mine
 //!    |  get_pages(write, core)   ->     pinned
 //!    |  dma_map(device)          ->     bus addresses
-//!    |       <-  core.invalidate()      the memory goes: the device stops, then dma_unmap and put_pages
+//!    |       <-  core.invalidate()      the memory goes: the device stops; dma_unmap, put_pages
 //!    |  dma_unmap, put_pages     ->     when the region is deregistered, unless they were
 //!    |  release (drop)           ->
 //! ```
 //!
-//! Memory need not be mapped to have addresses: a driver may give programs addresses that no access
-//! reaches, as CUDA does. Its client claims them as an [`Arena`], and is asked about it as about
-//! mapped memory.
+//! Memory need not be mapped to have addresses: a driver may give programs addresses that fault on
+//! any access, as CUDA does. Its client claims them as an [`Arena`], and is asked about that as
+//! about mapped memory.
 //!
-//! The names and the order are those of the kernel interface that out-of-tree stacks have
-//! (`struct peer_memory_client`); mainline Linux has none of it. docs/semantics.md 2.11.
+//! The names and the order are those of the kernel interface of out-of-tree stacks
+//! (`struct peer_memory_client`); mainline Linux has nothing of it. docs/semantics.md 2.11.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -38,14 +38,14 @@ pub trait PeerClient: Send + Sync {
     /// Its name, as messages show it.
     fn name(&self) -> &str;
 
-    /// Whether it takes memory back. Then devices that could not stop are not asked to use it.
+    /// Whether it takes memory back. Then it is not used for devices that cannot stop.
     fn needs_invalidation(&self) -> bool;
 
-    /// Whose memory a mapping shows, in words; `None` if it is not this driver's.
+    /// Describes the memory that a mapping shows; `None` if it is not this driver's.
     fn owner(&self, mapping: &PeerRange) -> Option<String>;
 
-    /// What is at these addresses, which lie at least in part in an [arena](claim_arena) of the
-    /// client: which buffer and whose, or that there is none.
+    /// Describes what is at these addresses, which are at least partly in an
+    /// [arena](claim_arena) of the client: the buffer and its owner, or that there is none.
     fn owner_at(&self, addr: u64, len: u64) -> String {
         format!("{len:#x} bytes at {addr:#x} of {}", self.name())
     }
@@ -65,24 +65,24 @@ pub trait PeerMemory: Send + Sync {
     fn get_pages(&self, write: bool, core: &PeerCore) -> Result<(), ExporterError>;
 
     /// The addresses by which the device at `device` reaches the pages, from the
-    /// [page](Self::page_size) that holds the first byte to the one that holds the last.
+    /// [page](Self::page_size) with the first byte to the page with the last.
     ///
     /// # Errors
     ///
     /// The client's refusal.
     fn dma_map(&self, device: Option<DeviceAddr>) -> Result<SgTable, ExporterError>;
 
-    /// The device uses the addresses no more.
+    /// The device no longer uses the addresses.
     fn dma_unmap(&self);
 
-    /// The pages need not stay.
+    /// The pages may move or be freed again.
     fn put_pages(&self);
 
     /// Size of the client's pages, a power of two.
     fn page_size(&self) -> u64;
 }
 
-/// A file that is mapped, and where.
+/// A mapped file, and where it is mapped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PeerRange {
@@ -90,11 +90,11 @@ pub struct PeerRange {
     pub start: u64,
     /// Address behind the last.
     pub end: u64,
-    /// Where `start` is in the file.
+    /// The offset of `start` in the file.
     pub offset: u64,
     /// Device and inode of the file.
     pub file: (u64, u64),
-    /// The file, as `/proc/self/maps` calls it.
+    /// The name of the file in `/proc/self/maps`.
     pub name: String,
 }
 
@@ -102,16 +102,16 @@ pub struct PeerRange {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PeerOwner {
-    /// The mapping, in words; in an arena there is none.
+    /// The mapping, in words; an arena has none.
     pub mapping: String,
-    /// Whose memory it is, in words.
+    /// The owner of the memory, in words.
     pub owner: String,
-    /// Whether a client claims it, so that [`get`] is a way to it.
+    /// Whether a client claims it, so that [`get`] can reach it.
     pub has_client: bool,
 }
 
 /// Pages of a client, pinned and mapped for a device. Dropping it gives them back, unless the
-/// client took them.
+/// client has taken them back.
 #[must_use = "the pages are given back when this is dropped"]
 pub struct PeerPages {
     inner: Arc<Inner>,
@@ -120,12 +120,12 @@ pub struct PeerPages {
     offset: u64,
 }
 
-/// By which a client takes its memory back.
+/// The handle by which a client takes its memory back.
 #[doc(alias = "invalidate_peer_memory")]
 #[derive(Clone)]
 pub struct PeerCore(Weak<Inner>);
 
-/// Why a range has no peer's pages.
+/// Why no peer's pages were found for a range.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PeerError {
@@ -160,14 +160,14 @@ enum State {
     /// The device does not use them yet.
     Getting,
     Mapped,
-    /// Given back, or taken.
+    /// Given back, or taken back.
     Gone,
 }
 
-/// Addresses that are a client's. Dropping it gives them up.
+/// Addresses that belong to a client. Dropping it gives them up.
 #[must_use = "the addresses are given up when this is dropped"]
 pub struct Arena {
-    /// Always there, but while it is dropped.
+    /// Always present, except while it is dropped.
     span: Option<Arc<Span>>,
 }
 
@@ -194,12 +194,11 @@ pub fn register_client(client: &Arc<dyn PeerClient>) {
     clients.push(Arc::downgrade(client));
 }
 
-/// Says that all addresses from `addr` on are the client's, until the guard is dropped: no plain
-/// memory is there, and what is registered there is asked of it ([`PeerClient::owner_at`],
-/// [`PeerClient::acquire`]).
+/// Declares that all addresses from `addr` on belong to the client, until the guard is dropped:
+/// there is no plain memory, and the client is asked about registrations there
+/// ([`PeerClient::owner_at`], [`PeerClient::acquire`]).
 ///
-/// Whether an address is in an arena is found by two comparisons when it is above or below all of
-/// them.
+/// For an address above or below all arenas, two comparisons show that it is in none.
 pub fn claim_arena(client: &Arc<dyn PeerClient>, addr: u64, len: u64) -> Arena {
     watch();
     let span = Arc::new(Span { start: addr, end: addr.saturating_add(len) });
@@ -216,8 +215,8 @@ pub fn is_in_arena(addr: u64, len: u64) -> bool {
 
 fn arena_of(addr: u64, len: u64) -> Option<Arc<dyn PeerClient>> {
     let end = addr.saturating_add(len);
-    // ORDERING: an address of an arena comes from the client that claimed it before, which orders
-    // the two.
+    // ORDERING: an address of an arena comes from the client, which claimed the arena before; that
+    // orders the two.
     if addr >= HULL[1].load(Ordering::Relaxed) || end <= HULL[0].load(Ordering::Relaxed) {
         return None;
     }
@@ -228,7 +227,7 @@ fn arena_of(addr: u64, len: u64) -> Option<Arc<dyn PeerClient>> {
     })
 }
 
-/// Under the lock of the arenas.
+/// Called under the lock of the arenas.
 fn set_hull(arenas: &Arenas) {
     let spans = || arenas.iter().filter_map(|(span, _)| span.upgrade());
     HULL[0].store(spans().map(|span| span.start).min().unwrap_or(u64::MAX), Ordering::Relaxed);
@@ -237,7 +236,7 @@ fn set_hull(arenas: &Arenas) {
 
 /// The first mapping in `len` bytes at `addr` that shows a device's memory: a dma-buf of the kernel
 /// or of this library, or memory of a [client](register_client); or the [arena](claim_arena) that
-/// some of them are in. `None`: it is plain memory, as far as can be seen.
+/// some of the bytes are in. `None`: it is plain memory, as far as can be seen.
 pub fn owner_of(addr: u64, len: u64) -> Option<PeerOwner> {
     let end = addr.saturating_add(len);
     if let Some(client) = arena_of(addr, len) {
@@ -256,7 +255,7 @@ pub fn owner_of(addr: u64, len: u64) -> Option<PeerOwner> {
     None
 }
 
-/// The files mapped shared in `len` bytes at `addr`, for a client that looks for its own.
+/// The files mapped shared in `len` bytes at `addr`, for a client that looks for its own files.
 pub fn shared_mappings(addr: u64, len: u64) -> Vec<PeerRange> {
     let end = addr.saturating_add(len);
     let mut found = Vec::new();
@@ -270,10 +269,10 @@ pub fn shared_mappings(addr: u64, len: u64) -> Vec<PeerRange> {
     found
 }
 
-/// Asks the clients one by one, and makes the first that claims the range pin it and map it for a
+/// Asks the clients one by one; the first client that claims the range pins it and maps it for a
 /// device. `stop` makes the device stop when the client takes its memory back; `None` means that
-/// the device cannot stop, and clients that [must be able to](PeerClient::needs_invalidation) are
-/// passed over.
+/// the device cannot stop, and clients that [take memory back](PeerClient::needs_invalidation) are
+/// skipped.
 ///
 /// # Errors
 ///
@@ -344,17 +343,17 @@ impl PeerPages {
         Ok(Self { inner, client, table, offset })
     }
 
-    /// The client that they are of.
+    /// The client of the pages.
     pub fn client(&self) -> &str {
         self.client.name()
     }
 
-    /// Where the device finds them.
+    /// Where the device finds the pages.
     pub fn table(&self) -> &SgTable {
         &self.table
     }
 
-    /// Where in the table the range begins.
+    /// The offset in the table at which the range begins.
     pub fn offset(&self) -> u64 {
         self.offset
     }
@@ -386,8 +385,8 @@ impl fmt::Debug for Arena {
 }
 
 impl PeerCore {
-    /// Takes the memory back: when this returns the device does not touch it any more, and pages
-    /// and addresses were given back. Harmless when they were before.
+    /// Takes the memory back: when this returns, the device no longer accesses it, and pages and
+    /// addresses have been given back. Harmless if they were given back before.
     pub fn invalidate(&self) {
         let Some(inner) = self.0.upgrade() else { return };
         let mut state = lock(&inner.state);
@@ -404,7 +403,7 @@ impl PeerCore {
     }
 }
 
-/// Memory that is not a client's is a dma-buf, by its name.
+/// Describes memory without a client: a dma-buf, recognised by its name.
 fn owner(mapping: PeerRange) -> Option<PeerOwner> {
     let named = clients().iter().find_map(|client| client.owner(&mapping));
     let has_client = named.is_some();
@@ -420,7 +419,7 @@ fn owner(mapping: PeerRange) -> Option<PeerOwner> {
     Some(PeerOwner { mapping: format!("{name} at {start:#x}-{end:#x}"), owner, has_client })
 }
 
-/// The exporter of a dma-buf of the kernel, if some descriptor of this process still tells.
+/// The exporter of a kernel dma-buf, if some descriptor of this process still tells.
 fn kernel_owner(mapping: &PeerRange) -> String {
     let is_it = |fd: &BorrowedDescriptor| fd.file == mapping.file;
     let exporter = own_descriptors().into_iter().find(is_it).map(|fd| fd.exporter);
@@ -475,7 +474,7 @@ fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The locks of the lists of clients and arenas, across a fork.
+/// The locks of the lists of clients and arenas, held across a fork.
 struct Lists {
     _clients: MutexGuard<'static, Vec<Weak<dyn PeerClient>>>,
     _arenas: MutexGuard<'static, Arenas>,
@@ -486,7 +485,7 @@ impl Locked for Lists {
     fn forget(&mut self) {}
 }
 
-/// From now on forks are noticed.
+/// From now on, forks are watched.
 fn watch() {
     fork::hold(Room::Clients, || {
         Box::new(Lists { _clients: lock(&CLIENTS), _arenas: lock(&ARENAS) })

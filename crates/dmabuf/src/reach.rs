@@ -1,4 +1,4 @@
-//! Which way an importer's accesses travel to memory of a PCI device (`docs/semantics.md` 4.2).
+//! The path of an importer's accesses to memory of a PCI device (`docs/semantics.md` 4.2).
 
 use pci::{Bdf, PciTree};
 
@@ -13,15 +13,15 @@ pub struct Provider<'a> {
     pub tree: &'a PciTree,
     /// The name of the device.
     pub name: &'a str,
-    /// Where it is, if it is in the tree.
+    /// Its address, if it is in the tree.
     pub bdf: Option<Bdf>,
 }
 
 impl Provider<'_> {
-    /// The way from an importer at `from`.
+    /// The path from an importer at `from`.
     ///
     /// # Errors
-    /// In words, why there is none. An importer that is on no bus has none, as on Linux.
+    /// Why there is no path, in words. An importer that is on no bus has none, as on Linux.
     #[doc(alias = "pci_p2pdma_map_type")]
     pub fn reach(&self, from: Option<DeviceAddr>) -> Result<Reach, String> {
         let name = self.name;

@@ -1,4 +1,4 @@
-//! What is asked of an exporter in another process besides the operations of every exporter.
+//! What an exporter in another process does besides the operations of every exporter.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -19,14 +19,14 @@ bitflags::bitflags! {
 
 /// An exporter in another process.
 pub(crate) trait Remote: Exporter {
-    /// Whether all users are done that an access must wait for: one that writes, or that reads.
+    /// Whether all users that an access (a write or a read) must wait for are done.
     ///
     /// # Errors
     ///
     /// The exporter is gone.
     fn is_idle(&self, writes: bool) -> Result<bool, ExporterError>;
 
-    /// That process's file of what an access must wait for.
+    /// That process's sync file of the fences that an access must wait for.
     ///
     /// # Errors
     ///

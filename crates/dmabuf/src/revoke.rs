@@ -12,30 +12,30 @@ use crate::resv::{ResvGuard, Usage};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StillInUse {
-    /// Work on the memory is not done: importers may read and write.
+    /// Work on the memory is not done: importers may still read and write.
     #[error("the memory is still used: {count} fences were not signaled in time")]
     Fences {
-        /// How many are left.
+        /// How many remain.
         count: usize,
     },
-    /// Attachments have not given their mappings back.
+    /// Attachments have not dropped their mappings.
     #[error("the memory is still mapped: {count} mappings were not given back in time")]
     Mapped {
-        /// How many are left.
+        /// How many remain.
         count: usize,
     },
 }
 
 impl DmaBuf {
     /// For the exporter, when it moves or takes away the memory: tells every importer of a
-    /// revocable class that its mappings are void. Importers of other classes are skipped and keep
-    /// their access.
+    /// revocable class that its mappings are invalid. Importers of other classes are skipped and
+    /// keep their access.
     ///
-    /// Importers may still access the memory when this returns, as their fences of any class tell:
-    /// a mover waits for `resv().wait(Usage::Bookkeep, ..)` before it reuses the old place. New
-    /// mappings may be requested as soon as the lock is released. An exporter that revokes must
-    /// therefore make its own [`Exporter::map_dma_buf`](crate::Exporter::map_dma_buf) fail before
-    /// it calls this; see [`revoke`](Self::revoke).
+    /// Importers may still access the memory when this returns, until their fences of any class are
+    /// signaled: a mover waits with `resv().wait(Usage::Bookkeep, ..)` before it reuses the old
+    /// place. New mappings may be requested as soon as the lock is released, so an exporter that
+    /// revokes must make its own [`Exporter::map_dma_buf`](crate::Exporter::map_dma_buf) fail
+    /// before it calls this; see [`revoke`](Self::revoke).
     ///
     /// # Panics
     ///
@@ -51,17 +51,17 @@ impl DmaBuf {
         }
     }
 
-    /// The whole sequence with which an exporter takes memory away (`docs/semantics.md` 1.6). Under
-    /// the lock, `set_revoked` makes further maps fail, all revocable importers are told, and the
-    /// fences of all classes are waited for: until then importers have full access. Then, without
-    /// the lock, it waits until the last mapping is gone: until then they may read and throw away.
+    /// The whole sequence by which an exporter takes memory away (`docs/semantics.md` 1.6). Under
+    /// the lock, `set_revoked` makes further maps fail; then this tells all revocable importers and
+    /// waits for the fences of all classes: until then importers have full access. Then, without
+    /// the lock, it waits until the last mapping is gone: until then they may read and discard.
     ///
-    /// `limit` is for both waits together. `None` waits forever, as VFIO does, and is only sane for
+    /// `limit` is for both waits together. `None` waits forever, as VFIO does, and is only safe for
     /// an exporter that refuses importers which cannot be revoked.
     ///
     /// # Errors
     ///
-    /// [`StillInUse`]: the limit passed. The importers were told all the same.
+    /// [`StillInUse`]: the limit has passed. The importers were told nevertheless.
     pub fn revoke(
         &self,
         set_revoked: impl FnOnce(&ResvGuard<'_>),

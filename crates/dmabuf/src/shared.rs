@@ -14,7 +14,7 @@ use crate::poll::queue::PollQueue;
 use crate::remote::Remote;
 use crate::resv::{Resv, ResvGuard};
 
-/// What a buffer's file was when the buffer was made or imported.
+/// The facts about a buffer's file when the buffer was made or imported.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FileFacts {
     pub(crate) ino: u64,
@@ -27,13 +27,13 @@ pub(crate) struct Shared {
     pub(crate) name: Mutex<String>,
     is_kernel: bool,
     exporter: Arc<dyn Exporter>,
-    /// The same, if it is in another process.
+    /// The same exporter, if it is in another process.
     remote: Option<Arc<dyn Remote>>,
-    /// The opening of its file that the buffer was made with, if it was made here.
+    /// The open file description with which the buffer was made, if it was made here.
     origin: Option<Arc<Known>>,
     resv: Resv,
     attachments: Mutex<Vec<Weak<AttachmentInner>>>,
-    /// Maps of attachments that exist now.
+    /// The number of existing maps of attachments.
     maps: Mutex<usize>,
     pub(crate) unmapped: Condvar,
     /// Users of the exporter's CPU map. Changed under the reservation lock.
@@ -67,7 +67,7 @@ impl Shared {
         }
     }
 
-    /// That of a buffer of another process.
+    /// The state of a buffer of another process.
     pub(crate) fn make_remote(
         facts: FileFacts,
         size: u64,
@@ -80,7 +80,7 @@ impl Shared {
         made
     }
 
-    /// It was made here, with this opening of its file.
+    /// Records that it was made here, with this open file description.
     pub(crate) fn with_origin(mut self, file: &Arc<Known>) -> Self {
         self.origin = Some(Arc::clone(file));
         self
@@ -91,7 +91,7 @@ impl Shared {
         self.remote.as_deref()
     }
 
-    /// The opening of its file that the buffer was made with, if it was made here.
+    /// The open file description with which the buffer was made, if it was made here.
     pub(crate) fn origin(&self) -> Option<&Arc<Known>> {
         self.origin.as_ref()
     }
@@ -108,7 +108,7 @@ impl Shared {
         self.name.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Who is attached.
+    /// The attached devices.
     pub(crate) fn attached(&self) -> Vec<AttachmentInfo> {
         let attachments: Vec<_> = self.attachments().iter().filter_map(Weak::upgrade).collect();
         attachments.iter().map(|attachment| attachment.info().clone()).collect()
@@ -122,12 +122,12 @@ impl Shared {
         &self.resv
     }
 
-    /// Puts an attachment on the list, under the lock.
+    /// Adds an attachment to the list, under the lock.
     pub(crate) fn add(&self, _resv: &ResvGuard<'_>, attachment: Weak<AttachmentInner>) {
         self.attachments().push(attachment);
     }
 
-    /// Forgets attachments that are gone.
+    /// Removes attachments that are gone.
     pub(crate) fn remove_dead(&self) {
         self.attachments().retain(|attachment| attachment.strong_count() > 0);
     }
@@ -139,7 +139,7 @@ impl Shared {
     pub(crate) fn uncount_map(&self) {
         let mut maps = self.maps();
         *maps -= 1;
-        // Nobody waits for anything but the last one, and each waking is a system call.
+        // Waiters only wait for the last one, and each wake-up is a system call.
         if *maps == 0 {
             self.unmapped.notify_all();
         }
@@ -163,7 +163,7 @@ impl Drop for Shared {
 
 pub(crate) type Registry = BTreeMap<(u64, u64), Weak<Shared>>;
 
-/// The buffers of this process by the identity of their file, so that two fds of one buffer lead to
+/// The buffers of this process by the identity of their file, so that two fds of one buffer give
 /// one object.
 pub(crate) fn registry() -> MutexGuard<'static, Registry> {
     static REGISTRY: Mutex<Registry> = Mutex::new(BTreeMap::new());
@@ -178,8 +178,8 @@ pub(crate) fn all() -> Vec<Arc<Shared>> {
 }
 
 impl Locked for MutexGuard<'static, Registry> {
-    /// Buffers whose exporter lives in the parent, or serves from there, are those of another
-    /// process.
+    /// A buffer whose exporter is in the parent, or is served from there, is now a buffer of
+    /// another process.
     fn forget(&mut self) {
         self.clear();
     }

@@ -17,13 +17,13 @@ use crate::sys::{self, Pages, SyncFlags};
 pub(crate) const UDMABUF: &str = "udmabuf";
 pub(crate) const MEMFD: &str = "peerdma memfd";
 
-/// Answers for a buffer whose pages the kernel holds. Any importer may attach; bus addresses are
-/// the addresses of a mapping in this process.
+/// The exporter of a buffer whose pages the kernel holds. Any importer may attach; bus addresses
+/// are the addresses of a mapping in this process.
 pub(crate) struct SystemMemory {
     name: String,
     file: Arc<Known>,
     size: u64,
-    /// Whether the file is a dma-buf of the kernel, which wants CPU access bracketed.
+    /// Whether the file is a dma-buf of the kernel, for which CPU access must be bracketed.
     is_kernel: bool,
     /// The mapping that the addresses point to, and how many maps use it.
     mapped: Mutex<Option<(Pages, usize)>>,
@@ -82,8 +82,8 @@ impl Exporter for SystemMemory {
                 addr
             }
         };
-        // A dma-buf of the kernel wants each access bracketed by its importer, so it is not for
-        // others to map.
+        // For a kernel dma-buf, the importer must bracket each access, so other processes must not
+        // map the file.
         let backing =
             (!self.is_kernel).then(|| SgBacking { file: Arc::clone(&self.file), offset: 0 });
         Ok(SgTable::of_system(vec![SgEntry { addr: addr as u64, len: self.size, backing }]))

@@ -1,4 +1,4 @@
-//! The buffer mapped for the exporter's side of the CPU.
+//! The buffer mapped for code on the exporter's CPU.
 
 use std::fmt;
 use std::sync::{Arc, PoisonError};
@@ -8,7 +8,7 @@ use crate::exporter::{ExporterError, IosysMap};
 use crate::resv::ResvGuard;
 use crate::shared::Shared;
 
-/// The buffer's memory as the exporter's CPU side sees it, while this exists.
+/// The buffer's memory as the exporter's CPU sees it, while this exists.
 #[must_use = "the map goes away with the guard"]
 pub struct VmapGuard {
     shared: Arc<Shared>,
@@ -16,7 +16,7 @@ pub struct VmapGuard {
 }
 
 impl DmaBuf {
-    /// Maps the buffer for the exporter's CPU side. The exporter is asked once for any number of
+    /// Maps the buffer for code on the exporter's CPU. The exporter is asked once for any number of
     /// users.
     ///
     /// # Errors

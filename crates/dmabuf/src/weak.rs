@@ -8,8 +8,8 @@ use descriptors::Known;
 use crate::DmaBuf;
 use crate::shared::Shared;
 
-/// What an exporter keeps of a buffer that it exported: enough to notify its importers, but not so
-/// much that it would never be released. It keeps the file open.
+/// An exporter's handle of a buffer that it exported: enough to notify the importers, but it does
+/// not keep the buffer alive. It keeps the file open.
 #[derive(Clone)]
 pub struct WeakDmaBuf {
     shared: Weak<Shared>,

@@ -1,4 +1,4 @@
-//! The bus window: where devices find memory, with the MMU in the part of the IOMMU.
+//! The bus window: where devices find memory. The MMU plays the role of the IOMMU.
 //!
 //! ```text
 //!   bus addresses   |----------|  placement  |---|  placement  |-----|  retired  |-------------|
@@ -6,14 +6,14 @@
 //!                                pool file         pool file
 //! ```
 //!
-//! A placement maps pages of a file at an address that was not used before; retiring it takes the
-//! access away. So a device that copies through an address it should have given up *faults*, as
-//! behind an IOMMU, and [`describe`] tells whose address it was, since when it is invalid and why.
-//! Without an IOMMU ([`Iommu::Off`]) nothing faults: reads return garbage and writes are lost, as
-//! it would be on such a machine.
+//! A placement maps pages of a file at an address that was not used before; retiring it removes
+//! access. So a device that copies through an address that it should have given up *faults*, as
+//! behind an IOMMU, and [`describe`] tells which buffer had the address, since when it has been
+//! invalid, and why. Without an IOMMU ([`Iommu::Off`]) nothing faults: reads return garbage and
+//! writes are lost, as on such a machine.
 //!
-//! Addresses come back into use when the history forgets them: after [`HISTORY`] retirements, or
-//! when nothing else is free. Between two placements there is a page without access.
+//! Addresses are reused when the history drops them: after [`HISTORY`] retirements, or when nothing
+//! else is free. Between two placements there is a page without access.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::BorrowedFd;
@@ -27,10 +27,10 @@ use rustix::io::Errno;
 use crate::fork::{self, Locked, Room};
 use crate::sys::{self, Reservation};
 
-/// Retired placements that are remembered.
+/// How many retired placements are remembered.
 pub const HISTORY: usize = 1024;
 
-/// Addresses that a process's own window has, if the system permits this many.
+/// The size of a process's own window, if the system permits that many addresses.
 const DEFAULT_LEN: u64 = 64 << 30;
 
 /// Whether an access through a retired address is stopped.
@@ -72,7 +72,7 @@ pub struct Retired {
     pub len: u64,
     /// When it was retired.
     pub when: SystemTime,
-    /// Why.
+    /// The reason.
     pub why: String,
 }
 
@@ -83,15 +83,15 @@ pub enum PlaceError {
     /// Only whole pages can be placed.
     #[error("{len:#x} bytes at offset {offset:#x} of a file are not whole pages")]
     Unaligned {
-        /// Where in the file.
+        /// The offset in the file.
         offset: u64,
-        /// How much.
+        /// The length.
         len: u64,
     },
     /// The window has no such range left.
     #[error("the bus window of {window:#x} bytes has no {len:#x} free ones in a row")]
     Full {
-        /// How much was requested.
+        /// The requested length.
         len: u64,
         /// Length of the window.
         window: u64,
@@ -99,9 +99,9 @@ pub enum PlaceError {
     /// The kernel refused.
     #[error("mmap of {len:#x} bytes at offset {offset:#x} of a file failed: {errno}")]
     System {
-        /// Where in the file.
+        /// The offset in the file.
         offset: u64,
-        /// How much.
+        /// The length.
         len: u64,
         /// The kernel's reason.
         errno: Errno,
@@ -112,7 +112,7 @@ pub enum PlaceError {
 struct Inner {
     range: Reservation,
     iommu: Iommu,
-    /// What retired addresses lead to when nothing stops accesses.
+    /// The file behind retired addresses when there is no IOMMU.
     poison: Option<Known>,
     state: Mutex<State>,
     /// Accesses through retired addresses, as reported.
@@ -121,11 +121,11 @@ struct Inner {
 
 #[derive(Debug)]
 struct State {
-    /// Free ranges: where they begin, and how long they are. Neighbours are one.
+    /// Free ranges: start and length. Adjacent ranges are merged.
     free: BTreeMap<usize, usize>,
-    /// Where to look for the next free range: addresses return late.
+    /// Where to search for the next free range, so that addresses are reused late.
     next: usize,
-    /// The last ones last.
+    /// Retired placements, the latest last.
     history: VecDeque<Entry>,
 }
 
@@ -137,8 +137,8 @@ struct Entry {
 }
 
 impl BusWindow {
-    /// A window of `len` bytes (rounded up to pages), or of as much as the system permits, but a
-    /// gigabyte at least.
+    /// A window of `len` bytes (rounded up to pages), or of as much as the system permits, but at
+    /// least a gigabyte.
     ///
     /// # Errors
     ///
@@ -183,13 +183,13 @@ impl BusWindow {
             return Ok(own.clone());
         }
         let made = Self::new(DEFAULT_LEN, Iommu::On)?;
-        // Whoever was first.
+        // The window of the thread that was first.
         Ok(windows().own.get_or_insert(made).clone())
     }
 
-    /// Maps `len` bytes of `file` at `offset`, both whole pages, at an address that the history
-    /// does not know. `what` tells whose they are. A file that is open for reading only gives
-    /// addresses that can only be read.
+    /// Maps `len` bytes of `file` at `offset`, both multiples of the page size, at an address that
+    /// is not in the history. `what` describes the bytes. A file that is open only for reading
+    /// gives read-only addresses.
     ///
     /// # Errors
     ///
@@ -231,7 +231,7 @@ impl BusWindow {
     ///
     /// # Panics
     ///
-    /// If the placement is another window's.
+    /// If the placement belongs to another window.
     pub fn retire(&self, placement: Placement, why: impl Into<String>) {
         assert!(Arc::ptr_eq(&self.inner, &placement.inner), "a placement of this window");
         placement.retire(why);
@@ -242,7 +242,7 @@ impl BusWindow {
         self.inner.offset(addr).is_some()
     }
 
-    /// Whose address this was, if it is one that was retired and is not yet forgotten.
+    /// What had this address, if it was retired and is still in the history.
     pub fn describe(&self, addr: u64) -> Option<Retired> {
         let at = self.inner.offset(addr)?;
         let state = self.inner.state();
@@ -251,17 +251,17 @@ impl BusWindow {
         Some(entry.retired.clone())
     }
 
-    /// As [`describe`](Self::describe), for code that caught a fault at `addr`: if it was an access
-    /// through a retired address, it is counted.
+    /// As [`describe`](Self::describe), for code that caught a fault at `addr`: also counts the
+    /// access if it was through a retired address.
     pub fn report_stale(&self, addr: u64) -> Option<Retired> {
         let retired = self.describe(addr)?;
-        // ORDERING: numbers that only grow, and are only shown.
+        // ORDERING: counters that only grow and are only reported.
         self.inner.stale.fetch_add(1, Ordering::Relaxed);
         STALE.fetch_add(1, Ordering::Relaxed);
         Some(retired)
     }
 
-    /// Accesses through retired addresses of this window that were reported.
+    /// The number of reported accesses through retired addresses of this window.
     pub fn stale_accesses(&self) -> u64 {
         self.inner.stale.load(Ordering::Relaxed)
     }
@@ -272,29 +272,29 @@ impl BusWindow {
     }
 }
 
-/// Whose address this was, in any window of this process. For code that reports a fault that it
+/// What had this address, in any window of this process. For code that reports a fault that it
 /// caught; not for a signal handler, since it takes locks.
 pub fn describe(addr: u64) -> Option<Retired> {
     let windows: Vec<_> = windows().all.iter().filter_map(Weak::upgrade).collect();
     windows.into_iter().find_map(|inner| BusWindow { inner }.describe(addr))
 }
 
-/// As [`describe`], for code that caught a fault at `addr`: if it was an access through a retired
-/// address, it is counted.
+/// As [`describe`], for code that caught a fault at `addr`: also counts the access if it was
+/// through a retired address.
 pub fn report_stale(addr: u64) -> Option<Retired> {
     let windows: Vec<_> = windows().all.iter().filter_map(Weak::upgrade).collect();
     windows.into_iter().find_map(|inner| BusWindow { inner }.report_stale(addr))
 }
 
-/// Accesses through retired addresses that were reported in this process, including windows that
-/// are gone.
+/// The number of reported accesses through retired addresses in this process, including windows
+/// that are gone.
 pub fn stale_accesses() -> u64 {
     STALE.load(Ordering::Relaxed)
 }
 
-/// The window of this process that has all of these addresses, if one has. While it is held, only a
-/// placement can be there, whatever happens to its exporter: an access reaches pages that were
-/// placed, faults, or finds poison, and never memory of the program.
+/// The window of this process that has all of these addresses, if any. While it is held, only a
+/// placement can be there, whatever happens to its exporter: an access reaches placed pages,
+/// faults, or finds poison, but never memory of the program.
 pub fn of(addr: u64, len: u64) -> Option<BusWindow> {
     let last = addr.checked_add(len.max(1) - 1)?;
     let windows: Vec<_> = windows().all.iter().filter_map(Weak::upgrade).collect();
@@ -313,12 +313,12 @@ impl Placement {
         self.len as u64
     }
 
-    /// Never: a placement has at least one page.
+    /// Never true: a placement has at least one page.
     pub fn is_empty(&self) -> bool {
         false
     }
 
-    /// Takes the access away, and remembers why.
+    /// Removes access, and remembers why.
     pub fn retire(mut self, why: impl Into<String>) {
         self.end(why.into());
     }
@@ -331,14 +331,14 @@ impl Placement {
         self.len = 0;
         let done = match &inner.poison {
             None => inner.range.retire(at, len),
-            // Without the file nothing is there.
+            // Without the file, nothing is mapped there.
             Some(poison) => {
                 let poisoned = inner.range.poison(at, len, poison);
                 poisoned.or_else(|_| inner.range.retire(at, len))
             }
         };
         if let Err(errno) = done {
-            // The addresses are never used again, but their contents stay within reach: log that.
+            // The addresses are never reused, but their contents stay accessible, so log that.
             tracing::error!("{} could not be retired from the bus window: {errno}", self.what);
             return;
         }
@@ -379,7 +379,7 @@ impl Inner {
 }
 
 impl State {
-    /// Takes a range, with a page after it that stays free of access.
+    /// Takes a range, and a page after it that stays without access.
     fn allocate(&mut self, len: usize) -> Option<usize> {
         let whole = len.checked_add(rustix::param::page_size())?;
         let fits = |(_, free): &(&usize, &usize)| **free >= whole;
@@ -397,7 +397,7 @@ impl State {
         Some(at)
     }
 
-    /// Makes a range free again.
+    /// Frees a range.
     fn release(&mut self, at: usize, len: usize) {
         let (mut start, mut whole) = (at, len + rustix::param::page_size());
         if let Some((&before, &free)) = self.free.range(..at).next_back()
@@ -412,10 +412,10 @@ impl State {
         self.free.insert(start, whole);
     }
 
-    /// Makes the addresses free that were retired first. No if there are none.
+    /// Frees the addresses that were retired first. False if there are none.
     fn forget_oldest(&mut self, range: &Reservation, iommu: Iommu) -> bool {
         let Some(Entry { at, len, .. }) = self.history.pop_front() else { return false };
-        // Free addresses have no access, whatever retired ones have.
+        // Free addresses have no access, unlike retired ones, which may.
         if iommu == Iommu::On || range.retire(at, len).is_ok() {
             self.release(at, len);
         }
@@ -423,13 +423,13 @@ impl State {
     }
 }
 
-/// What [`stale_accesses`] tells.
+/// The count behind [`stale_accesses`].
 static STALE: AtomicU64 = AtomicU64::new(0);
 
 /// The windows of this process.
 #[derive(Debug)]
 struct Windows {
-    /// The one of [`BusWindow::of_process`].
+    /// The window of [`BusWindow::of_process`].
     own: Option<BusWindow>,
     all: Vec<Weak<Inner>>,
 }
@@ -441,7 +441,7 @@ fn windows() -> MutexGuard<'static, Windows> {
 }
 
 impl Locked for MutexGuard<'static, Windows> {
-    /// They are the parent's.
+    /// The windows belong to the parent.
     fn forget(&mut self) {
         // Dropping a husk does nothing, whichever thread holds its lock.
         self.own = None;

@@ -1,12 +1,12 @@
-//! How an exporter takes away what the CPU has mapped.
+//! How an exporter takes away a mapping of the CPU.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Takes one mapping of the CPU away. The exporter makes it for each range that it
+/// Takes one mapping of the CPU away. The exporter makes a `Zap` for each range that it
 /// [offers](crate::MmapBacking), and calls [`zap`](Self::zap) when the memory must go; the code
-/// that mapped the range specifies by [`on_zap`](Self::on_zap) how its pages go. A clone is the
-/// same one.
+/// that mapped the range sets by [`on_zap`](Self::on_zap) how its pages are taken away. A clone is
+/// the same object.
 ///
 /// ```
 /// use dmabuf::Zap;
@@ -27,7 +27,7 @@ type Act = Box<dyn FnOnce() + Send>;
 
 #[derive(Default)]
 enum State {
-    /// Nobody has said how.
+    /// No function has been set.
     #[default]
     Unmapped,
     Mapped(Act),
@@ -35,8 +35,8 @@ enum State {
 }
 
 impl Zap {
-    /// How the pages go: at once, if the memory went before this was set. Runs in the thread that
-    /// takes the memory away, without a reservation lock.
+    /// Sets how the pages are taken away: at once, if the memory has gone already. Runs in the
+    /// thread that takes the memory away, without a reservation lock.
     pub fn on_zap(&self, act: impl FnOnce() + Send + 'static) {
         let mut state = self.state();
         if matches!(*state, State::Zapped) {
@@ -46,7 +46,7 @@ impl Zap {
         *state = State::Mapped(Box::new(act));
     }
 
-    /// Takes the pages away. Without any lock. Does nothing the second time.
+    /// Takes the pages away. Called without any lock. Does nothing the second time.
     pub fn zap(&self) {
         let before = std::mem::replace(&mut *self.state(), State::Zapped);
         if let State::Mapped(act) = before {
@@ -54,12 +54,12 @@ impl Zap {
         }
     }
 
-    /// Whether the memory went.
+    /// Whether the pages were taken away.
     pub fn is_zapped(&self) -> bool {
         matches!(*self.state(), State::Zapped)
     }
 
-    /// Whether both take the same mapping away.
+    /// Whether both are for the same mapping.
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.state, &other.state)
     }

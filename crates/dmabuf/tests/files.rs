@@ -31,7 +31,7 @@ fn a_buffer_whose_exporter_left_is_still_memory() {
 fn other_files_are_no_dma_bufs() {
     let null: OwnedFd = std::fs::File::open("/dev/null").expect("exists").into();
     assert_not_a_dma_buf(null);
-    // On Linux a memfd is not a dma-buf either.
+    // On Linux, a memfd is not a dma-buf either.
     let memfd = memfd("frame", SealFlags::SHRINK);
     let text = DmaBuf::import(memfd.as_fd()).unwrap_err().to_string();
     assert!(

@@ -1,10 +1,10 @@
 //! Real dma-bufs of the kernel.
 //!
-//! Few machines have all the devices, and a test that did not run must not look like one that
-//! passed. Therefore this is a separate program, which reports what it did not test, or fails if
-//! the environment promised the device: `PEERDMA_REQUIRE=udmabuf,dma-heap,vgem,vfio`. The programs
-//! that have the last two devices are those of `interop/c`: `VGEM_FENCE` is the command line of
-//! `vgem_fence`, `VFIO_BUFFER` that of `vfio_buffer`.
+//! Few machines have all the devices, and a test that did not run must not look like a test that
+//! passed. So this is a separate program, which reports what it did not test, or fails if the
+//! environment promised the device: `PEERDMA_REQUIRE=udmabuf,dma-heap,vgem,vfio`. Programs of
+//! `interop/c` provide the last two devices: `VGEM_FENCE` is the command line of `vgem_fence`,
+//! `VFIO_BUFFER` that of `vfio_buffer`.
 
 use std::io::{Read, SeekFrom, Write};
 use std::mem::MaybeUninit;
@@ -71,9 +71,9 @@ fn main() {
     }
 }
 
-/// What every buffer of the kernel can do.
+/// What every kernel dma-buf can do.
 fn a_dma_buf_of_the_kernel(buf: DmaBuf, exporter: &str) {
-    // Found by its fd, with nothing left that was known about it.
+    // Imported by its fd, with all earlier handles gone.
     let fd = buf.dup_fd(true).expect("a free fd");
     drop(buf);
     let buf = DmaBuf::import(fd.as_fd()).expect("a dma-buf of the kernel");
@@ -111,7 +111,7 @@ fn a_dma_buf_of_the_kernel(buf: DmaBuf, exporter: &str) {
     let bad = RwFlags::from_bits_retain(4);
     assert!(matches!(buf.export_sync_file(bad), Err(SyncFileError::BadFlags { flags: 4 })));
 
-    // The kernel cannot wait for us, and is not told that it can.
+    // The kernel cannot wait for our fence, so the import is refused.
     let engine = Timeline::new("gpu", "copy0");
     let ours = SyncFile::new(&engine.point()).expect("a free fd");
     let refusal = buf.import_sync_file(RwFlags::READ, &ours).unwrap_err();
@@ -147,7 +147,7 @@ fn fences_of_the_kernel(vgem: &mut Owner) {
     assert_eq!((info.status, &*info.fences[0].driver), (FenceStatus::Active, "vgem"));
     file.set_deadline(Instant::now()).expect("the kernel has them since 6.6");
 
-    // Handed to a buffer of ours, and merged with a fence of ours.
+    // Imported into one of our buffers, and merged with one of our fences.
     let own = DmaBuf::export_from(&Memory::Memfd, 4096, "own").expect("memory exists");
     own.import_sync_file(RwFlags::WRITE, &file).expect("a fence that follows");
     assert!(own.poll(PollEvents::READ).is_empty());
@@ -185,7 +185,7 @@ struct Owner {
 }
 
 impl Owner {
-    /// Starts the program, with its arguments, that a variable names.
+    /// Starts the program that a variable names, with its arguments.
     fn start(variable: &str) -> Option<Self> {
         let line = std::env::var(variable).ok()?;
         let mut words = line.split_whitespace();
@@ -193,7 +193,7 @@ impl Owner {
         command.args(words);
         let (mut orders, theirs) = UnixStream::pair().expect("a free fd");
         let child = command.stdin(Stdio::from(OwnedFd::from(theirs))).spawn().expect("it starts");
-        // Its end is only the child's from here on.
+        // From here on, only the child has its end.
         drop(command);
         let buf = receive(&mut orders);
         Some(Self { child, orders, buf })

@@ -107,7 +107,7 @@ fn a_revoked_importer_is_told_once_and_never_maps_again() {
 }
 
 /// Whichever comes first, the memory is given back once: by the callback, or by the importer that
-/// releases it of its own accord.
+/// releases it by itself.
 #[test]
 fn a_revocation_that_meets_a_release_is_told_at_most_once() {
     let (mut told, rounds) = (0, 500);
@@ -161,7 +161,7 @@ fn a_pinned_importer_without_the_callback_keeps_its_access() {
     assert!(device.address().is_some());
     device.let_go();
     assert_eq!(buf.wait_unmapped(Some(Duration::ZERO)), Ok(()));
-    // A map that begins after the revocation is the exporter's to refuse.
+    // The exporter must refuse a map that begins after the revocation.
     let pin = attachment.pin(&buf.resv().lock()).expect("this exporter still pins");
     let refusal = attachment.map_unlocked(Direction::Bidirectional).unwrap_err();
     assert_eq!(refusal.to_string(), "vram refuses to map for bnxt_re0: the memory was revoked");
@@ -258,7 +258,7 @@ struct Rules {
     unreachable: bool,
 }
 
-/// A movable exporter that writes down what it is asked.
+/// A movable exporter that records its calls.
 struct Vram {
     rules: Rules,
     resv: Resv,

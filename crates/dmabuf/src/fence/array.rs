@@ -1,4 +1,4 @@
-//! Several fences as one.
+//! Several fences combined into one.
 
 use super::{Fence, Kind};
 
@@ -12,7 +12,7 @@ pub struct FenceArray;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ArrayError {
-    /// An array of nothing would never be signaled.
+    /// An empty array would never be signaled.
     #[error("a fence array needs at least one fence")]
     Empty,
     /// An array in an array could be nested without end.
@@ -23,12 +23,12 @@ pub enum ArrayError {
 /// The fences of an array.
 pub(super) struct Parts {
     fences: Vec<Fence>,
-    /// Whether the first that is signaled is enough.
+    /// Whether the first signaled fence is enough.
     is_any: bool,
 }
 
 impl FenceArray {
-    /// A fence that is signaled when all of `fences` are. Its error is that of the first that
+    /// A fence that is signaled when all of `fences` are. Its error is that of the first fence that
     /// failed.
     ///
     /// # Errors

@@ -6,8 +6,8 @@ use super::{Fence, Kind};
 
 /// Makes and walks chains.
 ///
-/// Each link stands for a point of a timeline: it is signaled when its own fence is and all links
-/// before it are. What is signaled at the old end is forgotten while the chain is walked.
+/// Each link stands for a point of a timeline: it is signaled when its own fence and all links
+/// before it are. A walk along the chain drops signaled links at the old end.
 #[doc(alias = "dma_fence_chain")]
 #[derive(Debug)]
 #[expect(clippy::exhaustive_structs, reason = "a name for the constructors")]
@@ -17,15 +17,15 @@ pub struct FenceChain;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChainError {
-    /// A chain grows at its end, not inside.
+    /// A chain can only be extended at its end.
     #[error("a link of a chain holds no chain")]
     Nested,
     /// The chain has no such point yet (EINVAL).
     #[error("the chain has not reached point {seqno}: its last is {last}")]
     NotReached {
-        /// What was asked for.
+        /// The requested point.
         seqno: u64,
-        /// What there is.
+        /// The last point.
         last: u64,
     },
     /// There is no chain to search (EINVAL).
@@ -41,9 +41,9 @@ pub(super) struct Link {
 }
 
 impl FenceChain {
-    /// A link for point `seqno` after `previous`, done when `fence` is done and all before it are.
-    /// If `previous` has reached `seqno`, the link begins a new context, as points that go back
-    /// cannot be ordered.
+    /// A link for point `seqno` after `previous`, done when `fence` and all links before it are
+    /// done. If `previous` has reached `seqno`, the link begins a new context, since points that go
+    /// back cannot be ordered.
     ///
     /// # Errors
     ///
@@ -63,8 +63,8 @@ impl FenceChain {
         Ok(Fence::new(context, seqno, "dma_fence_chain", "unbound", Kind::Chain(link)))
     }
 
-    /// The link that stands for point `seqno` of the chain that ends with `last`: the first that
-    /// reaches it. `None`: the point is signaled and forgotten. Point 0 is the chain as it is.
+    /// The link for point `seqno` of the chain that ends with `last`: the first link that reaches
+    /// it. `None`: the point is signaled and was dropped. Point 0 is the whole chain.
     ///
     /// # Errors
     ///
@@ -80,16 +80,16 @@ impl FenceChain {
         if last.seqno() < seqno {
             return Err(ChainError::NotReached { seqno, last: last.seqno() });
         }
-        // The links of a chain reach back point by point; each serves the points after the one
-        // before it.
+        // The links of a chain go back point by point; each stands for all points after the
+        // previous link's.
         Ok(Self::walk(last).into_iter().find(|fence| {
             fence.context() != last.context()
                 || link_of(fence).is_none_or(|link| link.previous_seqno < seqno)
         }))
     }
 
-    /// The links of a chain, from its end back to the oldest that is not signaled (the last one
-    /// always), and whatever fence the chain began with. A fence that is not a chain is alone.
+    /// The links of a chain, from its end (always) back to the oldest that is not signaled, and the
+    /// fence with which the chain began. A fence that is not a chain is returned alone.
     #[doc(alias = "dma_fence_chain_for_each")]
     pub fn walk(last: &Fence) -> Vec<Fence> {
         let mut fences = vec![last.clone()];
@@ -103,7 +103,7 @@ impl FenceChain {
 }
 
 impl Fence {
-    /// The fence of a link, without those before it; itself for other fences.
+    /// The fence of a link, without the links before it; other fences are returned as they are.
     #[doc(alias = "dma_fence_chain_contained")]
     pub fn work(&self) -> Self {
         link_of(self).map_or_else(|| self.clone(), |link| link.fence.clone())
@@ -115,7 +115,7 @@ impl Link {
         self.first_active().is_none()
     }
 
-    /// The first fence, seen from this link back, that is not signaled.
+    /// The first unsignaled fence from this link back.
     pub(super) fn first_active(&self) -> Option<Fence> {
         if !self.fence.is_signaled() {
             return Some(self.fence.clone());
@@ -124,11 +124,11 @@ impl Link {
         self.older().map(|fence| fence.work()).filter(|work| !work.is_signaled())
     }
 
-    /// The next older fence that is not signaled, forgetting those in between that are.
+    /// The next older unsignaled fence; drops the signaled ones in between.
     fn older(&self) -> Option<Fence> {
         loop {
-            // Asked without the lock: a fence that answers yes may run callbacks, which may walk
-            // this chain.
+            // Checked without the lock: the check of a signaled fence may run callbacks, which may
+            // walk this chain.
             let fence = self.previous().clone()?;
             if !fence.work().is_signaled() {
                 return Some(fence);

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Rules: `docs/semantics.md` 1.7. A fence is signaled in finite time without outside help: only a
-//! [`Timeline`] signals, and one that is dropped fails what is left. There is no way to make a
-//! fence out of something a user may never do.
+//! [`Timeline`] signals, and dropping it fails its remaining fences. A fence cannot be made of
+//! something that a user may never do.
 
 mod array;
 mod chain;
@@ -29,27 +29,27 @@ pub use array::{ArrayError, FenceArray};
 pub use chain::{ChainError, FenceChain};
 pub use timeline::Timeline;
 
-/// A point in time at which some work is done. It happens once, and stays. A clone is the same
-/// fence.
+/// A point in time at which some work is done. A fence is signaled once, and stays signaled. A
+/// clone is the same fence.
 #[doc(alias = "dma_fence")]
 #[derive(Clone)]
 pub struct Fence {
     inner: Arc<Inner>,
 }
 
-/// How far a fence is.
+/// The status of a fence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "the three answers of dma_fence_get_status")]
 pub enum FenceStatus {
     /// Not signaled.
     Active,
-    /// Signaled, and all was well.
+    /// Signaled without an error.
     Signaled,
     /// Signaled, and the work failed.
     Failed(Errno),
 }
 
-/// Names a callback, so that it can be taken back.
+/// Identifies a callback, so that it can be removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CallbackId(u64);
 
@@ -74,14 +74,14 @@ struct Inner {
     driver: Arc<str>,
     timeline: Arc<str>,
     kind: Kind,
-    /// Set after `state.done`, so that asking costs no lock.
+    /// Set after `state.done`, so that a check needs no lock.
     signaled: AtomicBool,
     state: Mutex<State>,
     changed: Condvar,
 }
 
 enum Kind {
-    /// A producer of work, which may use a deadline.
+    /// The producer of the work, which may use a deadline.
     Work(Option<DeadlineHook>),
     Array(array::Parts),
     Chain(chain::Link),
@@ -113,7 +113,7 @@ impl Fence {
         NEXT.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// A fence that is signaled. All of them are one.
+    /// The signaled fence. There is only one.
     #[doc(alias = "dma_fence_get_stub")]
     pub fn signaled_stub() -> Self {
         static STUB: LazyLock<Fence> = LazyLock::new(|| {
@@ -124,9 +124,9 @@ impl Fence {
         STUB.clone()
     }
 
-    /// One fence for all of `fences`: containers are unwrapped, signaled ones left out, and of one
-    /// context only the latest counts. Nothing left gives a signaled fence, one fence itself, and
-    /// several an array.
+    /// One fence for all of `fences`: containers are unwrapped, signaled fences are left out, and
+    /// of one context only the latest counts. The result is a signaled fence if none is left, the
+    /// fence itself if one is left, and otherwise an array.
     #[doc(alias = "dma_fence_unwrap_merge")]
     pub fn all_of(fences: impl IntoIterator<Item = Self>) -> Self {
         let mut parts: Vec<Self> = Vec::new();
@@ -147,17 +147,17 @@ impl Fence {
         }
     }
 
-    /// The context, on which fences are ordered by [`seqno`](Self::seqno).
+    /// The context, in which fences are ordered by [`seqno`](Self::seqno).
     pub fn context(&self) -> u64 {
         self.inner.context
     }
 
-    /// The place on the context.
+    /// The sequence number in the context.
     pub fn seqno(&self) -> u64 {
         self.inner.seqno
     }
 
-    /// Who produces it.
+    /// The driver that produces it.
     #[doc(alias = "dma_fence_driver_name")]
     pub fn driver_name(&self) -> &str {
         &self.inner.driver
@@ -169,7 +169,7 @@ impl Fence {
         &self.inner.timeline
     }
 
-    /// Whether it is of the same context as `other` and not earlier.
+    /// Whether it is in the same context as `other` and not earlier.
     #[doc(alias = "dma_fence_is_later_or_same")]
     pub fn is_later_or_same(&self, other: &Self) -> bool {
         self.context() == other.context() && self.seqno() >= other.seqno()
@@ -204,10 +204,11 @@ impl Fence {
         parts
     }
 
-    /// Whether it happened.
+    /// Whether it is signaled.
     #[doc(alias = "dma_fence_is_signaled")]
     pub fn is_signaled(&self) -> bool {
-        // ORDERING: pairs with the store in `mark`: a thread that sees it sees what the work wrote.
+        // ORDERING: pairs with the store in `mark`: a thread that sees it signaled sees what the
+        // work wrote.
         if self.inner.signaled.load(Ordering::Acquire) {
             return true;
         }
@@ -222,7 +223,7 @@ impl Fence {
         done
     }
 
-    /// Whether it happened, and how it went.
+    /// Whether it is signaled, and with what result.
     #[doc(alias = "dma_fence_get_status")]
     pub fn status(&self) -> FenceStatus {
         if !self.is_signaled() {
@@ -240,7 +241,7 @@ impl Fence {
         self.is_signaled().then(|| self.state().done.map_or(0, |done| done.timestamp))
     }
 
-    /// Waits until it is signaled, at most for `limit`. A limit of zero asks.
+    /// Waits until it is signaled, at most for `limit`. A limit of zero only checks.
     ///
     /// # Errors
     ///
@@ -304,8 +305,8 @@ impl Fence {
         Ok(CallbackId(id))
     }
 
-    /// Takes a callback back; returns whether it was still there. `false` means that it ran, or
-    /// runs now.
+    /// Removes a callback; returns whether it was still there. `false` means that it has run, or
+    /// is running.
     #[doc(alias = "dma_fence_remove_callback")]
     pub fn remove_callback(&self, id: CallbackId) -> bool {
         let mut state = self.state();
@@ -315,8 +316,8 @@ impl Fence {
         callback.is_some()
     }
 
-    /// Tells the producer when a user would like the work to be done: a hint, of which the earliest
-    /// counts.
+    /// Tells the producer by when a user would like the work to be done. This is a hint; the
+    /// earliest deadline counts.
     #[doc(alias = "dma_fence_set_deadline")]
     pub fn set_deadline(&self, deadline: Instant) {
         match &self.inner.kind {
@@ -370,7 +371,7 @@ impl Fence {
         Self { inner: Arc::new(inner) }
     }
 
-    /// Signals, unless that happened: marks, then calls the callbacks.
+    /// Signals the fence, unless it is signaled already: marks it, then calls the callbacks.
     fn signal(&self, error: Option<Errno>) {
         let callbacks = self.mark(error);
         self.call(callbacks);
@@ -447,7 +448,7 @@ impl Fence {
         }
     }
 
-    /// What went wrong in the parts of a container: the first that failed tells.
+    /// The error of a container: that of the first part that failed.
     fn parts_error(&self) -> Option<Errno> {
         self.unwrap_parts().iter().find_map(|part| match part.status() {
             FenceStatus::Failed(errno) => Some(errno),
@@ -461,7 +462,7 @@ impl Fence {
 }
 
 impl FenceStatus {
-    /// As user space sees it: 1 signaled, 0 active, negative errno.
+    /// The status as user space sees it: 1 signaled, 0 active, or a negative errno.
     pub fn as_i32(self) -> i32 {
         match self {
             Self::Active => 0,

@@ -106,7 +106,7 @@ fn the_earliest_deadline_reaches_the_producer() {
     two.set_deadline(later);
     assert_eq!(heard.load(Ordering::Relaxed), 2, "a later one changes nothing");
     assert_eq!(engine.deadline(), Some(soon));
-    // A container hands it on.
+    // A container passes the deadline on.
     FenceArray::all(vec![one.clone(), two]).expect("two").set_deadline(later);
     assert_eq!(one.deadline(), Some(later));
 }
@@ -160,7 +160,7 @@ fn a_chain_is_signaled_link_by_link_and_forgets() {
     assert_eq!(one.context(), three.context());
     assert_eq!(FenceChain::link(None, one.clone(), 1).unwrap_err(), ChainError::Nested);
 
-    // The work of a later point may be done first; the point is not.
+    // The work of a later point may be done first; the point itself is not signaled then.
     engines[2].signal(1);
     assert!(!three.is_signaled());
     let ran = Arc::new(AtomicUsize::new(0));
@@ -223,7 +223,7 @@ fn containers_are_unwrapped_at_any_depth_and_merged() {
     let parts = chain.unwrap_parts();
     assert!(parts.iter().zip([&b, &c, &a]).all(|(part, expected)| part.is_same(expected)));
 
-    // The latest of one context counts; nothing is in it twice.
+    // The latest of one context counts; nothing is listed twice.
     let merged = Fence::all_of([chain.clone(), a.clone(), c.clone()]);
     let in_it = FenceArray::parts(&merged).expect("two contexts");
     assert!(in_it.len() == 2 && in_it[0].is_same(&b) && in_it[1].is_same(&c));

@@ -9,8 +9,8 @@ use rustix::io::Errno;
 
 use super::{AlreadySignaled, DeadlineHook, Fence, FenceStatus, Kind};
 
-/// One context and the fences on it, in the order in which they are signaled: an engine that does
-/// one job after the other. Dropping it fails what is left with ECANCELED, so that no thread waits
+/// One context and its fences, in the order in which they are signaled: an engine that does one job
+/// after the other. Dropping it fails the remaining fences with ECANCELED, so that no thread waits
 /// forever.
 ///
 /// ```
@@ -45,7 +45,7 @@ impl Timeline {
         Self::make(driver, name, None)
     }
 
-    /// As [`new`](Self::new), with a function that hears of the deadlines people set for points.
+    /// As [`new`](Self::new), with a function that is called with the deadlines that users set.
     pub fn with_deadline_hook(
         driver: &str,
         name: &str,
@@ -72,18 +72,17 @@ impl Timeline {
         fence
     }
 
-    /// Signals all points up to `seqno`, in their order. Points that were not made yet are not
-    /// signaled.
+    /// Signals all points up to `seqno`, in order. Points that do not exist yet are not signaled.
     #[doc(alias = "dma_fence_signal")]
     pub fn signal(&self, seqno: u64) {
         self.signal_with(seqno, None);
     }
 
-    /// Signals all points up to `fence`, which failed with `errno`; those before it did not.
+    /// Signals all points up to `fence`, which failed with `errno`; the points before it succeeded.
     ///
     /// # Errors
     ///
-    /// [`AlreadySignaled`]: what happened, happened well.
+    /// [`AlreadySignaled`]: it was signaled without an error.
     #[doc(alias = "dma_fence_set_error")]
     pub fn fail(&self, fence: &Fence, errno: Errno) -> Result<(), AlreadySignaled> {
         self.set_error(fence, errno)?;
@@ -91,7 +90,7 @@ impl Timeline {
         Ok(())
     }
 
-    /// Says that the work of `fence` failed, before it is signaled. The first error stays.
+    /// Sets the error of `fence`, whose work failed, before it is signaled. The first error stays.
     ///
     /// # Errors
     ///
@@ -99,7 +98,7 @@ impl Timeline {
     ///
     /// # Panics
     ///
-    /// If `fence` is not of this timeline: only a producer knows of its failures.
+    /// If `fence` is not of this timeline: only its producer knows of failures.
     #[doc(alias = "dma_fence_set_error")]
     pub fn set_error(&self, fence: &Fence, errno: Errno) -> Result<(), AlreadySignaled> {
         assert_eq!(fence.context(), self.context, "the fence is of another timeline");
@@ -142,8 +141,8 @@ impl Timeline {
         let later = state.pending.split_off(&seqno.saturating_add(1));
         let reached = std::mem::replace(&mut state.pending, later);
         state.signaled = state.signaled.max(seqno);
-        // Marked under the lock, so that no thread sees a later point signaled and an earlier one
-        // not; reported without it, so that a callback may use the timeline.
+        // Marked under the lock, so that no thread sees a later point signaled before an earlier
+        // one; reported without the lock, so that a callback may use the timeline.
         let told: Vec<_> = reached.into_values().map(|fence| (fence.mark(error), fence)).collect();
         drop(state);
         for (callbacks, fence) in told {

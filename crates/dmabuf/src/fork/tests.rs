@@ -6,8 +6,8 @@ use crate::sys;
 use crate::window::{BusWindow, Iommu};
 use crate::{Gate, GateSlot, Stale};
 
-/// In a forked child everything of the parent's is a husk, and nothing the child does or drops
-/// reaches the parent.
+/// In a forked child everything of the parent is a husk, and nothing that the child does or drops
+/// affects the parent.
 #[test]
 fn a_child_has_no_part_in_gates_and_windows() {
     let gate = Gate::new("BO 1").expect("memory exists");
@@ -26,8 +26,8 @@ fn a_child_has_no_part_in_gates_and_windows() {
             && gate.revoke().is_err()
             && !window.contains(placed.addr())
             && window.place(file.as_fd(), 0, 4096, "BO 1").is_err();
-        // The gate of the parent is that of another process. (This descriptor is not one that a
-        // fork closes.)
+        // The parent's gate is now that of another process. (This descriptor is not one that a fork
+        // closes.)
         let claimed = GateSlot::claim(slot_fd.as_fd());
         let enters = claimed.as_ref().is_ok_and(|slot| slot.enter(epoch).is_ok());
         drop((guard, placed, window));
@@ -36,7 +36,7 @@ fn a_child_has_no_part_in_gates_and_windows() {
     assert_eq!(status, 0);
 }
 
-/// The parent's objects continue after a fork, and the child's end with it.
+/// The parent's objects continue after a fork, and the child's end with the child.
 #[test]
 fn a_parent_goes_on_after_a_fork() {
     let gate = Gate::new("BO 1").expect("memory exists");

@@ -8,8 +8,8 @@ use loom::thread;
 
 use super::protocol::{FIRST, Ordering, REVOKED, Words, enter, is_idle, leave, open, shut};
 
-/// The words of a gate with two slots, and a buffer of one word, touched without any order of its
-/// own: a load may return whatever nothing else forbids.
+/// The words of a gate with two slots, and a buffer of one word, accessed without any ordering of
+/// its own: a load may return any value that nothing else rules out.
 struct Shared {
     state: AtomicU64,
     counts: [AtomicU64; 2],
@@ -59,7 +59,7 @@ impl Words for Shared {
     }
 }
 
-/// An access sees the buffer of its epoch, whenever the mover comes, and until it leaves.
+/// An access sees the buffer of its epoch until it leaves, whenever the mover comes.
 fn access(shared: &Shared, slot: usize, epoch: u64) -> bool {
     if enter(shared, slot, epoch).is_err() {
         return false;
@@ -91,8 +91,8 @@ fn a_move_against_two_processes() {
     });
 }
 
-/// Three threads at one counter have too many interleavings for all of them: those with two
-/// involuntary switches.
+/// Three threads at one counter have too many interleavings to check all of them; this checks those
+/// with at most two preemptions.
 #[test]
 fn a_move_against_two_threads_of_one_process() {
     let mut model = loom::model::Builder::new();

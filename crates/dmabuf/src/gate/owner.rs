@@ -13,9 +13,8 @@ use super::protocol::{self, FIRST, REVOKED, Words};
 use super::{ClaimError, GateSlot, LENGTH, MAGIC, MAGIC_AT, OWNER, SLOTS, WHY_AT, WHY_MAX};
 use crate::sys::{self, SharedWords};
 
-/// How long a mover waits for those who are in the middle of a copy. A copy of
-/// [`PIECE`](super::PIECE) bytes takes microseconds; who is inside for seconds is stopped, or means
-/// harm.
+/// How long a mover waits for accesses in progress. A copy of [`PIECE`](super::PIECE) bytes takes
+/// microseconds; a process that is inside for seconds is stopped, or hostile.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The exporter's side of a gate. A clone is the same gate.
@@ -28,7 +27,7 @@ pub struct Gate {
 #[must_use = "the gate opens when the guard is dropped"]
 #[derive(Debug)]
 pub struct Closed {
-    /// Taken out when the guard goes.
+    /// Taken out when the guard is dropped.
     gate: Option<Arc<Inner>>,
 }
 
@@ -36,7 +35,7 @@ pub struct Closed {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GateError {
-    /// Somebody is inside for too long.
+    /// A process stayed inside for too long.
     #[error(
         "{} is in the middle of an access to {name} for {waited:?}, and nothing can move before it is done",
         who(*.pid)
@@ -44,7 +43,7 @@ pub enum GateError {
     Held {
         /// The gate's name.
         name: String,
-        /// The process that holds it, by its own word.
+        /// The process that holds it, by its own account.
         pid: Option<u32>,
         /// How long we waited.
         waited: Duration,
@@ -55,7 +54,7 @@ pub enum GateError {
         /// The gate's name.
         name: String,
     },
-    /// This is a forked child, and the gate its parent's.
+    /// This is a forked child, and the gate belongs to its parent.
     #[error("the gate of {name} belongs to the process that this one was forked from")]
     Husk {
         /// The gate's name.
@@ -67,13 +66,13 @@ pub enum GateError {
 struct Inner {
     name: String,
     page: Arc<Page>,
-    /// The slot of this process, once somebody entered.
+    /// The slot of this process, once a thread has entered.
     slot: OnceLock<GateSlot>,
     state: Mutex<State>,
     opened: Condvar,
 }
 
-/// What the owner knows, whatever others write into the page.
+/// What the owner itself knows, whatever others write into the page.
 #[derive(Debug)]
 struct State {
     epoch: u64,
@@ -108,7 +107,7 @@ impl Gate {
     ///
     /// # Errors
     ///
-    /// What the kernel says: no descriptors, or no memory.
+    /// The kernel's error: no descriptors, or no memory.
     pub fn new(name: &str) -> io::Result<Self> {
         let file = PrivateFd::new(sys::sealed_memfd("peerdma-gate", LENGTH)?);
         // CAST: two pages.
@@ -125,8 +124,7 @@ impl Gate {
         Ok(Self { inner: Arc::new(Inner { name: name.to_owned(), page, slot, state, opened }) })
     }
 
-    /// The slot by which this process enters its own gate. It costs nothing from the second time
-    /// on.
+    /// The slot by which this process enters its own gate. Only the first call costs anything.
     ///
     /// # Errors
     ///
@@ -146,8 +144,8 @@ impl Gate {
         self.inner.page.file.as_fd()
     }
 
-    /// The epoch to put into a table that is made now. While the gate is closed it is the one that
-    /// ended, with which nobody gets in.
+    /// The epoch for a table made now. While the gate is closed it is the epoch that ended, with
+    /// which nobody gets in.
     pub fn epoch(&self) -> u64 {
         if self.inner.page.words.is_husk() {
             return REVOKED;
@@ -155,7 +153,7 @@ impl Gate {
         self.inner.state().epoch
     }
 
-    /// Whether an access with `epoch` would begin now.
+    /// Whether an access with `epoch` could begin now.
     pub fn admits(&self, epoch: u64) -> bool {
         if self.inner.page.words.is_husk() {
             return false;
@@ -169,8 +167,9 @@ impl Gate {
         self.inner.page.words.is_husk() || self.inner.state().is_revoked
     }
 
-    /// Stops all access: when it returns, nobody is inside, and nobody enters until the guard is
-    /// gone. Waits for another mover of the same gate, and at most [`PATIENCE`] for those inside.
+    /// Stops all access: when this returns, nobody is inside, and nobody enters until the guard is
+    /// dropped. Waits for another mover of the same gate, and at most [`PATIENCE`] for accesses in
+    /// progress.
     ///
     /// # Errors
     ///
@@ -179,7 +178,7 @@ impl Gate {
         self.close_within(PATIENCE)
     }
 
-    /// As [`close`](Self::close), with another limit for those inside.
+    /// As [`close`](Self::close), with another limit for accesses in progress.
     ///
     /// # Errors
     ///
@@ -207,7 +206,7 @@ impl Gate {
         }
     }
 
-    /// Says why the memory will be taken away, for those who then find the gate shut:
+    /// Sets why the memory will be taken away, for processes that then find the gate shut:
     /// [`GateSlot::why`].
     pub fn tell(&self, why: &str) {
         let words = &self.inner.page.words;
@@ -225,12 +224,13 @@ impl Gate {
         words.store(WHY_AT, len as u64, Ordering::Release);
     }
 
-    /// Ends all access for good, and waits at most [`PATIENCE`] for those inside. Does nothing more
-    /// if that was done before.
+    /// Ends all access for good, and waits at most [`PATIENCE`] for accesses in progress. Does
+    /// nothing if that was done before.
     ///
     /// # Errors
     ///
-    /// [`GateError::Held`]: nobody enters any more, but somebody is still inside. [`GateError::Husk`].
+    /// [`GateError::Held`]: nobody enters any more, but an access is still in progress.
+    /// [`GateError::Husk`].
     pub fn revoke(&self) -> Result<(), GateError> {
         self.inner.check_husk()?;
         self.inner.revoke();
@@ -239,12 +239,13 @@ impl Gate {
 }
 
 impl Closed {
-    /// Opens the gate in a new epoch, and tells it. Every mapping of before is stale.
+    /// Opens the gate in a new epoch, and returns that. Every earlier mapping is stale.
     pub fn open(mut self) -> u64 {
         self.gate.take().map_or(REVOKED, |gate| gate.open(2))
     }
 
-    /// Opens the gate in the epoch that it was closed in: nothing has changed, and mappings hold.
+    /// Opens the gate in the epoch in which it was closed: nothing has changed, and mappings stay
+    /// valid.
     pub fn reopen(mut self) {
         if let Some(gate) = self.gate.take() {
             gate.open(0);
@@ -299,7 +300,7 @@ impl Inner {
         self.opened.notify_all();
     }
 
-    /// Waits until nobody who lives is inside.
+    /// Waits until no living process is inside.
     fn drain(&self, limit: Duration) -> Result<(), GateError> {
         let start = Instant::now();
         for slot in 0..SLOTS {
@@ -311,10 +312,10 @@ impl Inner {
                     std::hint::spin_loop();
                     continue;
                 }
-                // A lock that cannot be asked for is taken for one that is held: wait rather than
+                // If the lock cannot be queried, it is assumed to be held: better to wait than to
                 // overwrite.
                 // ORDERING: set before anybody entered by that slot, as the count that was seen
-                // says.
+                // shows.
                 if self.page.own_slot.load(Ordering::Acquire) != slot
                     && !sys::is_locked(&self.page.file, slot as u64).unwrap_or(true)
                 {
@@ -336,7 +337,7 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // A slot of this process may live on, and the file with it.
+        // A slot of this process may outlive this, and the file with it.
         self.page.is_owners.store(false, Ordering::Release);
         if !self.page.words.is_husk() {
             let _ = sys::unlock(&self.page.file, OWNER);

@@ -12,11 +12,11 @@ pub(super) struct Page {
     pub(super) words: SharedWords,
     /// Device and inode of the file.
     pub(super) id: (u64, u64),
-    /// Whether the gate's owner opened it, and is still there. The kernel tells nobody of a lock of
-    /// his own.
+    /// Whether the gate's owner in this process opened it and still exists. The kernel does not
+    /// report a lock to its own holder.
     pub(super) is_owners: AtomicBool,
-    /// The slot by which the owner's process enters, or [`NONE`]. Its lock, too, is one that the
-    /// owner cannot ask for.
+    /// The slot by which the owner's process enters, or [`NONE`]. The owner cannot query this lock
+    /// either.
     pub(super) own_slot: AtomicUsize,
 }
 

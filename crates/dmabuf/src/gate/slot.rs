@@ -16,8 +16,8 @@ use super::{LENGTH, MAGIC, MAGIC_AT, OWNER, PATIENCE, SLOTS, WHY_AT, WHY_MAX};
 use crate::fork::{self, Locked, Room};
 use crate::sys::{self, SharedWords};
 
-/// A place from which this process enters a gate. All who claim the same gate in one process share
-/// one; a clone is the same, too.
+/// The slot by which this process enters a gate. All claims of the same gate in one process share
+/// one slot; a clone is the same slot.
 #[derive(Clone, Debug)]
 pub struct GateSlot {
     inner: Arc<Inner>,
@@ -31,8 +31,8 @@ pub struct GateGuard<'a> {
     inner: &'a Inner,
 }
 
-/// A [`GateGuard`] that keeps its slot: of an access that outlives the call which began it, as one
-/// that the kernel makes.
+/// A [`GateGuard`] that keeps its slot, for an access that outlives the call that began it, such as
+/// one that the kernel makes.
 #[must_use = "the access ends when the guard is dropped"]
 #[derive(Debug)]
 pub struct OwnedGateGuard {
@@ -52,16 +52,16 @@ pub enum Stale {
     /// The memory was taken away for good.
     #[error("the buffer was revoked")]
     Revoked,
-    /// This is a forked child, and the slot its parent's.
+    /// This is a forked child, and the slot belongs to its parent.
     #[error("the mapping belongs to the process that this one was forked from")]
     Husk,
 }
 
-/// What a gate is like now.
+/// The state of a gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "there are no other states")]
 pub enum GateState {
-    /// Who knows the epoch may enter.
+    /// Callers that know the epoch may enter.
     Open {
         /// The epoch.
         epoch: u64,
@@ -71,13 +71,13 @@ pub enum GateState {
         /// The epoch.
         epoch: u64,
     },
-    /// A move is under way.
+    /// A move is in progress.
     Closed {
-        /// That of the move: an odd number, between the epoch before it and the one after it.
+        /// The epoch of the move: an odd number, between the epochs before and after it.
         epoch: u64,
     },
-    /// For good. A gate whose owner died in the middle of a move counts as revoked: nobody knows
-    /// where the bytes are.
+    /// Closed for good. A gate whose owner died in the middle of a move counts as revoked: nobody
+    /// knows where the bytes are.
     Revoked,
 }
 
@@ -106,8 +106,8 @@ pub enum ClaimError {
 
 #[derive(Debug)]
 struct Inner {
-    /// By an open file description of our own, or by that of the gate's owner in this process: the
-    /// lock of the slot is its.
+    /// An open file description of our own, or that of the gate's owner in this process: it holds
+    /// the lock of the slot.
     page: Arc<Page>,
     slot: usize,
 }
@@ -142,7 +142,7 @@ impl GateSlot {
         Self::take(&mut slots, Arc::new(page))
     }
 
-    /// The slot of the process whose gate it is.
+    /// The slot of the gate's own process.
     pub(super) fn of_owner(page: &Arc<Page>) -> Result<Self, ClaimError> {
         if page.words.is_husk() {
             return Err(ClaimError::NotAGate { why: "it is that of the process's parent" });
@@ -156,7 +156,7 @@ impl GateSlot {
 
     fn take(slots: &mut Slots, page: Arc<Page>) -> Result<Self, ClaimError> {
         let slot = lock_a_slot(&page.file)?;
-        // What a dead owner left counts for nobody.
+        // The count that a dead owner left is void.
         page.words.store(protocol::count_at(slot), 0, Ordering::SeqCst);
         page.words.store(protocol::pid_at(slot), std::process::id().into(), Ordering::Relaxed);
         if page.is_owners.load(Ordering::Relaxed) {
@@ -169,11 +169,11 @@ impl GateSlot {
         Ok(Self { inner })
     }
 
-    /// Begins an access through addresses that hold in `epoch`.
+    /// Begins an access through addresses that are valid in `epoch`.
     ///
     /// # Errors
     ///
-    /// [`Stale`]: they hold no longer.
+    /// [`Stale`]: they are no longer valid.
     #[inline]
     pub fn enter(&self, epoch: u64) -> Result<GateGuard<'_>, Stale> {
         let inner = &*self.inner;
@@ -186,19 +186,20 @@ impl GateSlot {
         }
     }
 
-    /// As [`enter`](Self::enter), for an access that ends elsewhere. It ends soon: a mover waits
-    /// for it, [`PATIENCE`](super::PATIENCE) at most.
+    /// As [`enter`](Self::enter), for an access that ends elsewhere. It must end soon: a mover
+    /// waits for it, at most for [`PATIENCE`](super::PATIENCE).
     ///
     /// # Errors
     ///
     /// [`Stale`].
     pub fn enter_owned(&self, epoch: u64) -> Result<OwnedGateGuard, Stale> {
-        // The count is the new guard's from here on.
+        // From here on the count belongs to the new guard.
         std::mem::forget(self.enter(epoch)?);
         Ok(OwnedGateGuard { slot: self.clone() })
     }
 
-    /// Whether an access with `epoch` would begin now. A hint: only a guard holds the buffer.
+    /// Whether an access with `epoch` could begin now. This is a hint: only a guard holds the
+    /// buffer.
     #[inline]
     pub fn is_current(&self, epoch: u64) -> bool {
         !self.inner.page.words.is_husk()
@@ -206,13 +207,13 @@ impl GateSlot {
             && protocol::state(&self.inner.page.words) == epoch
     }
 
-    /// What the gate is like now. Asks the kernel whether the owner lives.
+    /// The current state. Asks the kernel whether the owner lives.
     pub fn state(&self) -> GateState {
         let inner = &*self.inner;
         if inner.page.words.is_husk() {
             return GateState::Revoked;
         }
-        // The owner first: if it was dead, the state is its last.
+        // The owner first: if it was dead, the state is final.
         let is_owned = self.is_owned();
         match (protocol::state(&inner.page.words), is_owned) {
             (REVOKED, _) => GateState::Revoked,
@@ -223,8 +224,8 @@ impl GateSlot {
         }
     }
 
-    /// Why the owner took the memory away, if it said so. Whoever has the gate could have written
-    /// it: it is cut, and has no control characters.
+    /// Why the owner took the memory away, if it gave a reason. Any process that has the gate could
+    /// have written it, so it is truncated, and has no control characters.
     pub fn why(&self) -> Option<String> {
         let words = &self.inner.page.words;
         if words.is_husk() {
@@ -240,7 +241,7 @@ impl GateSlot {
         (!why.is_empty()).then_some(why)
     }
 
-    /// The file, for others who access the same buffer: they claim slots of their own.
+    /// The file, for other processes that access the same buffer: they claim slots of their own.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.inner.page.file.as_fd()
     }
@@ -250,8 +251,9 @@ impl GateSlot {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
-    /// Waits until nobody of this process is inside with `epoch`, which is over or about to be. The
-    /// gate is shut before it is empty, so that who sees it shut may still have company.
+    /// Waits until no thread of this process is inside with `epoch`, which has ended or is about
+    /// to. The gate is shut before it is empty, so when a thread sees it shut, others may still be
+    /// inside.
     pub(crate) fn settle(&self, epoch: u64) {
         let inner = &*self.inner;
         let deadline = Instant::now() + PATIENCE;
@@ -277,7 +279,8 @@ impl GateSlot {
             || sys::is_locked(&inner.page.file, OWNER).unwrap_or(true)
     }
 
-    /// For those who are left when the owner is dead: ends all access for good, in every process.
+    /// For the processes that remain when the owner is dead: ends all access for good, in every
+    /// process.
     pub(crate) fn revoke_orphan(&self) {
         if !self.inner.page.words.is_husk() && !self.is_owned() {
             protocol::shut(&self.inner.page.words, REVOKED);
@@ -288,8 +291,8 @@ impl GateSlot {
 impl Drop for GateGuard<'_> {
     #[inline]
     fn drop(&mut self) {
-        // A child that was forked in the middle of an access holds a copy of the guard; the count
-        // is its parent's.
+        // A child that was forked in the middle of an access has a copy of the guard; the count
+        // belongs to its parent.
         if !self.inner.page.words.is_husk() {
             protocol::leave(&self.inner.page.words, self.inner.slot);
         }
@@ -331,7 +334,7 @@ fn slots() -> MutexGuard<'static, Slots> {
 }
 
 impl Locked for MutexGuard<'static, Slots> {
-    /// They are the parent's.
+    /// The slots belong to the parent.
     fn forget(&mut self) {
         self.clear();
     }

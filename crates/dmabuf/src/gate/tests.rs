@@ -138,7 +138,8 @@ fn a_slot_that_nobody_has_locked_is_void() {
     let gate = Gate::new("BO 1").expect("memory exists");
     let slot = GateSlot::claim(gate.fd()).expect("a free slot");
     std::mem::forget(slot.enter(gate.epoch()).expect("open"));
-    // As if the process had died inside: the open file description ends, and the counter stays.
+    // This is what remains of a process that died inside: the open file description ends, and the
+    // counter stays.
     drop(slot);
     drop(gate.close().expect("a dead owner blocks nobody"));
     let slot = GateSlot::claim(gate.fd()).expect("a free slot");
@@ -190,8 +191,8 @@ fn other_files_are_no_gates() {
     assert_eq!(claim(empty), "the file is no gate: it has another layout");
 }
 
-/// A mover changes two words that belong together, accessors look at them. Without the gate they
-/// would differ now and then.
+/// A mover changes two words that belong together, and accessors compare them. Without the gate
+/// they would sometimes differ.
 #[test]
 fn nobody_sees_a_move_half_done() {
     let gate = Gate::new("BO 1").expect("memory exists");

@@ -5,10 +5,10 @@ use crate::exporter::SgEntry;
 
 /// What a client was asked.
 type Log = Arc<Mutex<Vec<&'static str>>>;
-/// What it takes its memory back by.
+/// The handle by which it takes its memory back.
 type Core = Arc<Mutex<Option<PeerCore>>>;
 
-/// Claims one range, and notes what it is asked.
+/// A client that claims one range, and records the calls.
 #[derive(Default)]
 struct Driver {
     name: String,
@@ -92,7 +92,7 @@ impl Drop for Claimed {
     }
 }
 
-/// Ranges that no other test and no memory has.
+/// Ranges that no other test uses, and where no memory is.
 fn range(n: u64) -> (u64, u64) {
     (n << 40, (n << 40) + 0x20000)
 }

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use crate::fence::{deadline_of, left_until};
 
-/// Polls one file: what is ready when something is, or when the time passed.
+/// Polls one file. Returns what is ready, when something is or when the time has passed.
 pub(crate) fn poll_one(
     file: BorrowedFd<'_>,
     flags: PollFlags,

@@ -1,4 +1,4 @@
-//! Waiting for a buffer as `poll` of its file does.
+//! Waiting for a buffer, as `poll` of its file does.
 //!
 //! Rules: `docs/semantics.md` 1.9. Reading is possible when the writers are done, writing when all
 //! users are; fences of class [`Bookkeep`](Usage::Bookkeep) never count. A direction that is not
@@ -24,8 +24,8 @@ const ASK_AGAIN: Duration = Duration::from_millis(1);
 
 impl DmaBuf {
     /// Waits, at most for `limit`, until all users that an access must wait for are done: writers,
-    /// and for a write also readers. For a buffer of another process, the exporter knows, and is
-    /// asked repeatedly.
+    /// and for a write also readers. For a buffer of another process, this asks the exporter
+    /// repeatedly.
     ///
     /// # Errors
     ///
@@ -47,7 +47,7 @@ impl DmaBuf {
         }
     }
 
-    /// Which of `events` are ready now. For each other one, a waiter (in
+    /// Which of `events` are ready now. For each of the others, waiters (in
     /// [`poll_wait`](Self::poll_wait) or with [`poll_listen`](Self::poll_listen)) will be woken.
     #[doc(alias = "dma_buf_poll")]
     pub fn poll(&self, events: PollEvents) -> PollEvents {
@@ -59,8 +59,8 @@ impl DmaBuf {
         }
     }
 
-    /// Waits until one of `events` is ready, at most for `limit`, and returns which are: none if
-    /// the time passed, or if none were requested.
+    /// Waits until one of `events` is ready, at most for `limit`, and returns which are ready: none
+    /// if the time has passed, or if none were requested.
     pub fn poll_wait(&self, events: PollEvents, limit: Option<Duration>) -> PollEvents {
         let deadline = deadline_of(limit);
         if events.is_empty() {
@@ -73,7 +73,7 @@ impl DmaBuf {
                 if !self.is_kernel() {
                     return ready;
                 }
-                // The fences that this process knows are done; the kernel knows the others.
+                // The fences known to this process are done; the kernel knows the others.
                 return self.poll_file(ready, left_until(deadline));
             }
             if !self.shared().poll.wait(wakes, deadline) {
@@ -84,10 +84,10 @@ impl DmaBuf {
 
     /// Calls `listener` with the directions that may have become ready, each time a fence that
     /// [`poll`](Self::poll) armed is signaled. It runs inside a
-    /// [`SignallingSection`](crate::SignallingSection): it must not poll there, but tell a thread
-    /// that does.
+    /// [`SignallingSection`](crate::SignallingSection), so it must not poll, but have another
+    /// thread poll.
     ///
-    /// For a file descriptor to wait on, take [`export_sync_file`](Self::export_sync_file).
+    /// For a file descriptor to wait on, use [`export_sync_file`](Self::export_sync_file).
     pub fn poll_listen(
         &self,
         listener: impl Fn(PollEvents) + Send + Sync + 'static,

@@ -1,4 +1,4 @@
-//! Who waits for a buffer, and for what.
+//! The waiters for a buffer, and what they wait for.
 
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -39,7 +39,7 @@ pub(crate) struct State {
 
 pub(crate) type Listener = Arc<dyn Fn(PollEvents) + Send + Sync>;
 
-/// A function that hears of wake-ups, until this is dropped.
+/// A function that is called at wake-ups, until this is dropped.
 #[must_use = "the function is forgotten when the value is dropped"]
 pub struct PollListener {
     pub(crate) queue: Weak<PollQueue>,
@@ -60,7 +60,7 @@ impl Default for PollEvents {
 }
 
 impl PollQueue {
-    /// The fence of a direction is signaled: everybody looks again.
+    /// The fence of a direction is signaled: all waiters check again.
     pub(crate) fn wake(&self, event: PollEvents) {
         let listeners: Vec<_> = {
             let mut state = self.state();
@@ -74,7 +74,7 @@ impl PollQueue {
         }
     }
 
-    /// Waits for a wake-up after the first `wakes`; `false` if the time passed.
+    /// Waits for a wake-up after the first `wakes`; `false` if the time has passed.
     pub(crate) fn wait(&self, wakes: u64, deadline: Option<Instant>) -> bool {
         let mut state = self.state();
         while state.wakes == wakes {

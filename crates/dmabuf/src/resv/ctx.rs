@@ -8,7 +8,7 @@ use super::ww::LockError;
 use super::{Resv, ResvGuard};
 
 /// One attempt to hold several [`Resv`]s at a time, and its place in the order of all such
-/// attempts: the older context gets its locks, the younger steps back.
+/// attempts: the older context gets its locks, the younger backs off.
 ///
 /// ```
 /// use dmabuf::{AcquireCtx, LockError, Resv};
@@ -36,7 +36,7 @@ use super::{Resv, ResvGuard};
 /// drop((first, second));
 /// ```
 ///
-/// A context stays on its thread. The locks taken with it borrow it, so that it ends after them.
+/// A context stays on its thread. The locks taken with it borrow it, so it outlives them.
 #[doc(alias = "ww_acquire_ctx")]
 #[derive(Debug)]
 pub struct AcquireCtx {
@@ -73,13 +73,13 @@ impl AcquireCtx {
         self.acquired.get()
     }
 
-    /// Takes all of `resvs`, backing off as often as it must. One that is named twice is taken
+    /// Takes all of `resvs`, backing off as often as it must. A lock that is listed twice is taken
     /// once.
     pub fn lock_all<'a>(&'a self, resvs: &'a [Resv]) -> Vec<ResvGuard<'a>> {
         let mut contended: Option<&Resv> = None;
         loop {
             let mut guards = Vec::with_capacity(resvs.len());
-            // The one that made us step back first, while nothing else is held.
+            // First the lock that made us back off, while nothing else is held.
             guards.extend(contended.map(|resv| resv.lock_slow(self)));
             contended = resvs.iter().find(|resv| match resv.lock_with(self) {
                 Ok(guard) => {

@@ -1,4 +1,4 @@
-//! The fences of a buffer: which work still uses the memory, and which waiters depend on it.
+//! The fences of a buffer: which work still uses the memory, and what waits for it.
 
 use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use crate::fence::{Fence, TimedOut, deadline_of, left_until};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[expect(clippy::exhaustive_enums, reason = "the classes the kernel knows")]
 pub enum Usage {
-    /// Memory management: a move, a clear. Everybody waits for these before touching the memory,
+    /// Memory management: a move, a clear. Every user waits for these before accessing the memory,
     /// unless it is pinned.
     Kernel,
     /// A submission that writes, for implicit synchronisation.
@@ -39,7 +39,7 @@ pub enum ReserveError {
     },
 }
 
-/// Why a fence was not added: a bug of the caller, at which debug builds panic.
+/// Why a fence was not added: a bug in the caller; debug builds panic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AddFenceError {
@@ -64,8 +64,8 @@ impl Usage {
     /// All classes, lowest first.
     pub const ALL: [Self; 4] = [Self::Kernel, Self::Write, Self::Read, Self::Bookkeep];
 
-    /// What a user that synchronises implicitly waits for: a writer for all readers and writers, a
-    /// reader for all writers.
+    /// What a user with implicit synchronisation waits for: a writer waits for all readers and
+    /// writers, a reader for all writers.
     #[doc(alias = "dma_resv_usage_rw")]
     pub fn implicit(is_write: bool) -> Self {
         if is_write { Self::Read } else { Self::Write }
@@ -93,7 +93,7 @@ impl Resv {
         entries
     }
 
-    /// One fence that stands for all of class `usage` and lower: a signaled one when there is none.
+    /// One fence for all fences of class `usage` and lower; a signaled fence if there are none.
     #[doc(alias = "dma_resv_get_singleton")]
     pub fn singleton(&self, usage: Usage) -> Fence {
         let fences: Vec<_> = self.fences(usage).into_iter().map(|(fence, _)| fence).collect();
@@ -121,8 +121,8 @@ impl Resv {
         Ok(())
     }
 
-    /// Tells the producers of the fences of class `usage` and lower when a user would like them to
-    /// be done.
+    /// Tells the producers of the fences of class `usage` and lower by when a user would like them
+    /// to be done.
     #[doc(alias = "dma_resv_set_deadline")]
     pub fn set_deadline(&self, usage: Usage, deadline: Instant) {
         for (fence, _) in self.fences(usage) {
@@ -152,7 +152,7 @@ impl ResvGuard<'_> {
             return Err(ReserveError::Zero);
         }
         let mut list = self.resv.list();
-        // Room is made before room is asked for: signaled fences are of no use.
+        // Make room before allocating more: signaled fences are of no use.
         let signaled = list.take_signaled();
         let result = list.entries.try_reserve(slots).map_err(|_| ReserveError::NoMemory { slots });
         if result.is_ok() {
@@ -164,9 +164,9 @@ impl ResvGuard<'_> {
     }
 
     /// Adds a fence of class `usage`. It replaces an entry of the same context that is of the same
-    /// or a higher class and not later, or one that is signaled, and otherwise takes a reserved
-    /// slot. So a fence can be promoted, from [`Bookkeep`](Usage::Bookkeep) to
-    /// [`Read`](Usage::Read) say, and never demoted.
+    /// or a higher class and not later, or a signaled entry, and otherwise takes a reserved slot.
+    /// So a fence can be promoted, say from [`Bookkeep`](Usage::Bookkeep) to
+    /// [`Read`](Usage::Read), but never demoted.
     ///
     /// # Errors
     ///
@@ -187,8 +187,8 @@ impl ResvGuard<'_> {
         result
     }
 
-    /// Replaces all fences of one context by `fence`, of class `usage`: when what they stood for
-    /// cannot happen any more.
+    /// Replaces all fences of one context by `fence`, of class `usage`, when the work that they
+    /// stood for can no longer happen.
     #[doc(alias = "dma_resv_replace_fences")]
     pub fn replace_fences(&self, context: u64, fence: &Fence, usage: Usage) {
         let mut list = self.resv.list();
@@ -197,8 +197,7 @@ impl ResvGuard<'_> {
         }
     }
 
-    /// Adds the fences of `from` to this one's, which happens when content is moved between
-    /// buffers.
+    /// Adds the fences of `from` to this object, as when content moves between buffers.
     ///
     /// # Errors
     ///

@@ -1,5 +1,5 @@
-//! Which reservation locks this thread holds, so that a wrong order is told in words and does not
-//! end in a deadlock.
+//! Which reservation locks this thread holds, so that a wrong order is reported in words instead of
+//! ending in a deadlock.
 
 use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
@@ -23,10 +23,10 @@ struct Held {
 
 /// While this exists, the thread runs code that is needed to complete a fence. Such code may not
 /// take a reservation lock and may not wait for a fence, because the holder of the lock may be
-/// waiting for that very fence. In debug builds both panic in words; trying a lock is permitted.
+/// waiting for that very fence. In debug builds both panic with a message; a try-lock is permitted.
 ///
-/// Fence callbacks run inside one. A worker that signals a fence at the end opens one for the part
-/// of its work that the fence stands for.
+/// Fence callbacks run inside a section. A worker that signals a fence at the end opens a section
+/// for the part of its work that the fence stands for.
 #[doc(alias = "dma_fence_begin_signalling")]
 #[must_use = "the section ends when the value is dropped"]
 #[derive(Debug)]

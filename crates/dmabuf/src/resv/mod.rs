@@ -1,7 +1,7 @@
 //! The reservation object of a buffer: a lock, and the fences of the users of the memory.
 //!
-//! Holding the lock is a value: an operation that needs it takes a [`ResvGuard`], and an operation
-//! that must not be called with it takes none. Rules: `docs/semantics.md` 1.5 and 1.7.
+//! A value shows that the lock is held: an operation that needs it takes a [`ResvGuard`], and an
+//! operation that must not be called with it takes none. Rules: `docs/semantics.md` 1.5 and 1.7.
 
 mod ctx;
 mod fences;
@@ -22,14 +22,14 @@ use fences::FenceList;
 use ww::{Owner, WwLock};
 
 /// The reservation object of one buffer, or of several that share it: the lock under which buffers
-/// are pinned, mapped, moved and revoked, and the [fences](crate::Fence) that tell until when the
+/// are pinned, mapped, moved and revoked, and the [fences](crate::Fence) that tell how long the
 /// memory is in use. A clone is the same object.
 ///
 /// The lock is not recursive. A thread that holds it must not take it again; in particular an
-/// [`invalidate_mappings`](crate::Importer::invalidate_mappings) callback, which is handed the
-/// guard. A thread that does so panics in words, as the alternative is to wait for itself. Several
-/// locks are held at a time only by one [`AcquireCtx`]; debug builds panic if a thread waits for a
-/// second lock in any other way.
+/// [`invalidate_mappings`](crate::Importer::invalidate_mappings) callback must not, since it gets
+/// the guard. A thread that does so panics with a message, since it would otherwise wait for
+/// itself. Several locks may be held at a time only through one [`AcquireCtx`]; debug builds panic
+/// if a thread waits for a second lock in any other way.
 #[doc(alias = "dma_resv")]
 #[derive(Clone, Default)]
 pub struct Resv {
@@ -47,9 +47,9 @@ pub struct ResvGuard<'a> {
 
 struct Inner {
     lock: WwLock,
-    /// Work that guards which were dropped while the lock was held leave to its holder.
+    /// Work left to the holder by guards that were dropped while the lock was held.
     left: Mutex<LeftWork>,
-    /// Changed by the holder of the lock, read by any thread.
+    /// The holder of the lock changes it; any thread may read it.
     fences: Mutex<FenceList>,
 }
 
@@ -69,7 +69,7 @@ impl Default for Inner {
 }
 
 impl Resv {
-    /// A lock of its own.
+    /// A new object with a lock of its own.
     pub fn new() -> Self {
         Self::default()
     }
@@ -100,8 +100,8 @@ impl Resv {
     ///
     /// # Errors
     ///
-    /// [`LockError::Deadlock`] if an older context is in the way, and [`LockError::Already`] if
-    /// `ctx` has this lock.
+    /// [`LockError::Deadlock`] if an older context has the lock or waits for it, and
+    /// [`LockError::Already`] if `ctx` has it.
     ///
     /// # Panics
     ///
@@ -137,7 +137,7 @@ impl Resv {
         }
     }
 
-    /// Whether this very thread holds the lock.
+    /// Whether the calling thread holds the lock.
     pub fn is_held(&self) -> bool {
         held::holds(self.id())
     }
@@ -157,15 +157,15 @@ impl Resv {
         );
     }
 
-    /// Does `work` under the lock: now, or, if it is held (perhaps by this very thread, in a
-    /// callback), just before its holder releases it. This is how the drop of a guard that needs
-    /// the lock works everywhere.
+    /// Does `work` under the lock: now, or, if the lock is held (perhaps by the calling thread, in
+    /// a callback), just before its holder releases it. Every guard that needs the lock is dropped
+    /// in this way.
     pub(crate) fn when_locked(&self, work: impl FnOnce(&ResvGuard<'_>) + Send + 'static) {
         self.left().locked.push(Box::new(work));
         self.settle();
     }
 
-    /// Does `work` without the lock: now, or just after the present holder releases it.
+    /// Does `work` without the lock: now, or just after the current holder releases it.
     pub(crate) fn when_unlocked(&self, work: impl FnOnce() + Send + 'static) {
         self.left().unlocked.push(Box::new(work));
         self.settle();
@@ -173,8 +173,8 @@ impl Resv {
 
     /// Does the remaining work, unless a holder of the lock will do it.
     ///
-    /// Nothing is forgotten: a thread that finds the lock taken pushed its work before the holder
-    /// released it, and the holder checks once more after releasing.
+    /// No work is lost: a thread that finds the lock taken pushed its work before the holder
+    /// released the lock, and the holder checks once more after releasing it.
     fn settle(&self) {
         let idle = {
             let left = self.left();

@@ -59,7 +59,7 @@ fn no_work_is_lost_between_threads() {
     assert_eq!(done.load(Ordering::Relaxed), 8000);
 }
 
-/// What a panic said.
+/// The message of a panic.
 fn words(body: impl FnOnce()) -> String {
     let thrown = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).unwrap_err();
     match thrown.downcast::<String>() {
@@ -110,7 +110,8 @@ fn a_context_is_told_that_it_has_the_lock() {
     assert_eq!(ctx.acquired(), 0);
 }
 
-/// The circle of two: each has what the other wants. The younger is told, and the older gets both.
+/// A deadlock of two: each has what the other wants. The younger backs off, and the older gets
+/// both.
 #[test]
 fn the_younger_backs_off_and_the_older_waits() {
     let resvs = [Resv::new(), Resv::new()];
@@ -123,7 +124,7 @@ fn the_younger_backs_off_and_the_older_waits() {
             both_hold_one.wait();
             let second = resvs[1].lock_with(&ctx);
             assert!(second.is_ok(), "the older one waits, and gets it");
-            // In this order: the younger waits for the first.
+            // In this order, since the younger waits for the first.
             drop(second);
             drop(first);
         });
@@ -154,7 +155,7 @@ fn many_threads_take_many_locks_in_any_order() {
             let (resvs, inside) = (&resvs, &inside);
             scope.spawn(move || {
                 for round in 0..200 {
-                    // Three of five, in an order of this thread's own, one of them twice.
+                    // Three of five, in this thread's own order, one of them twice.
                     let chosen =
                         [0, 1, 3, 0].map(|step| (thread * 2 + round + step * (thread + 1)) % LOCKS);
                     let wanted = chosen.map(|at| resvs[at].clone());
@@ -237,7 +238,7 @@ fn waiting_answers_at_once_when_nothing_is_left() {
     let (ready, started) = mpsc::channel();
     thread::scope(|scope| {
         let waiter = scope.spawn(|| {
-            // With the lock held: a revoke waits so.
+            // With the lock held, as when a revocation waits.
             let guard = resv.lock();
             ready.send(()).expect("somebody listens");
             let result = guard.resv().wait(Usage::Bookkeep, None);
@@ -333,7 +334,7 @@ fn slots_are_reserved_at_least_one_and_lost_with_the_lock() {
         let error = guard.add_fence(&other.point(), Usage::Read).unwrap_err();
         assert_eq!(error.to_string(), refused);
     }
-    // A later fence of the same context needs none.
+    // A later fence of the same context needs no slot.
     guard.add_fence(&engine.point(), Usage::Read).expect("it replaces");
 }
 

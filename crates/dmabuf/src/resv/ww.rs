@@ -1,9 +1,9 @@
-//! The lock itself: which context holds it, which wait, which must back off.
+//! The lock itself: which context holds it, which contexts wait, and which must back off.
 //!
-//! The rule is the one of the kernel's `reservation_ww_class`, which waits or dies: of two contexts
-//! the one with the smaller ticket is older. An older one waits for a younger one; a younger one
-//! that holds other locks never waits for an older one, it backs off. So no circle of waiters can
-//! close.
+//! The rule is that of the kernel's `reservation_ww_class` (wait-die): of two contexts, the one
+//! with the smaller ticket is older. An older context waits for a younger one; a younger context
+//! that holds other locks never waits for an older one, but backs off. So waiters cannot form a
+//! cycle.
 
 #[cfg(loom)]
 use loom::sync::{Condvar, Mutex, MutexGuard};
@@ -15,8 +15,8 @@ use std::sync::{Condvar, Mutex, MutexGuard};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(clippy::exhaustive_enums, reason = "the two answers of a wound/wait lock")]
 pub enum LockError {
-    /// An older context has the lock, or is about to get it, and may want what this one holds: give
-    /// all locks back, take this one with [`Resv::lock_slow`](crate::Resv::lock_slow), and start
+    /// An older context has the lock, or is about to get it, and may want what this context holds:
+    /// release all locks, take this one with [`Resv::lock_slow`](crate::Resv::lock_slow), and start
     /// over (EDEADLK).
     #[error("an older context wants the lock: back off")]
     Deadlock,
@@ -25,7 +25,7 @@ pub enum LockError {
     Already,
 }
 
-/// A lock with a queue that is ordered by tickets.
+/// A lock with a queue ordered by tickets.
 pub(super) struct WwLock {
     state: Mutex<State>,
     changed: Condvar,
@@ -34,7 +34,7 @@ pub(super) struct WwLock {
 /// A context that asks for a lock, or has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Owner {
-    /// The thread's number; 0 for a thread that is ending and has no number any more.
+    /// The thread's number; 0 for a thread that is ending and no longer has a number.
     pub(super) thread: u64,
     /// The ticket of its context, if it has one.
     pub(super) ticket: Option<u64>,
@@ -42,8 +42,8 @@ pub(super) struct Owner {
 
 struct State {
     holder: Option<Owner>,
-    /// Waiters with tickets are in the order of their tickets, those without where they came in
-    /// between.
+    /// Waiters with tickets are in the order of their tickets; waiters without stay where they
+    /// joined.
     queue: Vec<Waiter>,
     next_waiter: u64,
 }
@@ -78,7 +78,7 @@ impl WwLock {
                 return Err(LockError::Already);
             }
             if me.thread != 0 && holder.thread == me.thread {
-                // Released first: a panic must not poison what other threads wait on.
+                // Released first: a panic must not poison the mutex that other threads wait on.
                 drop(state);
                 panic!(
                     "this thread holds the reservation lock already and would wait for itself: an operation that takes \
@@ -143,7 +143,7 @@ impl State {
             .expect("a waiter stays until it leaves")
     }
 
-    /// Whether the holder, or a waiter that will hold the lock before us, is older.
+    /// Whether the holder, or a waiter that will get the lock before us, is older.
     fn must_back_off(&self, ticket: Option<u64>, ahead: usize) -> bool {
         let Some(mine) = ticket else { return false };
         let holder = self.holder.and_then(|holder| holder.ticket);

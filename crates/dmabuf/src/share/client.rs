@@ -1,4 +1,4 @@
-//! Taking part in a buffer of another process.
+//! Importing a buffer of another process.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub(crate) fn import(
     if facts.size != size || facts.has_gate != (fds.len() == 1) || fds.len() > 1 {
         return Err(refused(link.lied("what it reports about a buffer is not true").to_string()));
     }
-    // From here on the proxy's end gives the import back.
+    // From here on, dropping the proxy gives the import back.
     let proxy = Proxy::new(link, buf, facts);
     let slot = match fds.first() {
         None => None,
@@ -47,7 +47,7 @@ pub(crate) fn import(
     Ok(Arc::new(proxy.with(slot, window)))
 }
 
-/// The buffer that the proxy answers for is on the list of this process.
+/// The buffer of the proxy is now on the list of this process.
 pub(crate) fn registered(proxy: &Arc<Proxy>, shared: &Arc<Shared>) {
     proxy.link().register(proxy.buf(), shared, proxy);
 }

@@ -1,4 +1,4 @@
-//! Words and texts, as bytes.
+//! Encoding of words and texts as bytes.
 
 use super::message::BadMessage;
 
@@ -7,7 +7,7 @@ pub(super) const MAGIC: u64 = 0x7065_6572_646d_6203;
 
 type Result<T> = std::result::Result<T, BadMessage>;
 
-/// The number of a value of a list that holds them all.
+/// The index of a value in a list of all values.
 pub(super) fn index<T: PartialEq>(all: &[T], value: &T) -> u64 {
     all.iter().position(|one| one == value).map_or(0, |index| index as u64)
 }
@@ -71,7 +71,7 @@ impl Reader<'_> {
         one_of(all, self.word()?)
     }
 
-    /// A text, without what a stranger should not put into our log.
+    /// A text, without anything that another process should not put into our log.
     pub(super) fn text(&mut self, max: usize) -> Result<String> {
         let len = usize::try_from(self.word()?).map_err(|_| BadMessage::Length)?;
         if len > max || len > self.rest.len() {

@@ -13,10 +13,10 @@ use super::{ANSWER_LIMIT, Token, socket};
 use crate::exporter::ExporterError;
 use crate::fork::{self, Locked, Room};
 
-/// Why a process takes no part in a buffer of another.
+/// Why a process cannot import a buffer of another process.
 #[derive(Debug)]
 pub(crate) enum ImportRefused {
-    /// Nobody answers for the buffer, or not for this file.
+    /// No process serves the buffer, or not with this file.
     NoExporter(String),
     /// Another user's process has the exporter's name.
     Stranger { uid: u32 },
@@ -25,7 +25,7 @@ pub(crate) enum ImportRefused {
 }
 
 impl Link {
-    /// The connection to a process: the one there is, or a new one.
+    /// The connection to a process: the existing one, or a new one.
     pub(super) fn to(token: Token) -> Result<Arc<Self>, ImportRefused> {
         let existing = || links().get(&token).and_then(Weak::upgrade);
         if let Some(link) = existing().filter(|link| !link.is_gone()) {
@@ -48,7 +48,7 @@ impl Link {
     fn connect(token: Token) -> Result<Self, ImportRefused> {
         let system = |call| move |errno| ImportRefused::System { call, errno };
         let socket = socket::new_socket().map_err(system("socket"))?;
-        // Which process listens there is not known yet.
+        // It is not yet known which process listens there.
         let is_sealed = strangers::refuse_descriptors(&socket);
         let name = token.socket_name().map_err(system("connect"))?;
         rustix::net::connect(&socket, &name).map_err(|errno| match errno {
@@ -91,7 +91,7 @@ fn links() -> MutexGuard<'static, Links> {
 }
 
 impl Locked for MutexGuard<'static, Links> {
-    /// They are the parent's.
+    /// The connections belong to the parent.
     fn forget(&mut self) {
         self.clear();
     }

@@ -1,10 +1,10 @@
-//! Doors for fuzz targets.
+//! Entry points for fuzz targets.
 
 use super::codec::MAGIC;
 use super::message::{Note, Reply, Request};
 
-/// Reads `bytes` as each kind of message, with and without the word that all begin with. What is a
-/// message survives the trip.
+/// Decodes `bytes` as each kind of message, with and without the word that begins all of them. A
+/// valid message must encode to the same bytes.
 pub fn message(bytes: &[u8]) {
     decode(bytes);
     decode(&[&MAGIC.to_ne_bytes(), bytes].concat());

@@ -27,7 +27,7 @@ pub(super) struct Link {
 
 #[derive(Debug)]
 struct Inner {
-    /// The exporting process, if it has a number here.
+    /// The exporting process, if it has a pid here.
     pid: Option<u32>,
     socket: PrivateFd,
     notes: PrivateFd,
@@ -37,10 +37,11 @@ struct Inner {
     limit: Duration,
     /// Held from a request to its answer.
     channel: Mutex<Channel>,
-    /// Messages without an answer that the other side has no room for at present.
+    /// Messages without an answer for which the other side has no room at present.
     backlog: Mutex<VecDeque<Request>>,
     bufs: Mutex<BTreeMap<u64, Import>>,
-    /// By which that process takes away what the CPU has mapped here, by the numbers of holds.
+    /// The handles by which that process takes away what the CPU has mapped here, by the numbers of
+    /// the holds.
     zaps: Mutex<BTreeMap<u64, Zap>>,
 }
 
@@ -86,7 +87,7 @@ impl Link {
         Ok(())
     }
 
-    /// The exporting process, if it has a number here.
+    /// The exporting process, if it has a pid here.
     pub(super) fn pid(&self) -> Option<u32> {
         self.inner.pid
     }
@@ -96,7 +97,7 @@ impl Link {
         self.inner.socket.is_husk() || self.inner.is_gone.load(Ordering::Acquire)
     }
 
-    /// From now on notes for this buffer reach it, and also the end of the connection.
+    /// From now on, notes for this buffer reach it, and so does the end of the connection.
     pub(super) fn register(&self, buf: u64, shared: &Arc<Shared>, proxy: &Arc<Proxy>) {
         let import = Import { shared: Arc::downgrade(shared), proxy: Arc::downgrade(proxy) };
         let mut bufs = self.inner.bufs();
@@ -108,7 +109,7 @@ impl Link {
         }
     }
 
-    /// From now on that process can take away what is mapped by a hold.
+    /// From now on, that process can take away what is mapped under a hold.
     pub(super) fn expect_zap(&self, hold: u64) -> Zap {
         let zap = Zap::default();
         self.inner.zaps().insert(hold, zap.clone());
@@ -120,8 +121,8 @@ impl Link {
         self.inner.zaps().remove(&hold);
     }
 
-    /// Asks, and waits for the answer. If that does not come in time, `undo` is sent after the
-    /// request, so that what it did is not forgotten on the other side.
+    /// Sends a request and waits for the answer. If that does not come in time, `undo` is sent
+    /// after the request, so that its effect does not persist on the other side.
     pub(super) fn call(
         &self,
         request: &Request,
@@ -133,7 +134,7 @@ impl Link {
         }
     }
 
-    /// Says something, and wants no answer. Never waits.
+    /// Sends a message that has no answer. Never waits.
     pub(super) fn post(&self, message: Request) {
         if self.is_gone() {
             return;
@@ -144,14 +145,14 @@ impl Link {
         }
     }
 
-    /// Ends the connection, because what came over it makes no sense.
+    /// Ends the connection, because a message on it made no sense.
     pub(super) fn lied(&self, what: &str) -> ExporterError {
         tracing::warn!("{} exports buffers to us and is cut off: {what}", self.inner.who());
         self.inner.hang_up();
         self.inner.gone()
     }
 
-    /// As [`call`](Self::call), with descriptors and without a look at the answer.
+    /// As [`call`](Self::call), with descriptors and without a check of the answer.
     pub(super) fn ask(
         &self,
         request: &Request,
@@ -173,7 +174,7 @@ impl Link {
         *next += 1;
         let bytes = request.encode(number);
         let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-        // Earlier posts are sent first: a pin may need the place of one that was given up.
+        // Earlier posts are sent first: a pin may need the slot of a pin that was given up.
         while inner.flush() || inner.is_full(socket::send(&inner.socket, &bytes, &fds))? {
             let [ready] = socket::wait([(inner.socket.as_fd(), PollFlags::OUT)], Some(deadline));
             if ready.is_empty() && Instant::now() >= deadline {
@@ -186,7 +187,7 @@ impl Link {
                     Ok((at, reply)) if at == number => return Ok((reply, fds)),
                     // Turned away before we sent anything.
                     Ok((AT_THE_DOOR, reply)) => return Ok((reply, fds)),
-                    // To a request that was given up.
+                    // An answer to a request that was given up.
                     Ok((at, _)) if at < number => {}
                     Ok(_) => return Err(self.lied("it answered what was not asked")),
                     Err(bad) => return Err(self.lied(&bad.to_string())),
@@ -213,7 +214,7 @@ impl Drop for Link {
 }
 
 impl Inner {
-    /// Until the connection ends: hears notes, and sends what had no room before.
+    /// Receives notes, and sends what had no room before, until the connection ends.
     fn listen(&self) {
         let mut buffer = vec![0; MESSAGE_MAX];
         loop {
@@ -255,8 +256,8 @@ impl Inner {
         }
     }
 
-    /// Tells an importer of ours. The exporter does not wait for this, and nothing can be accessed
-    /// by the old addresses.
+    /// Tells one of our importers. The exporter does not wait for this: nothing can be accessed by
+    /// the old addresses any more.
     fn invalidate(&self, buf: u64, attachment: u64) {
         let import = self.bufs().get(&buf).cloned();
         let Some(Import { shared, proxy }) = import else { return };
@@ -272,7 +273,7 @@ impl Inner {
         }
     }
 
-    /// Sends the backlog, and returns whether something is left.
+    /// Sends the backlog, and returns whether anything remains.
     fn flush(&self) -> bool {
         let mut backlog = self.backlog();
         while let Some(message) = backlog.front() {

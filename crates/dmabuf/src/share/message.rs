@@ -9,18 +9,18 @@ use super::codec::{Reader, Writer, index, one_of};
 use crate::attached::{DeviceAddr, ImporterClass};
 use crate::exporter::{Direction, ExporterError, ExporterErrorKind, Reach};
 
-/// Requests of the importing process. Numbers of attachments, pins and maps are its own.
+/// Requests of the importing process. It chooses the numbers of attachments, pins and maps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Request {
     /// The first message of a connection. Descriptor: the socket for notes.
     Hello,
-    /// To take part in a buffer, if its file is this one.
+    /// Imports a buffer, if its file is this one.
     Import { buf: u64, dev: u64, ino: u64 },
-    /// The reverse. No answer.
+    /// Gives the import back. No answer.
     Release { buf: u64 },
     /// Attaches an importer.
     Attach(Attach),
-    /// Detaches it, with all it has. No answer.
+    /// Detaches it, with its pins and maps. No answer.
     Detach { attachment: u64 },
     /// Pins.
     Pin { attachment: u64, pin: u64 },
@@ -28,7 +28,7 @@ pub(super) enum Request {
     Unpin { attachment: u64, pin: u64 },
     /// Maps.
     Map { attachment: u64, map: u64, direction: Direction },
-    /// Unmaps, if the exporter did not do so already. No answer.
+    /// Unmaps, unless the exporter has done so already. No answer.
     Unmap { attachment: u64, map: u64 },
     /// Begins access by the CPU.
     BeginCpu { buf: u64, direction: Direction },
@@ -36,14 +36,14 @@ pub(super) enum Request {
     EndCpu { buf: u64, direction: Direction },
     /// Whether a range may be mapped for the CPU.
     Mmap { buf: u64, offset: u64, len: u64 },
-    /// Where the CPU maps a range, which stays there until the hold ends. Answered as a map, with
-    /// one stretch; with Done if it is the buffer's own file.
+    /// Asks where the CPU maps a range, which stays there until the hold ends. Answered like a map,
+    /// with one range; with Done if it is in the buffer's own file.
     Hold { buf: u64, hold: u64, offset: u64, len: u64 },
-    /// Ends it. No answer.
+    /// Ends the hold. No answer.
     LetGo { hold: u64 },
-    /// Whether the fences that an access waits for are signaled: refused (Again) if not.
+    /// Checks whether the fences that an access waits for are signaled: refused (Again) if not.
     Poll { buf: u64, writes: bool },
-    /// Those fences as a file, which comes with the answer.
+    /// Asks for those fences as a file, which comes with the answer.
     ExportSync { buf: u64, flags: u64 },
     /// Adds a fence. Descriptor: its file.
     ImportSync { buf: u64, flags: u64 },
@@ -63,19 +63,19 @@ pub(super) struct Attach {
 /// Answers of the exporting process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Reply {
-    /// Yes.
+    /// Success.
     Done,
-    /// To an import. Descriptor: the gate, if there is one.
+    /// The answer to an import. Descriptor: the gate, if there is one.
     Imported(Facts),
-    /// To an attach.
+    /// The answer to an attach.
     Attached { peer2peer: bool },
-    /// To a map. Descriptors: the files.
+    /// The answer to a map. Descriptors: the files.
     Mapped(Mapped),
     /// A refusal, as the exporter gave it.
     Refused(ExporterError),
 }
 
-/// Facts about a buffer for its lifetime.
+/// Facts about a buffer that never change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Facts {
     pub(super) size: u64,
@@ -95,10 +95,10 @@ pub(super) struct Mapped {
     pub(super) entries: Vec<Entry>,
 }
 
-/// One stretch.
+/// One contiguous range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
-    /// Which of the message's descriptors.
+    /// The index of its descriptor in the message.
     pub(super) file: u64,
     pub(super) offset: u64,
     pub(super) len: u64,
@@ -107,7 +107,7 @@ pub(super) struct Entry {
 /// Notes of the exporting process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Note {
-    /// The mappings of this attachment are void.
+    /// The mappings of this attachment are invalid.
     Invalidate { buf: u64, attachment: u64 },
     /// The CPU's mapping of this hold is taken away.
     Zap { hold: u64 },
@@ -130,15 +130,15 @@ pub(super) enum BadMessage {
 
 /// The number of a request without an answer.
 pub(super) const NO_ANSWER: u64 = 0;
-/// The number of the answer to a connection that is refused before it asks.
+/// The number of the answer to a connection that is refused before its first request.
 pub(super) const AT_THE_DOOR: u64 = u64::MAX;
-/// Stretches in one table.
+/// The most ranges in one table.
 pub(super) const ENTRIES_MAX: usize = 4096;
-/// Files in one table, and descriptors in one message.
+/// The most files in one table, and descriptors in one message.
 pub(super) const FILES_MAX: usize = 16;
-/// Bytes in a name.
+/// The most bytes in a name.
 pub(super) const NAME_MAX: usize = 255;
-/// Bytes in the words of a refusal.
+/// The most bytes in the text of a refusal.
 const WORDS_MAX: usize = 1024;
 /// Longest message in bytes.
 pub(super) const MESSAGE_MAX: usize = 64 + ENTRIES_MAX * 24 + WORDS_MAX;

@@ -1,4 +1,4 @@
-//! Buffers whose exporter lives in another process.
+//! Buffers whose exporter is in another process.
 //!
 //! The name of a shared memfd is its exporter's address: `peerdma:NAME@TOKEN.ID`, where TOKEN is
 //! the exporting process and ID the buffer. That process listens on the abstract socket
@@ -19,27 +19,28 @@
 //! ```
 //!
 //! **What a move waits for.** The exporter closes the gate, which needs no cooperation. The note
-//! that follows is for the importer's bookkeeping: it is sent without waiting, and kept until the
-//! importing process has room for it. So a stopped or slow importer blocks no move, and one that
-//! missed the note finds its epoch stale.
+//! that follows is for the importer's bookkeeping: it is sent without waiting, and queued while the
+//! importing process has no room for it. So a stopped or slow importer blocks no move, and an
+//! importer that has not seen the note finds its epoch stale.
 //!
 //! **Locks.** Each process has its own reservation lock for a buffer. A request is made under the
 //! importing process's lock, if the operation needs it, and takes the exporting process's lock
 //! while it is served. The exporting process never waits for an importing one: its notes do not
-//! wait, and the gate's slots are only held for copies. So requests end when the exporter's lock is
-//! free, and with one lock per buffer there is no circle. A thread that holds the lock of a buffer
-//! of its own while it maps one of another process adds an edge that no process sees whole; such a
-//! circle ends by [`ANSWER_LIMIT`], with [`Busy`](crate::ExporterErrorKind::Busy).
+//! wait, and the gate's slots are held only for copies. So requests end when the exporter's lock is
+//! free, and with one lock per buffer there is no cycle. A thread that holds the lock of one of its
+//! own buffers while it maps a buffer of another process adds a dependency that no single process
+//! can see; such a deadlock ends after [`ANSWER_LIMIT`], with
+//! [`Busy`](crate::ExporterErrorKind::Busy).
 //!
-//! **Ends.** An importing process that dies has its attachments detached when its connection ends.
-//! When the exporting process dies, maps that exist hold
+//! **Ends.** When an importing process dies, its attachments are detached as its connection ends.
+//! When the exporting process dies, existing maps stay valid
 //! ([`Sharing::HostKept`](crate::Sharing::HostKept)) or the buffer is revoked; everything else
-//! answers [`NoDevice`](crate::ExporterErrorKind::NoDevice). A forked child has no part in its
-//! parent's connections; it imports anew, from its parent if need be.
+//! answers [`NoDevice`](crate::ExporterErrorKind::NoDevice). A forked child does not use its
+//! parent's connections; it imports again, from its parent if needed.
 //!
 //! **Trust.** Both sides belong to one user, as the kernel reports (`SO_PEERCRED`); others are
-//! refused in words. Messages are checked and bounded all the same: an invalid message ends the
-//! connection.
+//! refused with a reason. Messages are checked and bounded nevertheless: an invalid message ends
+//! the connection.
 
 mod answer;
 mod client;
@@ -73,12 +74,12 @@ pub(crate) use server::{publish, reserve, token};
 /// then requests to it fail after this time, and their effects are undone.
 pub const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
-/// A process that exports buffers, as a number that two processes do not share by accident. Not a
-/// secret.
+/// The token of a process that exports buffers: a number that two processes do not share by
+/// accident. Not a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Token(u64);
 
-/// Which buffer of which process.
+/// The address of a buffer: its process, and its number there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Address {
     pub(crate) token: Token,
@@ -111,14 +112,14 @@ impl fmt::Display for Address {
     }
 }
 
-/// Splits a buffer's name, without its prefix, into what the user called it and its exporter's
-/// address, if it has one in our spelling.
+/// Splits a buffer's name, without its prefix, into the user's name for it and its exporter's
+/// address, if it has one in canonical form.
 pub(crate) fn split_name(name: &str) -> Option<(&str, Address)> {
     let (short, rest) = name.rsplit_once('@')?;
     let (token, id) = rest.split_once('.')?;
     let token = Token(u64::from_str_radix(token, 16).ok()?);
     let address = Address { token, id: id.parse().ok()? };
-    // One name per address.
+    // An address has exactly one spelling.
     (address.to_string()[1..] == *rest).then_some((short, address))
 }
 

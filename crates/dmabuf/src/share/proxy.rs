@@ -26,10 +26,11 @@ use crate::resv::ResvGuard;
 use crate::sys;
 use crate::window::{BusWindow, Placement};
 
-/// How long the end of a process may take, from the end of its connection to the end of its locks.
+/// How long the exit of a process may take, from the end of its connection to the release of its
+/// locks.
 const DYING: Duration = Duration::from_secs(1);
 
-/// Hands operations to the exporting process. Addresses are those of this process's bus window.
+/// Forwards operations to the exporting process. Addresses are those of this process's bus window.
 #[derive(Debug)]
 pub(crate) struct Proxy {
     link: Arc<Link>,
@@ -44,9 +45,9 @@ pub(crate) struct Proxy {
 
 #[derive(Debug, Default)]
 struct Held {
-    /// By the first address of the table.
+    /// Keyed by the first address of the table.
     maps: BTreeMap<u64, Map>,
-    /// The numbers of pins, by attachment.
+    /// The numbers of the pins, by attachment.
     pins: BTreeMap<u64, Vec<u64>>,
 }
 
@@ -79,16 +80,16 @@ impl Proxy {
         self.buf
     }
 
-    /// Whether a note that this attachment's mappings are void comes too late: it was seen by the
-    /// gate that they are, and what is mapped now was mapped after that. Telling the importer again
-    /// would take good mappings from it.
+    /// Whether a note that this attachment's mappings are invalid comes too late: the gate has
+    /// already shown that, and the present map was made after it. Telling the importer again would
+    /// take valid mappings away from it.
     pub(super) fn is_late(&self, attachment: u64) -> bool {
         let Some(slot) = &self.slot else { return false };
         let held = self.held();
         let mut maps = held.maps.values().filter(|map| map.attachment == attachment);
         let all_hold = maps.all(|map| map.epoch.is_some_and(|epoch| slot.is_current(epoch)));
-        // What a dead exporter wrote before it died may be read after its death, with the memory
-        // where it was.
+        // Notes that an exporter sent before it died may be read after its death, with the memory
+        // still in its place.
         all_hold && matches!(slot.state(), GateState::Open { .. } | GateState::Orphaned { .. })
     }
 
@@ -97,7 +98,7 @@ impl Proxy {
         let is_over = match &self.slot {
             None => self.facts.dies,
             Some(slot) => {
-                // A connection may end while the process lives on; the gate itself then carries the
+                // A connection may end while the process lives on; the gate itself then has the
                 // information.
                 let deadline = Instant::now() + DYING;
                 while slot.is_owned() && Instant::now() < deadline {
@@ -129,7 +130,7 @@ impl Proxy {
         Ok(())
     }
 
-    /// Asks for something that is done or not.
+    /// Makes a request that is either done or refused.
     fn ask(&self, request: &Request, undo: Option<Request>) -> Result<(), ExporterError> {
         self.check()?;
         match self.link.call(request, undo)?.0 {
@@ -138,7 +139,7 @@ impl Proxy {
         }
     }
 
-    /// Gives the stretches addresses here.
+    /// Places the ranges at addresses in this process.
     fn place(
         &self,
         mapped: &Mapped,
@@ -300,7 +301,7 @@ impl Exporter for Proxy {
         let current = match (&self.slot, table.epoch) {
             (Some(slot), Some(epoch)) if !slot.is_current(epoch) => {
                 // The exporter's lock, which would keep us out until the gate is empty, is in
-                // another process.
+                // the other process.
                 slot.settle(epoch);
                 false
             }
@@ -347,7 +348,7 @@ impl Exporter for Proxy {
         let hold = number();
         let request = Request::Hold { buf: self.buf, hold, offset, len };
         let undo = Some(Request::LetGo { hold });
-        // First, as a note may come before the answer.
+        // Registered first, since a note may come before the answer.
         let zap = self.link.expect_zap(hold);
         let mut held = CpuHold { link: Arc::clone(&self.link), hold, is_held: false };
         let (mapped, files) = match self.link.call(&request, undo)? {
@@ -375,7 +376,7 @@ impl Exporter for Proxy {
     }
 }
 
-/// A range that the CPU has mapped here: the buffer stays where it is meanwhile.
+/// A range that the CPU has mapped here; the buffer stays where it is meanwhile.
 struct CpuHold {
     link: Arc<Link>,
     hold: u64,
@@ -401,7 +402,7 @@ impl Drop for Proxy {
 impl Pinning for Proxy {
     fn pin(&self, _resv: &ResvGuard<'_>, info: &AttachmentInfo) -> Result<(), ExporterError> {
         if info.class() == ImporterClass::Static {
-            // The map of a static importer pins where it is served.
+            // A static importer's map pins in the process that serves it.
             return Ok(());
         }
         let (attachment, pin) = (info.id(), number());
@@ -420,7 +421,7 @@ impl Pinning for Proxy {
     }
 }
 
-/// A number for a pin or map that this process has not used before.
+/// A number for a pin or map, not used before in this process.
 fn number() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)

@@ -1,4 +1,4 @@
-//! One importing process, served.
+//! Serves one importing process.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -24,9 +24,9 @@ use crate::resv::Usage;
 use crate::shared::Shared;
 use crate::sync_file::{SyncFile, SyncFileError};
 
-/// Attachments of one process, and buffers it takes part in.
+/// The most attachments of one process, and the most buffers that it may import.
 const OBJECTS_MAX: usize = 4096;
-/// Pins, and maps, of one attachment.
+/// The most pins, and the most maps, of one attachment.
 const HELD_MAX: usize = 1024;
 
 /// Why a connection ends before the other side ends it.
@@ -44,19 +44,19 @@ struct Connection {
     holds: BTreeMap<u64, Box<dyn Any + Send + Sync>>,
 }
 
-/// A buffer that the process takes part in, and how many times it joined. It keeps the buffer.
+/// A buffer that the process has imported, and how many times. This keeps the buffer.
 struct Import {
     shared: Arc<Shared>,
     times: usize,
 }
 
-/// An importer of the process. What the stand-in holds goes before the attachment.
+/// An importer of the process. What the stand-in holds is dropped before the attachment.
 struct Remote {
     stand_in: Arc<StandIn>,
     attachment: Attachment,
 }
 
-/// Serves a process until its connection ends. Then all it has is given back.
+/// Serves a process until its connection ends. Then everything that it has is given back.
 pub(super) fn serve(socket: OwnedFd, pid: Option<u32>) {
     let socket = PrivateFd::new(socket);
     let mut connection = Connection {
@@ -93,8 +93,8 @@ impl Connection {
         }
     }
 
-    /// Waits until there is something to read, and sends notes meanwhile. Whether the other side is
-    /// gone.
+    /// Waits until there is something to read, and sends notes meanwhile. Returns whether the other
+    /// side is gone.
     fn is_over(&self) -> bool {
         let socket = (self.socket.as_fd(), PollFlags::IN);
         let Some(notes) = &self.notes else {
@@ -139,8 +139,8 @@ impl Connection {
                 return Ok(());
             }
             Request::Unpin { attachment, pin } => {
-                // Unknown is what it unpins after the memory was taken away, or after a pin that
-                // was refused.
+                // The number is unknown if the memory was taken away before the unpin, or if the
+                // pin was refused.
                 let remote = self.attachments.get(&attachment);
                 let gone = remote.and_then(|remote| remote.stand_in.held().pins.remove(&pin));
                 drop(gone);
@@ -254,7 +254,7 @@ impl Connection {
             Ok(guard) => guard,
             Err(error) => return Ok(Err(of_pin(error))),
         };
-        // Under the lock: an invalidation finds it, or comes before it.
+        // Under the lock: an invalidation either finds it or comes before it.
         remote.stand_in.held().pins.insert(pin, guard);
         Ok(Ok(Reply::Done))
     }
@@ -269,7 +269,7 @@ impl Connection {
             Ok(guard) => guard,
             Err(error) => return refuse(of_map(error)),
         };
-        // Fences stay in this process, so requests that must wait for a move in progress do it
+        // Fences stay in this process, so requests that must wait for a move in progress wait
         // here.
         if remote.attachment.resv().wait(Usage::Kernel, Some(ANSWER_LIMIT / 2)).is_err() {
             guard.unmap(&resv);
@@ -288,8 +288,8 @@ impl Connection {
         self.reply(number, &Reply::Mapped(mapped), &fds)
     }
 
-    /// Answered with the file that the CPU maps; the buffer stays where it is until the process
-    /// releases it, or ends.
+    /// Answers with the file that the CPU maps; the buffer stays where it is until the process
+    /// releases it or ends.
     fn hold(
         &mut self,
         number: u64,
@@ -319,7 +319,7 @@ impl Connection {
         let mapped = Mapped { epoch: None, map_type: Reach::System, entries };
         self.holds.insert(hold, held);
         if let (Some(zap), Some(notes)) = (zap, self.notes.clone()) {
-            // The memory is kept until the process answers by letting go, or ends.
+            // The memory is kept until the process releases it or ends.
             zap.on_zap(move || notes.push(Note::Zap { hold }));
         }
         self.reply(number, &Reply::Mapped(mapped), &[backing.file.as_fd()])
@@ -387,7 +387,7 @@ impl Remote {
         Ok(())
     }
 
-    /// Maps first, then pins; the attachment ends with the last of them.
+    /// Drops maps first, then pins; the attachment ends with the last of them.
     fn give_back(self) {
         let held = std::mem::take(&mut *self.stand_in.held());
         drop(held.maps);

@@ -19,7 +19,7 @@ use crate::fork::{self, Locked, Room};
 use crate::shared::Shared;
 use crate::sys;
 
-/// Processes that import from this one at a time.
+/// The most processes that may import from this one at a time.
 const CONNECTIONS_MAX: usize = 256;
 
 /// Connections that wait to be accepted; the kernel caps it at `net.core.somaxconn`.
@@ -50,12 +50,12 @@ pub(crate) fn reserve() -> Result<Address, Errno> {
     Ok(Address { token: server.token, id: server.next })
 }
 
-/// That of this process, once it reserved an address.
+/// The server of this process, once it has reserved an address.
 pub(crate) fn token() -> Option<Token> {
     server().as_ref().map(|server| server.token)
 }
 
-/// The buffer with this address is `shared`, and its file is `file`.
+/// Registers `shared`, with its file `file`, as the buffer with this address.
 pub(crate) fn publish(address: Address, shared: &Arc<Shared>, file: (u64, u64)) {
     if let Some(server) = &mut *server() {
         server.exports.retain(|_, export| export.shared.strong_count() > 0);
@@ -81,7 +81,7 @@ fn start() -> Result<Server, Errno> {
     Ok(Server { token, next: 0, exports: BTreeMap::new() })
 }
 
-/// Until the process ends.
+/// Accepts connections until the process ends.
 fn accept_all(listener: &PrivateFd) {
     loop {
         let [_] = socket::wait([(listener.as_fd(), PollFlags::IN)], None);
@@ -100,7 +100,7 @@ fn accept_all(listener: &PrivateFd) {
             Ok(peer) => admit(peer),
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => {}
             Err(errno) => {
-                // No descriptors or memory left. The peer waits as long as this lasts.
+                // No descriptors or no memory left. The peer waits as long as this lasts.
                 tracing::warn!("a process that wants to import a buffer waits: accept: {errno}");
                 std::thread::sleep(Duration::from_millis(20));
             }
@@ -108,8 +108,8 @@ fn accept_all(listener: &PrivateFd) {
     }
 }
 
-/// Admits a process of our user, in a separate thread: one that waits for a buffer's lock makes no
-/// other wait.
+/// Admits a process of our user, in a separate thread, so that a process that waits for a buffer's
+/// lock does not make the others wait.
 fn admit(peer: OwnedFd) {
     static CONNECTIONS: AtomicUsize = AtomicUsize::new(0);
     let Ok(cred) = descriptors::peer_cred(peer.as_fd()) else { return };
@@ -119,7 +119,7 @@ fn admit(peer: OwnedFd) {
             "the buffers of a process of user {own} are not for processes of user {}",
             cred.uid
         );
-        // A message of its with descriptors is closed where nothing waits.
+        // Descriptors that it sent are closed where nobody waits for it.
         return refuse(PeerSocket::new(peer, cred), ExporterErrorKind::NotPermitted, what);
     }
     if CONNECTIONS.fetch_add(1, Ordering::Relaxed) >= CONNECTIONS_MAX {
@@ -141,7 +141,7 @@ fn admit(peer: OwnedFd) {
 fn refuse(peer: impl AsFd, kind: ExporterErrorKind, what: String) {
     tracing::warn!("refused to share a buffer: {what}");
     let reply = Reply::Refused(ExporterError::new(kind, what)).encode(AT_THE_DOOR);
-    // A process that asks and does not listen gets no answer.
+    // A process that sends a request but does not listen gets no answer.
     let _ = socket::send_at_once(peer.as_fd(), &reply, &[]);
 }
 
@@ -152,7 +152,7 @@ fn server() -> MutexGuard<'static, Option<Server>> {
 }
 
 impl Locked for MutexGuard<'static, Option<Server>> {
-    /// It is the parent's. A buffer that the child exports has another token.
+    /// The server belongs to the parent. A buffer that the child exports has another token.
     fn forget(&mut self) {
         **self = None;
     }

@@ -1,4 +1,4 @@
-//! Packets on sockets, with descriptors.
+//! Packets with descriptors on sockets.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -16,7 +16,7 @@ use rustix::net::{
 
 use super::message::{BadMessage, FILES_MAX};
 
-/// What [`recv`] found.
+/// The result of [`recv`].
 #[derive(Debug)]
 pub(super) enum Received {
     /// A packet of this length, with the descriptors it carried.
@@ -34,7 +34,7 @@ pub(super) fn new_socket() -> Result<OwnedFd, Errno> {
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None)
 }
 
-/// Two ends of one.
+/// The two ends of a socket pair.
 pub(super) fn pair() -> Result<(OwnedFd, OwnedFd), Errno> {
     rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None)
 }
@@ -45,7 +45,7 @@ pub(super) fn is_pair(fd: BorrowedFd<'_>) -> bool {
         && rustix::net::sockopt::socket_type(fd) == Ok(SocketType::SEQPACKET)
 }
 
-/// Sends a packet on a socket that is kept for long; EBADF if it is not ours any more.
+/// Sends a packet on a long-lived socket; EBADF if the descriptor is no longer ours.
 pub(super) fn send(socket: &PrivateFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
     if !socket.is_ours() {
         return Err(Errno::BADF);
@@ -83,8 +83,8 @@ pub(super) fn recv(socket: &PrivateFd, buffer: &mut [u8]) -> Received {
         let mut iov = [IoSliceMut::new(buffer)];
         match rustix::net::recvmsg(socket, &mut iov, &mut control, flags) {
             Ok(got) => {
-                // Descriptors beyond the space are closed by the kernel, those not taken by the
-                // drop of `control`.
+                // The kernel closes descriptors beyond the space; the drop of `control` closes
+                // those not taken.
                 let mut fds = Vec::new();
                 for message in control.drain() {
                     if let RecvAncillaryMessage::ScmRights(some) = message {
@@ -101,7 +101,7 @@ pub(super) fn recv(socket: &PrivateFd, buffer: &mut [u8]) -> Received {
                     Received::Packet(got.bytes, fds)
                 };
             }
-            // A peer that closed with our message unread: its last words come after the error,
+            // The peer closed with our message unread: its last message comes after the error,
             // which is reported once.
             Err(Errno::CONNRESET | Errno::INTR) => {}
             Err(Errno::AGAIN) => return Received::Nothing,
@@ -110,8 +110,8 @@ pub(super) fn recv(socket: &PrivateFd, buffer: &mut [u8]) -> Received {
     }
 }
 
-/// Waits until one of `fds` has what is asked of it, at most until `deadline`. Says of each what it
-/// has; nothing of all when the time is over.
+/// Waits until one of `fds` has a requested event, at most until `deadline`. Returns the events of
+/// each; none if the time has passed.
 pub(super) fn wait<const N: usize>(
     fds: [(BorrowedFd<'_>, PollFlags); N],
     deadline: Option<Instant>,
@@ -127,7 +127,7 @@ pub(super) fn wait<const N: usize>(
         match rustix::event::poll(&mut list, left.as_ref()) {
             Err(Errno::INTR) => {}
             Err(errno) => {
-                // Out of kernel memory: look again, not at full speed.
+                // Out of kernel memory: retry, but not at full speed.
                 tracing::debug!("poll: {errno}");
                 std::thread::sleep(Duration::from_millis(10));
                 return [PollFlags::empty(); N];
@@ -151,7 +151,7 @@ impl Bell {
 
     pub(super) fn ring(&self) {
         if self.fd.is_ours() {
-            // Full means rung already.
+            // Full: the thread has been woken already.
             let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
         }
     }

@@ -1,4 +1,4 @@
-//! Importers of other processes, as the exporter sees them.
+//! Importers in other processes, as the exporter sees them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,7 +15,7 @@ use crate::gate::Gate;
 use crate::importer::Importer;
 use crate::resv::ResvGuard;
 
-/// An importer of another process.
+/// An importer in another process.
 pub(super) struct StandIn {
     name: String,
     class: ImporterClass,
@@ -28,7 +28,7 @@ pub(super) struct StandIn {
     held: Mutex<Held>,
 }
 
-/// What it has, by the numbers of its process.
+/// Its pins and maps, by the numbers that its process chose.
 #[derive(Default)]
 pub(super) struct Held {
     pub(super) pins: BTreeMap<u64, PinGuard>,
@@ -63,7 +63,7 @@ impl StandIn {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the other process can no longer use what this map gave it.
+    /// Whether the other process can no longer use the addresses of this map.
     fn is_void(&self, map: &MapGuard) -> bool {
         let closed = |gate: &Gate| map.table().epoch.is_some_and(|epoch| !gate.admits(epoch));
         self.gate.as_ref().is_some_and(closed)
@@ -91,9 +91,10 @@ impl Importer for StandIn {
         Some(self.process)
     }
 
-    /// The exporter has closed the gate, so the access is over whatever the other process does, and
-    /// its maps can be given back at once: an exporter that waits until nothing is mapped waits for
-    /// no other process. Maps without a gate are given back when the other process asks for it.
+    /// The exporter has closed the gate, so access has ended whatever the other process does, and
+    /// its maps can be dropped at once: an exporter that waits until nothing is mapped does not
+    /// wait for another process. Maps without a gate are dropped when the other process asks for
+    /// it.
     fn invalidate_mappings(&self, resv: &ResvGuard<'_>, _: &Attachment) {
         let (maps, pins) = {
             let mut held = self.held();
@@ -115,12 +116,12 @@ impl Importer for StandIn {
     }
 }
 
-/// Notes for one process. Those that it has no room for are kept, each once, and sent when it has.
+/// Notes for one process. Notes for which it has no room are kept, each once, and sent when it has.
 #[derive(Debug)]
 pub(super) struct Notes {
     socket: PrivateFd,
     pending: Mutex<BTreeSet<Note>>,
-    /// Wakes the thread that sends what is kept.
+    /// Wakes the thread that sends the kept notes.
     bell: Bell,
 }
 
@@ -138,7 +139,7 @@ impl Notes {
         }
     }
 
-    /// Sends what is kept, and returns whether something is left.
+    /// Sends the kept notes, and returns whether any remain.
     pub(super) fn flush(&self) -> bool {
         if self.socket.is_husk() {
             return false;
@@ -151,7 +152,7 @@ impl Notes {
                 }
                 Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => return true,
                 Err(_) => {
-                    // The process is gone; its connection also tells that.
+                    // The process is gone; its connection shows that as well.
                     pending.clear();
                 }
             }

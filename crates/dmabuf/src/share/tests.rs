@@ -81,7 +81,7 @@ impl Raw {
         socket::send(&self.socket, bytes, &fds).expect("room");
     }
 
-    /// The answer, or nothing when we were cut off.
+    /// The answer, or nothing if we were cut off.
     fn hear(&self) -> Option<Reply> {
         let mut buffer = vec![0; MESSAGE_MAX];
         let deadline = Instant::now() + Duration::from_secs(30);
@@ -198,8 +198,8 @@ impl Raw {
     }
 }
 
-/// A request that is given up is undone after it, and its answer, when it comes, is not taken for
-/// another's.
+/// A request that is given up is undone afterwards, and a late answer is not taken for that of
+/// another request.
 #[test]
 fn an_exporter_that_does_not_answer_is_given_up() {
     let (socket, theirs) = socket::pair().expect("sockets");
@@ -233,7 +233,7 @@ fn an_exporter_that_does_not_answer_is_given_up() {
     assert!(link.is_gone());
 }
 
-/// Nothing that has no answer waits, however long the exporting process is stopped.
+/// A message without an answer never waits, however long the exporting process is stopped.
 #[test]
 fn what_is_given_up_waits_for_room_without_waiting() {
     let (socket, theirs) = socket::pair().expect("sockets");
@@ -268,7 +268,8 @@ fn what_is_given_up_waits_for_room_without_waiting() {
     assert_eq!(reader.join().expect("no panic"), 1000, "what was posted goes first");
 }
 
-/// A child finds its parent's buffer as that of another process, and its own copies are husks.
+/// A child imports its parent's buffer as that of another process, and its inherited copies are
+/// husks.
 #[test]
 fn a_forked_child_imports_from_its_parent() {
     let (buf, _) = export();

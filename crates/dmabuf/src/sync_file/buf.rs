@@ -13,8 +13,8 @@ use crate::resv::{Resv, Usage};
 use crate::sys::sync_file as kernel;
 
 impl DmaBuf {
-    /// What an access must wait for, as it is now: for one that writes all implicit users, and
-    /// otherwise those that write. A signaled file if there are none.
+    /// A snapshot of what an access must wait for: a write waits for all implicit users, a read for
+    /// writers. A signaled file if there are none.
     ///
     /// # Errors
     ///
@@ -37,8 +37,8 @@ impl DmaBuf {
         SyncFile::new(&Fence::all_of([ours, theirs.to_fence()?]))
     }
 
-    /// Makes implicit users of the buffer wait for `file`, as for work that writes if `flags` ask
-    /// for it, and otherwise as for work that reads. Each fence in it is added, signaled ones too.
+    /// Makes implicit users of the buffer wait for `file`: as for work that writes if `flags` say
+    /// so, and otherwise as for work that reads. Each fence in it is added, even if signaled.
     ///
     /// # Errors
     ///
@@ -53,8 +53,8 @@ impl DmaBuf {
         add_to(self.resv(), flags, file)
     }
 
-    /// As [`export_sync_file`](Self::export_sync_file), as a descriptor; of a buffer of another
-    /// process it is that process's file, with the fences that are known there.
+    /// As [`export_sync_file`](Self::export_sync_file), as a descriptor. For a buffer of another
+    /// process it is that process's file, with the fences known there.
     ///
     /// # Errors
     ///
@@ -67,8 +67,8 @@ impl DmaBuf {
         }
     }
 
-    /// As [`import_sync_file`](Self::import_sync_file), of a descriptor; a buffer of another
-    /// process gets the fence there. That must then be one of the kernel's, or of that process.
+    /// As [`import_sync_file`](Self::import_sync_file), with a descriptor. For a buffer of another
+    /// process, that process adds the fence, which must then be the kernel's or that process's own.
     ///
     /// # Errors
     ///
@@ -83,7 +83,7 @@ impl DmaBuf {
         }
     }
 
-    /// Every process that has the buffer must see the fence, so it has to be one of the kernel's.
+    /// Every process that has the buffer must see the fence, so it has to be a fence of the kernel.
     fn import_into_kernel(&self, flags: RwFlags, file: &SyncFile) -> Result<(), SyncFileError> {
         match &file.repr {
             Repr::Kernel(fd) => {
@@ -130,7 +130,7 @@ fn remote(call: &'static str) -> impl FnOnce(ExporterError) -> SyncFileError {
     }
 }
 
-/// A non-empty set of the two.
+/// Checks that this is a non-empty set of the two flags.
 fn check(flags: RwFlags) -> Result<(), SyncFileError> {
     if flags.is_empty() || !RwFlags::all().contains(flags) {
         return Err(SyncFileError::BadFlags { flags: flags.bits() });

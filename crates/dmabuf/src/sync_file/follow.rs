@@ -10,8 +10,8 @@ use crate::fence::{Fence, FenceStatus, Timeline};
 use crate::poll::file::poll_one;
 use crate::sys;
 
-/// A fence that is signaled when the kernel's file is. A thread waits for it, and ends with it; the
-/// kernel's fences are signaled in finite time.
+/// A fence that is signaled when the kernel's file is. A thread waits for the file, and ends then;
+/// the kernel's fences are signaled in finite time.
 pub(super) fn follow(file: BorrowedFd<'_>, info: &SyncFileInfo) -> Result<Fence, SyncFileError> {
     if info.status == FenceStatus::Signaled {
         return Ok(Fence::signaled_stub());

@@ -1,14 +1,14 @@
-//! A fence as a file: what one program hands to another, or to `poll`.
+//! A fence as a file, which a program can pass to another or to `poll`.
 //!
 //! ```text
 //!     DmaBuf --export_sync_file--> SyncFile --fd--> poll, merge, another API
 //!     DmaBuf <--import_sync_file-- SyncFile
 //! ```
 //!
-//! A file is of one of two kinds. For the kernel's dma-bufs it is the kernel's `sync_file`. For
+//! There are two kinds of files. For the kernel's dma-bufs it is the kernel's `sync_file`. For
 //! fences of this process it is an eventfd that becomes readable when the fence is signaled, and
-//! that this process recognises again by its number; another process can wait for it, and not
-//! import it. Rules: `docs/semantics.md` 1.9.
+//! that this process recognises by its id; another process can wait for it, but cannot import it.
+//! Rules: `docs/semantics.md` 1.9.
 
 mod buf;
 mod follow;
@@ -50,9 +50,9 @@ enum Repr {
 pub struct SyncFileInfo {
     /// Its name.
     pub name: String,
-    /// 1 when all its fences are signaled and well.
+    /// 1 when all its fences are signaled without an error.
     pub status: FenceStatus,
-    /// Its fences; containers are shown by what they hold.
+    /// Its fences; a container is shown as the fences that it holds.
     pub fences: Vec<SyncFenceInfo>,
 }
 
@@ -65,32 +65,32 @@ pub struct SyncFenceInfo {
     pub timeline: String,
     /// The producer's name.
     pub driver: String,
-    /// How far it is.
+    /// Its status.
     pub status: FenceStatus,
     /// When it was signaled, in nanoseconds of CLOCK_MONOTONIC; 0 while active.
     pub timestamp: u64,
 }
 
-/// Why something with a sync_file failed.
+/// Why an operation on a sync_file failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SyncFileError {
-    /// Neither reading nor writing was meant, or more than that (EINVAL).
+    /// The flags have neither READ nor WRITE, or others as well (EINVAL).
     #[error("the flags {flags:#x} of a sync_file request are not READ, WRITE or both")]
     BadFlags {
-        /// What was asked.
+        /// The flags.
         flags: u32,
     },
     /// The file is neither ours nor the kernel's (EINVAL).
     #[error("fd {fd} is not a sync_file")]
     NotASyncFile {
-        /// The number.
+        /// The descriptor.
         fd: i32,
     },
     /// A fence of this process cannot become one of the kernel's (EINVAL).
     #[error("the kernel cannot wait for a fence of this process: {fence}")]
     NotTheKernels {
-        /// What it was.
+        /// The fence.
         fence: String,
     },
     /// No room for its fences (ENOMEM).
@@ -125,7 +125,7 @@ impl SyncFile {
         Self::named(fence, &name)
     }
 
-    /// Recognises a sync_file, of the kernel or of this process, by its fd.
+    /// Finds the sync_file behind an fd, of the kernel or of this process.
     ///
     /// # Errors
     ///
@@ -143,7 +143,7 @@ impl SyncFile {
         Ok(Self { repr: Repr::Kernel(fd.into()) })
     }
 
-    /// The fence, if it is one of this process.
+    /// The fence, if it is a fence of this process.
     pub fn fence(&self) -> Option<&Fence> {
         match &self.repr {
             Repr::Own(own) => Some(own.fence()),
@@ -156,11 +156,11 @@ impl SyncFile {
         matches!(self.repr, Repr::Kernel(_))
     }
 
-    /// How far it is.
+    /// Its status.
     ///
     /// # Errors
     ///
-    /// The kernel's, for its files.
+    /// The kernel's error, for its files.
     pub fn status(&self) -> Result<FenceStatus, SyncFileError> {
         match &self.repr {
             Repr::Own(own) => Ok(own.fence().status()),
@@ -183,11 +183,11 @@ impl SyncFile {
         }
     }
 
-    /// What it is.
+    /// Information about it.
     ///
     /// # Errors
     ///
-    /// The kernel's, for its files.
+    /// The kernel's error, for its files.
     #[doc(alias = "SYNC_IOC_FILE_INFO")]
     pub fn info(&self) -> Result<SyncFileInfo, SyncFileError> {
         match &self.repr {
@@ -210,11 +210,11 @@ impl SyncFile {
         }
     }
 
-    /// A file that is signaled when both are. Of two files of the kernel it is one of the kernel's.
+    /// A file that is signaled when both are. Two files of the kernel give a file of the kernel.
     ///
     /// # Errors
     ///
-    /// The kernel's, or no free fd.
+    /// The kernel's error, or no free fd.
     #[doc(alias = "SYNC_IOC_MERGE")]
     pub fn merge(&self, other: &Self, name: &str) -> Result<Self, SyncFileError> {
         if let (Repr::Kernel(one), Repr::Kernel(two)) = (&self.repr, &other.repr) {
@@ -225,11 +225,11 @@ impl SyncFile {
         Self::named(&Fence::all_of([self.to_fence()?, other.to_fence()?]), name)
     }
 
-    /// Tells the producers when a user would like it to be signaled.
+    /// Tells the producers by when a user would like it to be signaled.
     ///
     /// # Errors
     ///
-    /// The kernel's, for its files.
+    /// The kernel's error, for its files.
     #[doc(alias = "SYNC_IOC_SET_DEADLINE")]
     pub fn set_deadline(&self, deadline: Instant) -> Result<(), SyncFileError> {
         match &self.repr {
@@ -250,11 +250,11 @@ impl SyncFile {
         }
     }
 
-    /// Its fence as one of this process: itself, or one that follows the kernel's file.
+    /// A fence of this process for it: its own fence, or one that follows the kernel's file.
     ///
     /// # Errors
     ///
-    /// The kernel's, or no thread to follow with.
+    /// The kernel's error, or no thread to follow the file.
     #[doc(alias = "sync_file_get_fence")]
     pub fn to_fence(&self) -> Result<Fence, SyncFileError> {
         match &self.repr {

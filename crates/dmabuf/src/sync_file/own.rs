@@ -13,9 +13,9 @@ use super::{SyncFenceInfo, SyncFileError, SyncFileInfo};
 use crate::fence::Fence;
 use crate::fork::{self, Locked, Room};
 
-/// What an eventfd counts when its fence is signaled. As a semaphore it takes this many reads to
-/// become unready, and it cannot be written to any more, so that a program which reads or writes it
-/// by mistake changes nothing.
+/// The count of an eventfd whose fence is signaled. As a semaphore, the eventfd takes this many
+/// reads to become unready, and nothing more can be written to it, so that a program which reads or
+/// writes it by mistake changes nothing.
 const SIGNALED: u64 = u64::MAX - 1;
 
 /// Longest name of a sync_file, without its NUL.
@@ -31,10 +31,10 @@ struct Inner {
     fence: Fence,
     name: String,
     event: Known,
-    /// Number of the eventfd.
+    /// The id of the eventfd.
     id: u64,
-    /// The process whose fence it is: a child of a fork shares the eventfd, and must not signal for
-    /// its parent.
+    /// The process of the fence: a forked child shares the eventfd, and must not signal it for its
+    /// parent.
     generation: u32,
 }
 
@@ -53,8 +53,8 @@ impl Own {
         let generation = descriptors::generation();
         let inner = Arc::new(Inner { fence: fence.clone(), name, event, id, generation });
         registry().insert(id, Arc::downgrade(&inner));
-        // The callback keeps the eventfd, and with it its number, until the fence is signaled:
-        // holders of an fd of it are notified, also after this value is gone.
+        // The callback keeps the eventfd, and thus its id, until the fence is signaled: holders of
+        // an fd of it are notified even after this value is gone.
         let waiting = Arc::clone(&inner);
         if fence.add_callback(move |_| waiting.show()).is_err() {
             inner.show();
@@ -69,7 +69,7 @@ impl Own {
         if let Some(inner) = known {
             return Some(Self { inner });
         }
-        // Nobody but us counts so far: its fence was signaled, and everything but the fd is gone.
+        // Only we count so far: its fence was signaled, and everything but the fd is gone.
         if count != SIGNALED {
             return None;
         }
@@ -123,7 +123,7 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // The number may be another file's as soon as the eventfd is closed, which is after this.
+        // The id may belong to another file as soon as the eventfd is closed, which is after this.
         let mut registry = registry();
         if registry.get(&self.id).is_some_and(|known| known.strong_count() == 0) {
             registry.remove(&self.id);
@@ -142,7 +142,7 @@ impl fmt::Debug for Own {
 
 type Registry = BTreeMap<u64, Weak<Inner>>;
 
-/// The files of this process by the number of their eventfd.
+/// The files of this process, by the id of their eventfd.
 fn registry() -> MutexGuard<'static, Registry> {
     static REGISTRY: Mutex<Registry> = Mutex::new(BTreeMap::new());
     fork::hold(Room::SyncFiles, || Box::new(registry()));
@@ -150,7 +150,7 @@ fn registry() -> MutexGuard<'static, Registry> {
 }
 
 impl Locked for MutexGuard<'static, Registry> {
-    /// The parent's fences are signaled there, and are not known here.
+    /// The parent's fences are signaled in the parent, and are not known here.
     fn forget(&mut self) {
         self.clear();
     }

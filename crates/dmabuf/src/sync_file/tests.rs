@@ -30,7 +30,7 @@ fn a_file_is_readable_when_its_fence_is_signaled() {
     drop(file);
     engine.fail(&fence, Errno::IO).expect("in time");
     assert!(is_ready(&fd));
-    // Reading does not take it back.
+    // Reading does not make it unready.
     rustix::io::read(&fd, &mut [0; 8]).expect("an eventfd");
     assert!(is_ready(&fd));
 }
@@ -86,7 +86,7 @@ fn a_deadline_reaches_the_fences() {
 fn an_exported_file_is_a_snapshot_of_one_class() {
     use FenceStatus::{Active, Signaled};
     let rows = [
-        // Of a buffer with one fence of this class: what a reader and a writer must wait for.
+        // For a buffer with one fence of this class: what a reader and a writer must wait for.
         (Usage::Kernel, Active, Active),
         (Usage::Write, Active, Active),
         (Usage::Read, Signaled, Active),
@@ -159,7 +159,7 @@ fn a_child_of_a_fork_does_not_signal_for_its_parent() {
     let engine = Timeline::new("gpu", "copy0");
     let file = SyncFile::new(&engine.point()).expect("a free fd");
     let child = crate::sys::in_child(|| {
-        // Its copy of the producer ends; the eventfd is also the parent's.
+        // The child's copy of the producer ends; the parent shares the eventfd.
         engine.signal(1);
         let is_known = SyncFile::from_fd(file.as_fd()).is_ok();
         i32::from(is_known || is_ready(&file))

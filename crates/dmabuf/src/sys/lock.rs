@@ -27,7 +27,7 @@ pub(crate) fn is_locked(file: impl AsFd, byte: u64) -> Result<bool, Errno> {
     Ok(i32::from(answer.l_type) != libc::F_UNLCK)
 }
 
-/// Lets go of a byte that this open file description has locked.
+/// Unlocks a byte that this open file description has locked.
 pub(crate) fn unlock(file: impl AsFd, byte: u64) -> Result<(), Errno> {
     control_as(libc::F_UNLCK, file.as_fd(), libc::F_OFD_SETLK, byte).map(drop)
 }

@@ -32,7 +32,7 @@ pub(crate) use reserve::peek;
 pub(crate) use reserve::{Reservation, poison_file};
 pub(crate) use words::SharedWords;
 
-/// Magic number of the pseudo filesystem that every kernel dma-buf lives on: "DMAB".
+/// Magic number of the pseudo filesystem of all kernel dma-bufs: "DMAB".
 const DMA_BUF_MAGIC: u64 = 0x444d_4142;
 
 /// Longest name `DMA_BUF_SET_NAME` takes, without its NUL.
@@ -59,7 +59,7 @@ pub(crate) fn identity(fd: BorrowedFd<'_>) -> Result<((u64, u64), u64), Errno> {
     Ok(((stat.st_dev, stat.st_ino), u64::try_from(stat.st_size).unwrap_or(0)))
 }
 
-/// The name a memfd was made with; `None` for other files.
+/// The name with which a memfd was made; `None` for other files.
 pub(crate) fn memfd_name(fd: BorrowedFd<'_>) -> Option<String> {
     let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).ok()?;
     let name = link.to_str()?.strip_prefix("/memfd:")?;
@@ -82,7 +82,7 @@ pub(crate) fn seals(fd: BorrowedFd<'_>) -> Option<SealFlags> {
     rustix::fs::fcntl_get_seals(fd).ok()
 }
 
-/// Whether stores through a mapping of `fd` are permitted by how it was opened.
+/// Whether the open mode of `fd` permits stores through a mapping.
 pub(crate) fn is_writable(fd: BorrowedFd<'_>) -> Result<bool, Errno> {
     Ok(open_flags(fd)? & OFlags::RWMODE == OFlags::RDWR)
 }
@@ -100,9 +100,9 @@ pub(crate) fn sealed_memfd(name: &str, size: u64) -> Result<OwnedFd, Errno> {
     Ok(fd)
 }
 
-/// The file of a buffer whose bytes are elsewhere: `size` bytes of nothing, open for writing only
-/// and sealed against it. So it has a size, and a map, read or write without asking the exporter is
-/// refused: a mapping must be able to read.
+/// The file of a buffer whose bytes are elsewhere: `size` bytes without contents, open only for
+/// writing and sealed against it. So it has a size, but a map, read or write that bypasses the
+/// exporter is refused: a mapping needs read permission.
 pub(crate) fn faceless_memfd(name: &str, size: u64) -> Result<OwnedFd, Errno> {
     let fd = unsealed_memfd(name, size)?;
     let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL;
@@ -110,7 +110,7 @@ pub(crate) fn faceless_memfd(name: &str, size: u64) -> Result<OwnedFd, Errno> {
     open_faceless(fd.as_fd(), true, true)
 }
 
-/// One more opening of such a file.
+/// One more open file description of such a file.
 pub(crate) fn open_faceless(
     fd: BorrowedFd<'_>,
     is_writable: bool,
@@ -194,16 +194,16 @@ bitflags::bitflags! {
     }
 }
 
-/// Replaces the mapping by pages that raise SIGBUS when touched, as a device's do when it is gone:
-/// pages beyond the end of a file. Without memory for that, SIGSEGV.
+/// Replaces the mapping by pages beyond the end of a file, so that an access raises SIGBUS, as with
+/// a device that is gone. If there is no memory for that, an access raises SIGSEGV.
 ///
 /// # Errors
 ///
-/// The kernel's: what was mapped is still there.
+/// The kernel's error; the old mapping is still there.
 ///
 /// # Safety
 ///
-/// What is mapped there is the caller's to take away: whole pages of a shared mapping, without
+/// The caller may take away what is mapped there: whole pages of a shared mapping, without
 /// references to them.
 pub unsafe fn zap(addr: usize, len: usize, prot: ProtFlags) -> Result<(), Errno> {
     let at = ptr::with_exposed_provenance_mut(addr);
@@ -244,7 +244,7 @@ impl Pages {
         Ok(Self { addr: ptr.expose_provenance(), len })
     }
 
-    /// Puts inaccessible pages there.
+    /// Replaces the pages by inaccessible ones.
     pub(crate) fn zap(&self) {
         // SAFETY: exactly the range that `map` got, which this value keeps.
         if let Err(errno) = unsafe { zap(self.addr, self.len, ProtFlags::READ | ProtFlags::WRITE) }

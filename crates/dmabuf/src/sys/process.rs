@@ -3,16 +3,16 @@
 use std::io;
 use std::thread::{Builder, JoinHandle};
 
-/// Starts a thread with a small stack that leaves the program's signals to the program.
+/// Starts a thread with a small stack that blocks the program's signals.
 pub(crate) fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
     threads::start(Builder::new().name(name.to_owned()).stack_size(256 << 10), run)
 }
 
-/// Runs `body` in a forked child and gives its exit status.
+/// Runs `body` in a forked child and returns its exit status.
 #[cfg(test)]
 pub(crate) fn in_child(body: impl FnOnce() -> i32) -> i32 {
     // SAFETY: the child runs code of this crate, which copes with a fork, and the allocator, which
-    // the C library has made whole; it leaves without running anything else.
+    // the C library keeps consistent; it exits without running anything else.
     match unsafe { libc::fork() } {
         -1 => panic!("fork: {}", io::Error::last_os_error()),
         0 => {

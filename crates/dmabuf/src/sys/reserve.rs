@@ -1,4 +1,4 @@
-//! A range of addresses that nothing else gets, and what is mapped in it.
+//! A reserved range of addresses, and what is mapped in it.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr;
@@ -8,12 +8,12 @@ use rustix::fs::SealFlags;
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-/// Bytes of the file behind retired addresses when nothing protects them.
+/// Size of the file behind retired addresses when there is no IOMMU.
 const POISON_LEN: usize = 2 << 20;
 /// Its contents.
 const POISON: u8 = 0xA5;
 
-/// Addresses of this process, without access.
+/// Reserved addresses of this process, without access.
 #[derive(Debug)]
 pub(crate) struct Reservation {
     addr: usize,
@@ -39,14 +39,14 @@ impl Reservation {
         self.len
     }
 
-    /// Whether it was made in a parent of this process, and has holes in which others may have
-    /// mapped by now.
+    /// Whether it was made in a parent of this process, and has holes in which something else may
+    /// be mapped by now.
     pub(crate) fn is_husk(&self) -> bool {
         self.generation != descriptors::generation()
     }
 
-    /// Maps a file at `offset` (all multiples of the page size) at `at` bytes from the beginning. A
-    /// child of a fork does not get it.
+    /// Maps a file from `offset` on, at `at` bytes from the beginning (all multiples of the page
+    /// size). A forked child does not inherit the mapping.
     pub(crate) fn place(
         &self,
         at: usize,
@@ -57,12 +57,12 @@ impl Reservation {
     ) -> Result<(), Errno> {
         let ptr = self.check(at, len)?;
         let rights = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
-        // SAFETY: the range is inside the reservation, which is ours; what was mapped there is
-        // meant to go.
+        // SAFETY: the range is inside the reservation, which is ours; what was mapped there is to
+        // be replaced.
         unsafe {
             rustix::mm::mmap(ptr, len, rights, MapFlags::SHARED | MapFlags::FIXED, file, offset)
         }?;
-        // SAFETY: exactly the mapping of above; the advice changes nothing in this process.
+        // SAFETY: exactly the mapping made above; the advice changes nothing in this process.
         if let Err(errno) = unsafe { rustix::mm::madvise(ptr, len, Advice::LinuxDontFork) } {
             self.retire(at, len)?;
             return Err(errno);
@@ -70,7 +70,7 @@ impl Reservation {
         Ok(())
     }
 
-    /// Takes access to a range away.
+    /// Removes access to a range.
     pub(crate) fn retire(&self, at: usize, len: usize) -> Result<(), Errno> {
         let ptr = self.check(at, len)?;
         // SAFETY: as in `place`.
@@ -80,7 +80,7 @@ impl Reservation {
         Ok(())
     }
 
-    /// Puts bytes that mean nothing into a range. Stores there are lost.
+    /// Maps meaningless bytes into a range. Stores there are lost.
     pub(crate) fn poison(&self, at: usize, len: usize, poison: &Known) -> Result<(), Errno> {
         poison.look()?;
         let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
@@ -129,8 +129,8 @@ pub(crate) fn poison_file() -> Result<OwnedFd, Errno> {
 
 const NOTHING: MapFlags = MapFlags::PRIVATE.union(MapFlags::NORESERVE);
 
-/// Reads a byte at an address of this process as the kernel would for us: EFAULT where there is
-/// nothing.
+/// Reads a byte at an address of this process through the kernel: EFAULT if nothing is mapped
+/// there.
 #[cfg(test)]
 pub(crate) fn peek(addr: u64) -> Result<u8, Errno> {
     let mut byte = 0u8;

@@ -77,7 +77,7 @@ pub(crate) fn file_info(file: BorrowedFd<'_>) -> Result<FileInfo, Errno> {
         let count = ask(file, &mut [])?.num_fences;
         let mut fences = vec![RawFenceInfo::EMPTY; count as usize];
         let info = match ask(file, &mut fences) {
-            // A file's fences do not change, but asking again costs nothing.
+            // A file's fences do not change, but a retry costs nothing.
             Err(Errno::INVAL) if count > 0 => continue,
             result => result?,
         };

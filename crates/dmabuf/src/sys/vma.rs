@@ -1,4 +1,4 @@
-//! What is mapped where in this process.
+//! The file mappings of this process.
 //!
 //! `PROCMAP_QUERY` (Linux 6.11, `fs/proc/task_mmu.c`) answers for one address in about a
 //! microsecond. Without it the text of `/proc/self/maps` is read, whose cost grows with the number
@@ -16,12 +16,12 @@ use descriptors::PrivateFd;
 
 use crate::fork::{self, Locked, Room};
 
-/// A stretch of addresses behind which is a file, mapped shared.
+/// A range of addresses where a file is mapped shared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SharedFile {
     pub(crate) start: u64,
     pub(crate) end: u64,
-    /// Where `start` is in the file.
+    /// The offset of `start` in the file.
     pub(crate) offset: u64,
     /// Device and inode.
     pub(crate) file: (u64, u64),
@@ -29,8 +29,8 @@ pub(crate) struct SharedFile {
     pub(crate) name: String,
 }
 
-/// This process's `/proc/self/maps`, opened once: opening costs as much as asking. A child of a
-/// fork opens its own.
+/// This process's `/proc/self/maps`, opened once: opening costs as much as a query. A forked child
+/// opens its own.
 static MAPS: Mutex<Option<PrivateFd>> = Mutex::new(None);
 
 /// The first shared mapping of a file that ends after `from` and begins before `to`.
@@ -44,7 +44,7 @@ pub(crate) fn shared_file(from: u64, to: u64) -> Option<SharedFile> {
 
 fn query(from: u64) -> Result<Option<SharedFile>, Errno> {
     fork::hold(Room::Maps, || Box::new(MAPS.lock().unwrap_or_else(PoisonError::into_inner)));
-    // A fork in another thread at this moment leaves the child a lock that is never released.
+    // A fork in another thread at this moment leaves the child with a lock that is never released.
     let Ok(mut maps) = MAPS.try_lock() else { return ask(open()?.as_fd(), from) };
     if !maps.as_ref().is_some_and(PrivateFd::is_ours) {
         *maps = Some(PrivateFd::new(open()?));

@@ -7,8 +7,8 @@ use std::sync::atomic::AtomicU64;
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-/// Words of a sealed memfd, mapped shared. A child of a fork does not have the mapping, so users
-/// check first whether it is a husk.
+/// Words of a sealed memfd, mapped shared. A forked child does not have the mapping, so users first
+/// check whether this is a husk.
 #[derive(Debug)]
 pub(crate) struct SharedWords {
     addr: usize,
@@ -26,12 +26,12 @@ impl SharedWords {
         // Made first, so that it is unmapped if the advice fails.
         let words =
             Self { addr: ptr.expose_provenance(), len, generation: descriptors::generation() };
-        // SAFETY: exactly the mapping of above; the advice changes nothing in this process.
+        // SAFETY: exactly the mapping made above; the advice changes nothing in this process.
         unsafe { rustix::mm::madvise(ptr, len, Advice::LinuxDontFork) }?;
         Ok(words)
     }
 
-    /// Whether it was mapped in a parent of this process, so that there is nothing at its address.
+    /// Whether it was mapped in a parent of this process, so that nothing is at its address here.
     #[inline]
     pub(crate) fn is_husk(&self) -> bool {
         self.generation != descriptors::generation()
@@ -47,8 +47,8 @@ impl SharedWords {
         assert!(index < self.len / 8 && !self.is_husk(), "a word of a mapping of this process");
         let ptr = ptr::with_exposed_provenance_mut::<u64>(self.addr + index * 8);
         // SAFETY: inside the mapping, which lives as long as the borrow and begins at a page; the
-        // file cannot shrink; everybody here touches these words by atomics only, and so do honest
-        // peers. A dishonest one can change what a load returns, as it could with atomics.
+        // file cannot shrink; this process accesses these words only by atomics, and so do honest
+        // peers. A dishonest peer can change what a load returns, as it could with atomics.
         unsafe { AtomicU64::from_ptr(ptr) }
     }
 }

@@ -60,7 +60,7 @@ fn addresses_are_not_used_again_before_they_are_forgotten() {
 #[test]
 fn a_small_window_forgets_sooner_rather_than_refuse() {
     let file = pool(&[]);
-    // Room for two of three pages, with the page after each.
+    // Room for two placements of three pages, each with the page after it.
     let window = BusWindow::new(8 * PAGE, Iommu::On).expect("addresses exist");
     let held = window.place(file.as_fd(), 0, 3 * PAGE, "held").expect("room");
     for _ in 0..10 {

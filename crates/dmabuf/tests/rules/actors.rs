@@ -1,4 +1,4 @@
-//! An exporter that writes down what it is asked, and importers of every class.
+//! An exporter that records its calls, and importers of every class.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
@@ -15,7 +15,7 @@ pub(crate) const SIZE: u64 = 8192;
 #[derive(Default)]
 pub(crate) struct Memory {
     log: Mutex<Vec<&'static str>>,
-    /// Hears of each operation as it happens.
+    /// Called for each operation as it happens.
     pub(crate) heard: Mutex<Option<Sender<&'static str>>>,
     pub(crate) refuses_map: AtomicBool,
 }
@@ -41,7 +41,7 @@ pub(crate) fn add(buf: &DmaBuf, fence: &Fence, usage: Usage) {
     resv.add_fence(fence, usage).expect("reserved");
 }
 
-/// What a panic said.
+/// The message of a panic.
 pub(crate) fn words(body: impl FnOnce()) -> String {
     let thrown = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).unwrap_err();
     match thrown.downcast::<String>() {

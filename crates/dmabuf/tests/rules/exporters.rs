@@ -1,4 +1,5 @@
-//! What an exporter is asked, and under which lock, by the rules of `docs/semantics.md` 1.2 to 1.5.
+//! Which operations of an exporter are called, and under which lock, by the rules of
+//! `docs/semantics.md` 1.2 to 1.5.
 
 use std::sync::{Arc, Mutex};
 
@@ -9,7 +10,7 @@ use dmabuf::{
     SgEntry, SgTable,
 };
 
-/// The errno that an exporter can answer.
+/// The errnos that an exporter can return.
 const KINDS: [ExporterErrorKind; 7] = [
     ExporterErrorKind::Invalid,
     ExporterErrorKind::Busy,
@@ -121,7 +122,7 @@ fn an_exporters_refusal_is_passed_on_as_it_is() {
     }
 }
 
-/// Writes down whether the lock was held when it was asked.
+/// Records whether the lock was held at each call.
 #[derive(Default)]
 struct Watcher {
     resv: Resv,
@@ -221,7 +222,7 @@ impl Pinning for Watcher {
     }
 }
 
-/// Only what is mandatory.
+/// Only the mandatory operations.
 struct Bare;
 
 impl Exporter for Bare {
@@ -248,7 +249,7 @@ impl Exporter for Bare {
     }
 }
 
-/// Says no, at one of the three places.
+/// Refuses at one of the three places.
 struct Refusing {
     kind: ExporterErrorKind,
     at: &'static str,

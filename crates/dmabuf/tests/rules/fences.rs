@@ -1,5 +1,5 @@
-//! Which users wait for which: the fences of a buffer, by the rules of `docs/semantics.md` 1.4 and
-//! 1.6 to 1.9.
+//! Which users wait for which fences of a buffer, by the rules of `docs/semantics.md` 1.4 and 1.6
+//! to 1.9.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
@@ -9,8 +9,8 @@ use std::time::Duration;
 use crate::actors::{add, importer, memory};
 use dmabuf::{Attachment, Direction, ImporterClass, PollEvents, Resv, StillInUse, Timeline, Usage};
 
-/// Runs `body` on a thread, signals when the exporter was asked for `operation`, and checks that
-/// `body` waited for that.
+/// Runs `body` on a thread, signals once the exporter was asked for `operation`, and checks that
+/// `body` waited for the signal.
 fn waits_for_the_fence(
     exporter: &crate::actors::Memory,
     operation: &str,
@@ -102,7 +102,7 @@ fn a_revoke_waits_for_the_work_and_then_for_the_mappings() {
     let (buf, _) = memory();
     let engine = Timeline::new("nic", "flush");
     add(&buf, &engine.point(), Usage::Bookkeep);
-    // It is told to go, and does not.
+    // The importer is told to let go, and does not.
     let nic = importer("irdma0", ImporterClass::Dynamic);
     let attachment: Attachment = buf.attach(&nic).expect("anybody may attach");
     let map = attachment.map_unlocked(Direction::Bidirectional).expect("mapped");

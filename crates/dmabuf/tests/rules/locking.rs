@@ -31,13 +31,13 @@ fn calls_that_take_the_lock_say_so_when_it_is_held() {
         ),
     ];
     let resv = buf.resv().lock();
-    // Without debug assertions they would wait for themselves, or panic as the last test here does.
+    // Without debug assertions they would wait for themselves, or panic as in the last test here.
     for (name, call) in calls.iter().filter(|_| cfg!(debug_assertions)) {
         let text = words(call);
         let expected = format!("{name} is called without the reservation lock, and this thread");
         assert!(text.starts_with(&expected), "{name}: {text}");
     }
-    // These look at nothing that the lock guards.
+    // These use nothing that the lock guards.
     assert_eq!(buf.seek(SeekFrom::End(0)), Ok(crate::actors::SIZE));
     assert_eq!(buf.info().attached.len(), 1);
     buf.set_name("any time").expect("short");
@@ -67,7 +67,8 @@ fn an_access_that_ends_under_the_lock_is_told() {
 fn a_second_lock_of_the_same_thread_does_not_hang() {
     let (buf, _) = memory();
     let resv = buf.resv().lock();
-    // In a callback, say: also where assertions are off, as the alternative is to wait forever.
+    // As in a callback. This is checked even if assertions are off, since the thread would
+    // otherwise wait forever.
     let text = words(|| drop(buf.resv().lock()));
     assert!(text.starts_with("this thread holds the reservation lock already"), "{text}");
     drop(resv);

@@ -1,4 +1,4 @@
-//! An exporter that moves its buffer about in a pool file.
+//! An exporter that moves its buffer around in a pool file.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,9 +14,9 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use crate::child;
 
 pub(crate) const SIZE: u64 = 64 << 10;
-/// Places that the buffer can be at, each of its size.
+/// The possible places of the buffer, each as large as the buffer.
 const PLACES: u64 = 4;
-/// What lies where the buffer is not.
+/// The contents of places where the buffer is not.
 pub(crate) const POISON: u64 = 0xdead_beef_dead_beef;
 
 /// A buffer object. Every word of it is the number of the epoch.
@@ -59,8 +59,8 @@ pub(crate) fn new(sharing: Sharing) -> (Arc<Bo>, DmaBuf) {
 }
 
 impl Bo {
-    /// Moves the buffer to the next place. Nothing of the old one may be touched after this, which
-    /// the next round checks.
+    /// Moves the buffer to the next place. After this, nobody may touch the old place; the next
+    /// round checks that.
     pub(crate) fn relocate(&self, buf: &DmaBuf) -> Result<(), ExporterError> {
         let resv = buf.resv().lock();
         if self.state().pins > 0 {
@@ -149,7 +149,7 @@ impl Exporter for Bo {
             return Err(ExporterError::new(ExporterErrorKind::NoDevice, "the BO was revoked"));
         }
         let base = state.place * SIZE;
-        // In two stretches, to have more than one.
+        // In two ranges, to have more than one.
         let mut entries = Vec::new();
         for (offset, len) in [(base + 4096, SIZE - 4096), (base, 4096)] {
             let placed = self.window.place(self.pool.as_fd(), offset, len, info.importer());

@@ -1,4 +1,4 @@
-//! What must hold.
+//! The cases.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
@@ -12,7 +12,7 @@ use crate::bo::{self, SIZE};
 use crate::child::Child;
 use crate::importer::{Attached, fds};
 
-/// A case tells why if it cannot run.
+/// A case returns the reason if it cannot run.
 type Case = fn() -> Result<(), String>;
 
 pub(crate) const ALL: &[(&str, Case)] = &[
@@ -48,7 +48,7 @@ fn facts() -> Result<(), String> {
     let mut child = Child::start("importer", Some(buf.fd()));
     assert_eq!(child.must("import"), format!("bo {SIZE} test-gpu true"));
     child.must("forget");
-    // The other way for a descriptor to get there.
+    // The other way to pass a descriptor.
     child.say("receive");
     child.send(buf.fd());
     assert_eq!(child.hear(), format!("ok bo {SIZE} test-gpu true"));
@@ -82,7 +82,7 @@ fn traffic() -> Result<(), String> {
         .map(|number| number.parse().expect("a number"))
         .collect();
     assert!(numbers[0] > 10 && numbers[1] > 10, "accesses and maps: {answer}");
-    // One more round checks what was written to the places it left.
+    // One more round checks what was written to the places that it has left.
     for _ in 0..4 {
         bo.relocate(&buf).expect("nobody pins");
     }
@@ -124,7 +124,7 @@ fn kernel_fence() -> Result<(), String> {
     resv.add_fence(&fence, Usage::Kernel).expect("reserved");
     drop(resv);
     child.say("map");
-    // An answer before the signal would be wrong whenever it came; that it has not come yet proves
+    // An answer before the signal would always be wrong; that none has come so far proves
     // nothing.
     std::thread::sleep(Duration::from_millis(20));
     assert!(!child.has_answered(), "the move is not done");
@@ -139,12 +139,12 @@ fn revocation() -> Result<(), String> {
     child.must("map");
     child.must("access");
     bo.revoke(&buf);
-    // Stopped by the gate, or told already and without a map.
+    // Either the gate stops it, or it was told already and has no map.
     let stopped = child.ask("access");
     assert!(stopped.starts_with("err the buffer was"), "{stopped}");
     assert!(child.ask("map").ends_with("the BO was revoked"));
     soon(|| child.must("told") == "1");
-    // The address is void after the importer was told.
+    // The address is invalid after the importer was told.
     let mut whose = String::new();
     soon(|| {
         whose = child.ask("whose");
@@ -156,7 +156,7 @@ fn revocation() -> Result<(), String> {
     Ok(())
 }
 
-/// Neither side keeps a descriptor or thread of a conversation that is over.
+/// Neither side keeps a descriptor or a thread of a connection that has ended.
 fn leaks() -> Result<(), String> {
     let (bo, buf) = bo::new(Sharing::HostKept);
     let mut child = Child::start("importer", Some(buf.fd()));
@@ -169,11 +169,11 @@ fn leaks() -> Result<(), String> {
         bo.relocate(&buf).expect("nobody pins");
         child.must("forget");
     }
-    // Leftovers of earlier cases may go meanwhile; a leak would show twenty times.
+    // Leftovers of earlier cases may disappear meanwhile; a leak would show twenty times.
     soon(|| fds() <= before.0 && count(&child.must("fds")) <= before.1);
     assert_eq!(bo.attached.load(Ordering::SeqCst), 0);
     let threads = || std::fs::read_dir("/proc/self/task").expect("Linux tells").count();
-    // The one that accepts stays.
+    // The thread that accepts connections stays.
     soon(|| threads() == 2);
     Ok(())
 }
@@ -213,7 +213,7 @@ fn dead_importer() -> Result<(), String> {
     let mut child = importer(&buf, "pinned");
     child.must("pin");
     child.must("map");
-    // Also dead in the middle of an access.
+    // Also if it died in the middle of an access.
     child.must("inside");
     child.kill();
     soon(|| bo.attached.load(Ordering::SeqCst) == 0);
@@ -222,7 +222,7 @@ fn dead_importer() -> Result<(), String> {
 }
 
 fn stopped_importer() -> Result<(), String> {
-    /// More than a socket takes.
+    /// More than fits in a socket.
     const ATTACHMENTS: usize = 400;
     let (bo, buf) = bo::new(Sharing::HostKept);
     let mut child = importer(&buf, "dynamic");
@@ -284,7 +284,7 @@ fn dead_exporter_kept() -> Result<(), String> {
     assert!(refused.ends_with("which exports the buffer, is gone"), "{refused}");
     let fd = buf.fd().try_clone_to_owned().expect("a descriptor");
     drop((nic, buf));
-    // Until the last part of this process has released it, it is found here.
+    // Until the last user in this process has released it, it is found here.
     let mut words = String::new();
     soon(|| {
         words = DmaBuf::import(fd.as_fd()).err().map(|error| error.to_string()).unwrap_or_default();
@@ -386,7 +386,7 @@ fn other_user() -> Result<(), String> {
     Ok(())
 }
 
-/// The effect of something that another process does at its own pace.
+/// Waits for the effect of something that another process does at its own pace.
 fn soon(mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(30);
     while !is_so() {

@@ -1,4 +1,4 @@
-//! A child: this program in another role, and the conversation with it, line by line.
+//! A child: this program in another role, and the exchange with it, line by line.
 
 use std::io::{BufRead, BufReader, IoSlice, IoSliceMut, Write};
 use std::mem::MaybeUninit;
@@ -17,7 +17,7 @@ use rustix::process::{Pid, Signal};
 
 use crate::ROLE;
 
-/// A process that is killed and reaped when this goes.
+/// A process that is killed and reaped when this is dropped.
 pub(crate) struct Child {
     process: std::process::Child,
     lines: BufReader<UnixStream>,
@@ -53,13 +53,13 @@ impl Child {
         self.process.id()
     }
 
-    /// Asks for something and gives the answer.
+    /// Sends a command and returns the answer.
     pub(crate) fn ask(&mut self, what: &str) -> String {
         self.say(what);
         self.hear()
     }
 
-    /// Asks for something that must be done.
+    /// Sends a command that must succeed.
     pub(crate) fn must(&mut self, what: &str) -> String {
         let answer = self.ask(what);
         answer.strip_prefix("ok").unwrap_or_else(|| panic!("{what}: {answer}")).trim().to_owned()
@@ -76,7 +76,7 @@ impl Child {
         line.trim_end().to_owned()
     }
 
-    /// Whether there is something to hear.
+    /// Whether there is something to read.
     pub(crate) fn has_answered(&self) -> bool {
         let mut fds = [PollFd::new(self.lines.get_ref(), PollFlags::IN)];
         let none = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -98,7 +98,7 @@ impl Child {
         rustix::process::kill_process(pid, signal).expect("our child");
     }
 
-    /// Stops it, and makes sure that it has stopped.
+    /// Stops it, and waits until it has stopped.
     pub(crate) fn stop(&self) {
         self.signal(Signal::STOP);
         let stat = format!("/proc/{}/stat", self.process.id());
@@ -156,7 +156,7 @@ pub(crate) fn serve(mut handle: impl FnMut(&UnixStream, &str) -> String) -> std:
     let mut reader = socket.try_clone().expect("a descriptor");
     let mut line = Vec::new();
     loop {
-        // Byte by byte: what follows a line may be a descriptor.
+        // Byte by byte, since a descriptor may follow a line.
         let mut byte = [0];
         match std::io::Read::read(&mut reader, &mut byte) {
             Ok(1) if byte[0] == b'\n' => {

@@ -63,7 +63,7 @@ impl Importer for Nic {
 }
 
 impl Nic {
-    /// Gives a map back and remembers its address.
+    /// Drops a map and remembers its address.
     fn lose(&self, map: MapGuard, resv: &ResvGuard<'_>) {
         self.lost.store(map.table().entries[0].addr, Ordering::SeqCst);
         map.unmap(resv);
@@ -82,7 +82,7 @@ impl Attached {
         let importer: Arc<dyn Importer> = Arc::clone(&nic) as _;
         let attachment = buf.attach(&importer).map_err(|error| error.to_string())?;
         let slot = buf.gate_slot().map_err(|error| error.to_string())?.ok_or("no gate")?;
-        // The whole address space as a file: a way to foreign memory without pointers.
+        // The whole address space as a file, to access foreign memory without pointers.
         let memory = std::fs::File::options().read(true).write(true).open("/proc/self/mem");
         let memory = memory.map_err(|error| error.to_string())?;
         Ok(Self { nic, buf: buf.clone(), attachment, slot, memory })
@@ -101,8 +101,7 @@ impl Attached {
         drop(held.pin);
     }
 
-    /// Maps, unless there is a map that holds: another thread may be accessing the buffer through
-    /// it.
+    /// Maps, unless there is a valid map: another thread may be accessing the buffer through it.
     pub(crate) fn map(&self) -> Result<u64, String> {
         let resv = self.buf.resv().lock();
         if let Some(epoch) = self.epoch().filter(|epoch| self.slot.is_current(*epoch)) {
@@ -123,7 +122,7 @@ impl Attached {
         self.nic.held().map.as_ref()?.table().epoch
     }
 
-    /// Reads the whole buffer and writes it as it was, entering the gate for each stretch.
+    /// Reads the whole buffer and writes it back unchanged, entering the gate for each range.
     pub(crate) fn access(&self) -> Result<u64, Stale> {
         let (epoch, entries) = {
             let held = self.nic.held();
@@ -207,7 +206,7 @@ pub(crate) fn run() -> std::process::ExitCode {
                     for _ in 0..2 {
                         scope.spawn(|| one.traffic(&stop, &accesses, &maps));
                     }
-                    // Until the parent says something.
+                    // Until the parent sends something.
                     let mut byte = [0];
                     let _ = std::io::Read::read(&mut &*socket, &mut byte);
                     stop.store(true, Ordering::SeqCst);

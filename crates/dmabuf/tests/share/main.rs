@@ -1,8 +1,8 @@
-//! Buffers between processes: this program is every process, told apart by its environment.
+//! Buffers between processes: every process is this program, with a role from its environment.
 //!
-//! The exporter ([`bo`]) keeps its memory in a pool file and moves it about; each placement is full
-//! of the number of its epoch. An importer ([`importer`]) in another process reads through its bus
-//! window and finds the number it expects, or was let in when it should not have been.
+//! The exporter ([`bo`]) keeps its memory in a pool file and moves it around; each placement is
+//! filled with the number of its epoch. An importer ([`importer`]) in another process reads through
+//! its bus window and must find the number that it expects; otherwise the gate let it in wrongly.
 
 mod bo;
 mod cases;
@@ -11,7 +11,7 @@ mod importer;
 
 use std::process::ExitCode;
 
-/// What a child is.
+/// The role of a child.
 const ROLE: &str = "PEERDMA_SHARE_ROLE";
 
 fn main() -> ExitCode {
