@@ -1,4 +1,4 @@
-//! The things that peerdma is compared with, with nothing around them.
+//! The bare operations with which peerdma is compared.
 
 #![allow(unsafe_code, reason = "a bare system call and a bare memcpy")]
 

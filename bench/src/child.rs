@@ -13,8 +13,8 @@ use crate::Outcome;
 /// No program here takes this many seconds.
 const LIMIT: &str = "60";
 
-/// A role of this program in a process of its own. It ends when its standard input does, at the
-/// latest on drop.
+/// A role of this program in a process of its own. It ends with its standard input, at the latest
+/// on drop.
 #[derive(Debug)]
 pub(crate) struct Role {
     child: Child,
@@ -115,7 +115,7 @@ impl Program {
             .spawn()
             .map_err(|error| format!("{line}: {error}"))?;
         let (mut out, mut err) = (child.stdout.take(), child.stderr.take());
-        // A program that prints much must not wait for a reader.
+        // A program that prints a lot must not wait for a reader.
         let output = std::thread::spawn(move || {
             let (mut text, mut errors) = (Vec::new(), Vec::new());
             let _ = out.as_mut().map(|out| out.read_to_end(&mut text));

@@ -1,4 +1,4 @@
-//! Where a QP or a memory is, in words that pass between roles.
+//! The addresses of QPs and memory, as words that roles exchange.
 
 use verbs::{Endpoint, Gid, Psn, Qpn, RKey, Remote};
 

@@ -10,9 +10,9 @@
 //!   a line: median of each, median ratio, its spread, the target
 //! ```
 //!
-//! A figure alone tells more about the machine than about us, so none is printed without what it is
-//! compared with. Nothing here decides anything: the program succeeds whether a target is met or
-//! not. `bench/README.md` tells what each one measures and how to read it.
+//! A figure alone tells more about the machine than about us, so each is printed with what it is
+//! compared with. Nothing depends on the figures: the program succeeds whether a target is met or
+//! not. `bench/README.md` tells what each bench measures and how to read it.
 //!
 //! Third-party programs (`ib_write_bw`, `ucx_perftest`, `iperf3`) run unmodified; ours run on
 //! `target/release/peerdma`, which must have been built. The rest are roles of this very program,
@@ -36,7 +36,7 @@ use clap::Parser;
 
 use report::Report;
 
-/// What every step returns: a reason in words.
+/// What every step returns; an error is a reason in words.
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
 /// The command line.

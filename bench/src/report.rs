@@ -21,14 +21,14 @@ pub(crate) struct Row {
     pub(crate) bench: &'static str,
     pub(crate) what: String,
     pub(crate) ours: Sample,
-    /// What ours is compared with.
+    /// What our figure is compared with.
     pub(crate) beside: String,
     pub(crate) theirs: Sample,
     pub(crate) unit: &'static str,
     pub(crate) target: Target,
 }
 
-/// Rows and remarks, in the order they came.
+/// Rows and remarks, in order of arrival.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     rows: Vec<Row>,
@@ -57,8 +57,8 @@ impl Target {
     }
 }
 
-/// The line above the first report. Reports are printed as they come, so columns have their widths
-/// beforehand.
+/// The line above the first report. Reports are printed as they come, so the widths of the columns
+/// are fixed.
 pub(crate) fn head() -> String {
     line(["bench", "what", "ours", "beside", "ratio", "spread", "target"])
 }
@@ -96,7 +96,7 @@ fn quantity(value: f64, unit: &str) -> String {
     format!("{} {unit}", number(value))
 }
 
-/// Three digits or so.
+/// About three digits.
 fn number(value: f64) -> String {
     match value.abs() {
         v if v >= 100.0 => format!("{value:.0}"),

@@ -1,6 +1,6 @@
 //! A few measurements of one thing.
 
-/// Measurements in the order they were taken; at least one when it is asked for anything.
+/// Measurements in the order they were taken; queries need at least one.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sample(Vec<f64>);
 
@@ -9,7 +9,7 @@ impl Sample {
         self.0.push(value);
     }
 
-    /// The middle one; of an even number, the upper of the two.
+    /// The median; of an even number, the upper of the two in the middle.
     pub(crate) fn median(&self) -> f64 {
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);
@@ -24,7 +24,7 @@ impl Sample {
         self.0.iter().copied().fold(f64::NEG_INFINITY, f64::max)
     }
 
-    /// Each measurement divided by the one of `other` that was taken next to it.
+    /// Each measurement divided by the measurement of `other` that was taken next to it.
     pub(crate) fn over(&self, other: &Self) -> Self {
         self.0.iter().zip(&other.0).map(|(own, other)| own / other).collect()
     }

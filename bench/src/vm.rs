@@ -21,10 +21,10 @@ const PROGRAMS: [&str; 9] = [
     "ib_write_bw",
     "ib_write_lat",
 ];
-/// The kernel's device as libibverbs knows it.
+/// The name of the kernel's device in libibverbs.
 const DRIVER: [&str; 2] =
     ["/usr/lib/x86_64-linux-gnu/libibverbs/librxe-rdmav34.so", "/etc/libibverbs.d/rxe.driver"];
-/// No program takes longer in it: `vm/guest.sh` ends it.
+/// No program in it takes longer: `vm/guest.sh` ends it.
 const SECONDS_EACH: usize = 130;
 
 /// Kernel and QEMU.

@@ -9,7 +9,7 @@
 #   segments  the same, and packets that are sent as one leave the host one by one, as from most NICs
 #   switch    as `segments`, with a bridge in between that loses packets
 export LC_ALL=C
-# Not those of busybox, which make no namespaces and lose no packets.
+# Not the tools of busybox, which make no namespaces and drop no packets.
 ip=/usr/bin/ip tc=/usr/sbin/tc
 mkdir -p /run
 
@@ -42,7 +42,7 @@ hosts() {
         [ "$link" = direct ] || $ip netns exec $host ethtool -K wire tx-udp-segmentation off || exit 1
         $ip -n $host link set wire up
     done
-    # The first packet finds the neighbour there.
+    # So that the first packet finds the neighbour entry.
     for _ in $(seq 100); do
         $ip netns exec $1-a ping -c 1 -W 1 10.79.0.2 >/dev/null && break
     done

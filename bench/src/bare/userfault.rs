@@ -1,4 +1,4 @@
-//! A page of the process that a thread fills when it is touched: userfaultfd(2), and nothing else.
+//! A page of the process that a thread fills on a fault: bare userfaultfd(2).
 #![allow(unsafe_code, reason = "ioctls by address")]
 
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -18,7 +18,7 @@ use crate::Outcome;
 
 const PAGE: u64 = 4096;
 
-/// Microseconds of one page of so many.
+/// Microseconds per page, over this many pages.
 pub(crate) fn page(pages: u64) -> Outcome<f64> {
     // CAST: some megabytes.
     let memory = HostBuf::anonymous((pages * PAGE) as usize)?;
@@ -43,7 +43,7 @@ pub(crate) fn page(pages: u64) -> Outcome<f64> {
     })
 }
 
-/// Fills so many pages as they are touched.
+/// Fills this many pages as they are touched.
 fn fill(fd: &OwnedFd, pages: u64) -> Outcome<()> {
     const MESSAGE: usize = size_of::<uffd_msg>();
     let bytes = [7_u8; PAGE as usize];
@@ -54,7 +54,7 @@ fn fill(fd: &OwnedFd, pages: u64) -> Outcome<()> {
         if got != MESSAGE {
             return Err("a message of another size".into());
         }
-        // The address of a fault is its second word behind the event.
+        // The address of a fault is the second word after the event.
         let word: [u8; 8] = message[16..24].try_into()?;
         let dst = u64::from_ne_bytes(word) / PAGE * PAGE;
         let src = bytes.as_ptr().addr() as u64;
@@ -64,8 +64,8 @@ fn fill(fd: &OwnedFd, pages: u64) -> Outcome<()> {
 }
 
 fn ioctl<T>(fd: &OwnedFd, call: u32, args: &mut T) -> Outcome<()> {
-    // SAFETY: each call above passes the structure that its number is made of, and addresses of
-    // buffers that outlive it; the kernel writes only pages that are missing.
+    // SAFETY: each call above passes the structure that its request number encodes, and addresses
+    // of buffers that outlive it; the kernel writes only pages that are missing.
     let done = unsafe { libc::ioctl(fd.as_raw_fd(), call.into(), args) };
     if done == 0 { Ok(()) } else { Err(std::io::Error::last_os_error().into()) }
 }

@@ -15,9 +15,9 @@ const CONNECT: &str = "connect";
 /// Connections at once. Each takes two descriptors of a side of `cmtime`, and a shell's limit is
 /// often 1024.
 const CONNECTIONS: usize = 400;
-/// How often to look for it, and the longest time between two calls.
+/// How often to check for the server, and the longest time between two checks.
 const LOOK: Duration = Duration::from_millis(50);
-/// How long the server may take to be there.
+/// How long the server may take to listen.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(super) fn run(reps: u32, report: &mut Report) -> Outcome<()> {
@@ -35,7 +35,7 @@ pub(super) fn run(reps: u32, report: &mut Report) -> Outcome<()> {
 }
 
 /// Thousands of connections per second, by the step "connect" of `cmtime`: from the first request
-/// to the last event. Its server makes a QP with two CQs and two channels for each in this time.
+/// to the last event. In this time its server makes a QP with two CQs and two channels for each.
 fn cmtime() -> Outcome<f64> {
     let number = free_port()?;
     let port = number.to_string();
@@ -45,8 +45,8 @@ fn cmtime() -> Outcome<f64> {
     let count = CONNECTIONS.to_string();
     let client = [&words[..], &["-s", "127.0.0.1", "-c", &count]].concat();
     let began = Instant::now();
-    // It serves one client: it would offer the next one the queues of the first. So no client
-    // probes whether it listens.
+    // The server serves one client: it would offer the next client the queues of the first. So no
+    // client probes whether it listens.
     let name = format!("/cm/106{number:04x}@4");
     while !std::fs::read_to_string("/proc/net/unix")?.contains(&name) {
         if began.elapsed() > PATIENCE {
@@ -59,14 +59,14 @@ fn cmtime() -> Outcome<f64> {
     if text.contains("error") {
         return Err("cmtime did not make all its connections".into());
     }
-    // Step, total in ms, longest in ms, shortest in us, us for each.
+    // Step, total in ms, longest in ms, shortest in us, us per connection.
     let line =
         text.lines().find(|line| line.starts_with("connect ")).ok_or("no step \"connect\"")?;
     let each: f64 = line.split_whitespace().last().ok_or("an empty line")?.parse()?;
     Ok(1e3 / each)
 }
 
-/// The same of TCP: from the first request until the last connection is there at both ends.
+/// The same for TCP: from the first request until the last connection is established at both ends.
 fn tcp() -> Outcome<f64> {
     let (mut listener, words) = Role::start(&[], "tcp-listener", &[CONNECTIONS.to_string()])?;
     let to: SocketAddr = words.get(0)?;

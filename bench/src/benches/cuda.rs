@@ -49,8 +49,8 @@ pub(super) fn run(reps: u32, report: &mut Report) -> Outcome<()> {
     ucx(reps, report)
 }
 
-/// Messages of 1 MiB that UCX sends over RC from GPU memory into GPU memory, compared with those in
-/// host memory.
+/// Messages of 1 MiB that UCX sends over RC from GPU memory into GPU memory, compared with messages
+/// in host memory.
 fn ucx(reps: u32, report: &mut Report) -> Outcome<()> {
     let Some(program) = ucx_perftest() else {
         report.note(NAME, "no UCX with CUDA: cargo xtask cuda-rdma --build makes it".to_owned());
@@ -86,8 +86,8 @@ fn tag_bandwidth(program: &std::path::Path, memory: &str) -> Outcome<f64> {
     rate(&text).ok_or_else(|| format!("no result in {text}").into())
 }
 
-/// `Final:`, then how many, three times in microseconds, two rates in MB/s, the second of which is
-/// of the whole run.
+/// `Final:`, then the count, three times in microseconds, and two rates in MB/s; the second rate is
+/// that of the whole run.
 fn rate(text: &str) -> Option<f64> {
     let line = text.lines().find_map(|line| line.trim().strip_prefix("Final:"))?;
     line.split_whitespace().nth(5)?.parse().ok()

@@ -11,7 +11,7 @@ use crate::child::Role;
 use crate::report::{Report, Row, Target};
 use crate::{Outcome, exchange};
 
-/// Message sizes; the target is for the one of 1 MiB.
+/// Message sizes; the target is for 1 MiB.
 const LENGTHS: [(u32, &str); 4] =
     [(4 << 10, "4 KiB"), (64 << 10, "64 KiB"), (1 << 20, "1 MiB"), (8 << 20, "8 MiB")];
 /// How much each measurement moves.
@@ -48,7 +48,7 @@ pub(super) fn run(reps: u32, report: &mut Report) -> Outcome<()> {
                 / f64::from(1 << 20)
                 / start.elapsed().as_secs_f64()
         };
-        // The first ones wait for the peer's answer; then the path is known.
+        // The first writes wait for the peer's answer; then the path is known.
         write(&qp, &cq, &mr, there, length, WINDOW)?;
         let direct = context.counters();
         let (ours, theirs) = in_turns(
@@ -72,7 +72,7 @@ pub(super) fn run(reps: u32, report: &mut Report) -> Outcome<()> {
         if direct < u64::from(writes) * u64::from(reps) {
             report.note("fd-backed", format!("{name}: only {direct} writes took the direct path"));
         }
-        // Once more over cleared bytes: what was measured was also correct.
+        // Once more over cleared bytes, to check that the measured operation is also correct.
         mapped.fill(0, 0, len)?;
         write(&qp, &cq, &mr, there, length, WINDOW)?;
         target.ask(&format!("check {MARK}"))?;

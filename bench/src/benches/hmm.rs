@@ -1,4 +1,4 @@
-//! A page that the CPU gets back from a device, beside one that it gets by a bare userfaultfd.
+//! A page that the CPU gets back from a device, compared with a page by a bare userfaultfd.
 
 use std::time::Instant;
 
@@ -27,7 +27,7 @@ pub(super) fn run(reps: u32, report: &mut Report) -> Outcome<()> {
     Ok(())
 }
 
-/// Microseconds of one page.
+/// Microseconds per page.
 fn back() -> Outcome<f64> {
     let len = PAGES * PAGE;
     // CAST: sixteen megabytes.

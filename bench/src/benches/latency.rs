@@ -16,7 +16,7 @@ use crate::sample::Sample;
 
 /// Rounds before the clock runs: the answerer must start.
 pub(crate) const WARM_UP: u64 = 1000;
-/// Where the two words lie in their page.
+/// Where the two words are in their page.
 pub(crate) const CELLS: [usize; 2] = [0, 256];
 /// Rounds of one measurement.
 const ROUNDS: u64 = 20_000;
@@ -68,7 +68,7 @@ fn program(name: &str) -> Outcome<f64> {
     perftest::run(&Place::here(), name, &["-s", "8", "-n", "20000"])
 }
 
-/// Two processes that store into the line which the other one polls.
+/// Two processes, each of which stores into the line that the other polls.
 fn cells() -> Outcome<f64> {
     let buffer = HostBuf::memfd("bench-cells", 4096)?;
     let fd = buffer.fd().map(|fd| std::os::fd::AsRawFd::as_raw_fd(&fd)).ok_or("no file")?;

@@ -6,9 +6,9 @@ use crate::report::{Report, Row, Target};
 use crate::sample::Sample;
 
 const COUNTS: [usize; 4] = [1000, 2000, 5000, 10_000];
-/// How many of the many carry traffic.
+/// How many of the QPs carry traffic.
 const BUSY: usize = 100;
-/// Messages of each.
+/// Messages of each such QP.
 const MESSAGES: u32 = 50;
 /// The cost of one more QP with traffic is the difference of these, divided by their number.
 const TRAFFIC: [usize; 2] = [100, 1000];
@@ -104,7 +104,7 @@ pub(super) fn qps(reps: u32, report: &mut Report) -> Outcome<()> {
     Ok(())
 }
 
-/// Additional KiB of a process after it opened a device and all of its `count` QPs sent and
+/// The additional KiB of a process that has opened a device and whose `count` QPs have all sent and
 /// received.
 fn resident_with_traffic(count: usize) -> Outcome<f64> {
     let (mut node, _) = Role::start(&[], "node", &[count.to_string()])?;
@@ -113,7 +113,7 @@ fn resident_with_traffic(count: usize) -> Outcome<f64> {
     node.ask("resident")?.get(0)
 }
 
-/// Connects `count` QPs of each, and sends over them in both directions.
+/// Connects `count` QPs of each process, and sends over them in both directions.
 fn talk(one: &mut Role, other: &mut Role, count: usize, messages: u32) -> Outcome<()> {
     let ours = one.ask(&format!("endpoints {count}"))?;
     let theirs = other.ask(&format!("endpoints {count}"))?;

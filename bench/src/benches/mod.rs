@@ -16,14 +16,14 @@ mod write;
 use crate::Outcome;
 use crate::report::Report;
 
-/// One of them.
+/// A bench.
 #[derive(Clone, Copy)]
 pub(crate) struct Bench {
     pub(crate) name: &'static str,
     pub(crate) about: &'static str,
     /// Too slow, or too far from a user's machine, to run unless it is requested.
     pub(crate) only_when_named: bool,
-    /// Measures this often, and adds rows.
+    /// Measures with this many repetitions, and adds rows.
     pub(crate) run: fn(u32, &mut Report) -> Outcome<()>,
 }
 

@@ -1,4 +1,4 @@
-//! What it costs to record every packet (`peerdma run --pcap`).
+//! The cost of recording every packet (`peerdma run --pcap`).
 
 use std::fs;
 
@@ -15,7 +15,7 @@ pub(super) fn run(reps: u32, report: &mut Report) -> Outcome<()> {
     let veth = Veth::new(9000)?;
     let (here, wire) = (Place::here(), veth.place());
     let latency = ["-s", "8", "-n", "20000"];
-    // 100 MiB, each of which is recorded twice.
+    // 100 MiB, all of which are recorded twice.
     let bandwidth = ["-s", "65536", "-n", "1600"];
     for (place, program, args, bytes, what, unit) in [
         (&here, "ib_send_lat", latency, "", "ib_send_lat, 8 bytes", "us"),

@@ -14,7 +14,7 @@ use crate::{Outcome, exchange};
 
 const NAME: &str = "peer-memory";
 const MIB: u64 = 1 << 20;
-/// How much each measurement of a bandwidth moves.
+/// How many bytes each bandwidth measurement moves.
 const BYTES: u64 = 2 << 30;
 /// Requests in flight: the last of this many is signaled.
 const WINDOW: u32 = 16;
@@ -88,8 +88,8 @@ impl Peer {
         qp.connect(&exchange::endpoint(&peer)?)?;
         let there = exchange::memory(&memory)?;
         let mut peer = Self { owner, there, buffer, mr, cq, qp, length };
-        // The first ones wait for the peer's answer; then the path is known. The measured
-        // operations are also correct.
+        // The first operations wait for the peer's answer; then the path is known. This also
+        // checks that the measured operations are correct.
         peer.buffer.fill(0, MARK, length as usize)?;
         peer.go(Operation::Write, WINDOW)?;
         peer.owner.ask(&format!("check {MARK}"))?;
@@ -229,8 +229,8 @@ fn invalidate(pd: &Pd, reps: u32, report: &mut Report) -> Outcome<()> {
     Ok(())
 }
 
-/// The call itself, in microseconds: all access stopped, importers told, the address retired. Bytes
-/// are copied afterwards.
+/// The time of the call itself, in microseconds: it stops all access, tells importers, and retires
+/// the address. Bytes are copied afterwards.
 fn timed_move(gpu: &Gpu, bo: &Bo) -> Outcome<f64> {
     let to = match bo.domain()? {
         Domain::Vram => Domain::Gtt,
@@ -243,7 +243,7 @@ fn timed_move(gpu: &Gpu, bo: &Bo) -> Outcome<f64> {
     Ok(took)
 }
 
-/// The cost of a move for each resident byte: all of it, and without the copy.
+/// The cost of a move per resident byte, in all and without the copy.
 fn moves(pd: &Pd, reps: u32, report: &mut Report) -> Outcome<()> {
     let gpu = a_gpu(2 * MOVED)?;
     let bo = gpu.alloc(MOVED, Place::VRAM)?;
@@ -259,7 +259,7 @@ fn moves(pd: &Pd, reps: u32, report: &mut Report) -> Outcome<()> {
     let mr = registered(pd, &bo)?;
     let (mut told, mut whole, mut bare) = (Sample::default(), Vec::new(), Vec::new());
     for _ in 0..reps {
-        // Through the region, so that every page of its bus address is there.
+        // Written through the region, so that every page of its bus address is present.
         for at in 0..MOVED / MIB {
             let all = [local.slice(0, MIB as u32)];
             qp.post_send(&SendRequest::write(1, &all, mr.remote(at * MIB)).signaled())?;

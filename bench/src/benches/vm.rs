@@ -10,7 +10,7 @@ use crate::vm::Vm;
 
 /// The link that joins the two hosts.
 struct Wire {
-    /// As `bench/vm/guest.sh` has it.
+    /// As in `bench/vm/guest.sh`.
     link: &'static str,
     mtu: u32,
     words: &'static str,

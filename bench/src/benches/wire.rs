@@ -67,8 +67,8 @@ pub(super) fn run(reps: u32, report: &mut Report) -> Outcome<()> {
     Ok(())
 }
 
-/// Half round trips of 8 bytes. Both sides poll their completion queues: one that spins on memory,
-/// as `ib_write_lat` does, needs one more processor for the thread that receives its packets.
+/// Half round trips of 8 bytes. Both sides poll their completion queues: a side that spins on
+/// memory, as in `ib_write_lat`, needs one more processor for the thread that receives its packets.
 pub(super) fn latency(reps: u32, report: &mut Report) -> Outcome<()> {
     let veth = Veth::new(1500)?;
     let place = veth.place();
@@ -96,7 +96,7 @@ fn udp_ping(place: &Place) -> Outcome<f64> {
     half.get(0)
 }
 
-/// MiB/s that arrive, and the share that does not.
+/// The MiB/s that arrive, and the share that is lost.
 fn udp_stream(place: &Place, segment: usize) -> Outcome<(f64, f64)> {
     let port = PORT.to_string();
     let (mut receiver, _) =

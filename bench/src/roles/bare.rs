@@ -34,7 +34,7 @@ pub(super) fn cells(path: &str, rounds: u64) -> Outcome<()> {
     Ok(())
 }
 
-/// The two words that two processes bounce, far enough apart that no prefetcher joins them.
+/// The two words that two processes bounce, far enough apart that no prefetcher fetches both.
 pub(crate) fn cell_pair(memory: Foreign<'_>) -> Outcome<[&AtomicU64; 2]> {
     Ok([memory.atomic_u64(CELLS[0])?, memory.atomic_u64(CELLS[1])?])
 }

@@ -1,5 +1,5 @@
-//! A CUDA program: it finds the driver as most do, by `dlopen` and `dlsym`, and measures single
-//! calls of it.
+//! A CUDA program: it finds the driver by `dlopen` and `dlsym`, as most programs do, and measures
+//! single calls.
 
 #![allow(unsafe_code, reason = "the functions are C's")]
 
@@ -49,15 +49,15 @@ pub(super) fn run() -> Outcome<()> {
                 Ok(())
             })?,
             "htod" => large(|| {
-                // SAFETY: both are as long.
+                // SAFETY: both are that long.
                 done(unsafe { (driver.to_device)(a, from.as_ptr().cast(), LARGE) })
             })?,
             "dtoh" => large(|| {
-                // SAFETY: both are as long.
+                // SAFETY: both are that long.
                 done(unsafe { (driver.to_host)(to.as_mut_ptr().cast(), a, LARGE) })
             })?,
             "dtod" => large(|| {
-                // SAFETY: both are as long.
+                // SAFETY: both are that long.
                 done(unsafe { (driver.between)(b, a, LARGE) })
             })?,
             other => return Err(format!("there is no measurement {other:?}").into()),
@@ -70,7 +70,7 @@ pub(super) fn run() -> Outcome<()> {
 impl Driver {
     /// Loads the driver, and makes a context.
     fn find() -> Outcome<Self> {
-        // SAFETY: the name is terminated; loading runs no code of the library's.
+        // SAFETY: the name is terminated; loading runs no code of the library.
         let library = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW) };
         if library.is_null() {
             return Err("there is no libcuda.so.1".into());
@@ -93,7 +93,7 @@ impl Driver {
         })
     }
 
-    /// What UCX asks of each buffer of the program: type, managed, number of the GPU, context.
+    /// The attributes that UCX queries for each buffer of the program: type, managed, GPU, context.
     fn time_attributes(&self, host: u64) -> Outcome<f64> {
         const TIMES: u32 = 200_000;
         let which: [c_int; 4] = [2, 8, 9, 1];
@@ -101,7 +101,7 @@ impl Driver {
         let places = values.each_mut().map(|value| std::ptr::from_mut(value).cast::<c_void>());
         let start = Instant::now();
         for _ in 0..TIMES {
-            // SAFETY: as many places as attributes, each wide enough.
+            // SAFETY: there are as many places as attributes, each wide enough.
             done(unsafe { (self.attributes)(4, which.as_ptr(), places.as_ptr(), host) })?;
         }
         Ok(start.elapsed().as_secs_f64() * 1e9 / f64::from(TIMES))

@@ -1,4 +1,4 @@
-//! A program of Level Zero, which measures copies by an immediate list.
+//! A Level Zero program, which measures copies by an immediate list.
 
 #![allow(unsafe_code, reason = "the functions are C's")]
 
@@ -7,7 +7,7 @@ use std::ffi::{c_int, c_void};
 use super::{LARGE, find, hear, large, say};
 use crate::Outcome;
 
-/// A structure that begins with its kind, and has nothing set.
+/// A structure that begins with its type, with nothing else set.
 type Desc = [u64; 8];
 
 const CONTEXT_DESC: u64 = 0xd;
@@ -31,7 +31,8 @@ type Copy = unsafe extern "C" fn(
 
 /// Answers `memcpy`, `htod`, `dtoh` and `dtod` (MiB/s).
 pub(super) fn run() -> Outcome<()> {
-    // SAFETY: the name is terminated; loading runs no code of the library's that asks for anything.
+    // SAFETY: the name is terminated; the code of the library that loading runs has no
+    // requirements.
     let library = unsafe { libc::dlopen(c"libze_loader.so.1".as_ptr(), libc::RTLD_NOW) };
     if library.is_null() {
         return Err("there is no libze_loader.so.1".into());
@@ -51,11 +52,11 @@ pub(super) fn run() -> Outcome<()> {
     // SAFETY: it takes flags, of which there are none.
     done(unsafe { init(0) })?;
     let mut count = 1;
-    // SAFETY: a place for one.
+    // SAFETY: a place for one handle.
     done(unsafe { drivers(&mut count, &mut driver) })?;
     // SAFETY: as above.
     done(unsafe { devices(driver, &mut count, &mut device) })?;
-    // SAFETY: a structure of this kind, longer than it need be.
+    // SAFETY: a structure of this type, longer than necessary.
     done(unsafe { contexts(driver, &desc(CONTEXT_DESC), &mut context) })?;
     let mut queue = desc(QUEUE_DESC);
     // The mode, behind ordinal, index and flags: synchronous.
@@ -70,7 +71,7 @@ pub(super) fn run() -> Outcome<()> {
     let [a, b] = memory;
     let (from, mut to) = (vec![1_u8; LARGE], vec![2_u8; LARGE]);
     let copied = |dst: *mut c_void, src: *const c_void| {
-        // SAFETY: both are as long.
+        // SAFETY: both are that long.
         done(unsafe { copy(list, dst, src, LARGE, none, 0, std::ptr::null()) })
     };
     say("")?;

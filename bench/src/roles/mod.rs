@@ -1,5 +1,5 @@
-//! What this program does as a child of itself: it prints `ok` and some words, and then answers
-//! lines until there are none.
+//! The roles of this program as a child of itself: a role prints `ok` and some words, and then
+//! answers lines until there are no more.
 
 mod bare;
 mod cuda;
@@ -46,7 +46,7 @@ pub(crate) fn run(words: &[String]) -> Outcome<()> {
 /// Bytes of a large copy.
 const LARGE: usize = 64 << 20;
 
-/// How fast a copy of this many bytes is: MiB/s.
+/// The speed of a copy of this many bytes, in MiB/s.
 fn large(mut copy: impl FnMut() -> Outcome<()>) -> Outcome<f64> {
     copy()?;
     let start = Instant::now();
@@ -56,7 +56,7 @@ fn large(mut copy: impl FnMut() -> Outcome<()>) -> Outcome<f64> {
     Ok(4.0 * (LARGE >> 20) as f64 / start.elapsed().as_secs_f64())
 }
 
-/// A function of a library, of the type that the header gives it.
+/// A function of a library, with the type from the header.
 #[allow(unsafe_code, reason = "the functions are C's")]
 fn find<T: Copy>(library: *mut c_void, name: &CStr) -> Outcome<T> {
     const { assert!(size_of::<T>() == size_of::<*mut c_void>()) };
@@ -65,7 +65,7 @@ fn find<T: Copy>(library: *mut c_void, name: &CStr) -> Outcome<T> {
     if found.is_null() {
         return Err(format!("the library has no {name:?}").into());
     }
-    // SAFETY: a function, of the type that the header gives it.
+    // SAFETY: a function, with the type from the header.
     Ok(unsafe { std::mem::transmute_copy(&found) })
 }
 

@@ -33,7 +33,7 @@ pub(super) fn run(count: usize) -> Outcome<()> {
     let spec = QpSpec::rc(&cq);
 
     let with_nothing = Resident::now();
-    // Of this thread only: a thousand QPs are made within a time slice of other processes.
+    // Only this thread's time: a thousand QPs are made within a time slice of other processes.
     let start = clock_gettime(ClockId::ThreadCPUTime);
     let qps = (0..count).map(|_| pd.create_qp(&spec)).collect::<verbs::Result<Vec<_>>>()?;
     let took = clock_gettime(ClockId::ThreadCPUTime) - start;

@@ -1,4 +1,4 @@
-//! A process whose memory, of some kind, one peer writes and reads.
+//! A process that owns memory of some kind, which one peer writes and reads.
 
 use gpu::{Bo, Gpu, GpuConfig, Place};
 use verbs::{Access, Dm, HostBuf, Pd, QpSpec};

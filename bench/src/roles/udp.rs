@@ -10,9 +10,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::{hear, say};
 use crate::Outcome;
 
-/// The stream has ended when nothing came for this time.
+/// The stream has ended when nothing has come for this time.
 const QUIET: Duration = Duration::from_millis(300);
-/// The stream begins within this time.
+/// The stream must begin within this time.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Receives one stream; reports when it is ready, and then its bytes and seconds.

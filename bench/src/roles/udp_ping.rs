@@ -9,7 +9,7 @@ use crate::Outcome;
 use crate::benches::latency::{BATCH, WARM_UP};
 use crate::sample::Sample;
 
-/// No answer comes after this time.
+/// After this time, no answer will come.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Polls between two clock reads.
 const POLLS: u32 = 1 << 12;
