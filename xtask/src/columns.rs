@@ -1,5 +1,5 @@
-//! Comments and prose keep within 100 columns, and rows of tables on their lines. rustfmt handles
-//! the code, and leaves comments and literals as they are.
+//! Comments and prose keep within 100 columns, and each row of a table is on one line. rustfmt
+//! handles the code, and leaves comments and literals as they are.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ const MOST: usize = 100;
 /// Directories with prose, besides the sources.
 const PROSE: [&str; 3] = ["", "docs", "bench"];
 
-/// The marks of pages that a chore writes: their lines are as long as their entries.
+/// The marks of generated pages: their lines are as long as their entries.
 const GENERATED: [&str; 2] = ["Written by `cargo xtask", "Generated from"];
 
 /// Checks every source file and every page.
@@ -56,7 +56,7 @@ fn pages() -> Outcome<Vec<PathBuf>> {
     Ok(pages)
 }
 
-/// Checks the lines of a file; some do not count.
+/// Checks the lines of a file; some lines do not count.
 fn look<'a>(file: &Path, lines: impl Iterator<Item = Option<&'a str>>, wrong: &mut Vec<String>) {
     let mut is_code = false;
     for (number, line) in lines.enumerate() {
@@ -72,7 +72,7 @@ fn look<'a>(file: &Path, lines: impl Iterator<Item = Option<&'a str>>, wrong: &m
     }
 }
 
-/// Whether a line is the beginning of a table's row, or its end, and the rest is elsewhere.
+/// Whether a line is only the beginning or the end of a table's row.
 fn is_torn(words: &str) -> bool {
     words.len() > 1 && words.starts_with("| ") != words.ends_with(" |") && !words.ends_with("--|")
 }

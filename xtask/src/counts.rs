@@ -11,8 +11,7 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
-    /// Reads one line; all except `test result: ok. 3 passed; 0 failed; 0 ignored; ...` are of no
-    /// interest.
+    /// Reads one line; only `test result: ok. 3 passed; 0 failed; 0 ignored; ...` counts.
     pub(crate) fn read(&mut self, line: &str) {
         let Some(result) = line.trim_start().strip_prefix("test result: ") else { return };
         for part in result.split(['.', ';']) {

@@ -1,4 +1,4 @@
-//! `cargo xtask deny`: may we ship what we depend on?
+//! `cargo xtask deny`: checks whether we may ship our dependencies.
 //!
 //! cargo-deny does it if it is installed. Otherwise [`crate::licences`] compares licences and
 //! sources with deny.toml, which is less thorough: it does not read licence files, and does not

@@ -1,13 +1,13 @@
 //! `cargo xtask deps-check`: which crate may call which.
 //!
-//! The table is the picture of docs/ARCHITECTURE.md in a form that a program can check. An edge
-//! that is not in it is an error, even a harmless one: moving a wall is a decision, made here and
-//! explained there.
+//! The table is the diagram of docs/ARCHITECTURE.md in a form that a program can check. An edge
+//! that is not in it is an error, even if it is harmless: to move a wall is a decision, made here
+//! and explained there.
 
 use crate::metadata::{Package, check_fuzz_lock, workspace};
 use crate::sh::Outcome;
 
-/// Crate, and the crates of the workspace it may name in its `[dependencies]`.
+/// A crate, and the crates of the workspace that it may name in its `[dependencies]`.
 const MAY_USE: &[(&str, &[&str])] = &[
     ("iba", &[]),
     ("environment", &[]),
@@ -44,9 +44,9 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     // Its memory is foreign memory: importers write it at any moment.
     ("gpu", &["descriptors", "environment", "umem", "dmabuf", "pci", "fault", "threads"]),
-    // A client of peer-to-peer DMA; whose memory it is it learns from the dma-buf.
+    // A client of peer-to-peer DMA; the dma-buf tells it whose memory it is.
     ("storage", &["dmabuf", "pci", "threads", "umem"]),
-    // It hands out dma-bufs of providers whose devices it does not know.
+    // It gives out dma-bufs of providers without knowing their devices.
     ("orchestrator", &["dmabuf", "pci", "umem"]),
     ("umd", &["descriptors", "umem", "dmabuf", "pci", "gpu", "threads"]),
     ("cuda", &["environment", "umem", "dmabuf", "pci", "gpu", "umd"]),
@@ -56,13 +56,13 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("cudalib", &["stubs"]),
     ("hsalib", &["stubs"]),
     ("zelib", &["stubs"]),
-    // The device behind it is memory that somebody lends.
+    // The device behind it is borrowed memory.
     ("hmm", &["threads", "umem"]),
-    // Where devices and the orchestrator meet: it puts them behind a trait.
+    // Where devices and the orchestrator meet: it puts devices behind a trait.
     ("providers", &["dmabuf", "gpu", "orchestrator", "pci", "storage", "verbs"]),
     // A NIC imports its fds, but it knows no NIC.
     ("nodes", &["descriptors", "dmabuf", "environment", "gpu", "pci", "threads"]),
-    // It describes what a program will find of both, and makes neither.
+    // It describes both to a program, and makes neither.
     (
         "launcher",
         &["cuda", "device", "environment", "fault", "gpu", "hsa", "levelzero", "pcap", "pci"],
@@ -102,7 +102,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("rspreload", &["environment"]),
     ("fabric-sim", &["iba", "wire", "transport", "umem"]),
     ("interop", &[]),
-    // A program: it holds a NIC, a disk and a GPU, and reads what moved by which way.
+    // A program: it holds a NIC, a disk and a GPU, and reports which bytes took which path.
     ("nvmet", &["dmabuf", "orchestrator", "providers", "storage", "umem", "verbs"]),
     (
         "bench",

@@ -2,8 +2,8 @@
 //! compiler.
 //!
 //! `cargo fuzz` needs a nightly compiler for the address sanitizer. The targets test safe parsers
-//! and bounds checks whose failure is a panic, so only the instrumentation for coverage matters,
-//! which stable has.
+//! and bounds checks, which fail by a panic, so only the coverage instrumentation matters, and
+//! stable has that.
 
 use std::fs;
 use std::path::PathBuf;
@@ -61,7 +61,7 @@ pub(crate) fn run(runs: u64, only: Option<&str>) -> Outcome {
         }
         // The checked-in inputs run first, each once.
         command.arg(checked_in(name));
-        // libFuzzer's output of a run without a finding is of no use.
+        // libFuzzer's output is of no use if the run found nothing.
         let out = command.output().map_err(|err| format!("{name}: {err}"))?;
         if !out.status.success() {
             return Err(format!("{name}: {}", String::from_utf8_lossy(&out.stderr)));

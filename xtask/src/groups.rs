@@ -23,12 +23,12 @@ pub(crate) struct Group {
 /// What a group does.
 #[derive(Clone, Copy)]
 pub(crate) enum Job {
-    /// Something that passes or fails as a whole.
+    /// A check that passes or fails as a whole.
     Check(fn(&Context) -> Outcome),
-    /// Something that a machine may be unable to do at all: it then returns the reason. It is
-    /// reported, never passed.
+    /// A check that a machine may be unable to do at all: it then returns the reason, which is
+    /// reported and never counts as passed.
     IfPossible(fn(&Context) -> Outcome<Option<String>>),
-    /// Something with tests to count.
+    /// A run with tests to count.
     Tests(fn(&Context) -> Outcome<Counts>),
     /// A third-party suite, built from source. A suite that takes this long runs with `--full` or
     /// by its name, and its line in the list shows that.
@@ -38,7 +38,7 @@ pub(crate) enum Job {
 }
 
 impl Job {
-    /// Whether it runs only on request.
+    /// Whether the group runs only on request.
     pub(crate) fn is_long(&self) -> bool {
         matches!(self, Self::Suite(_))
     }
@@ -47,7 +47,8 @@ impl Job {
 /// The result of a third-party suite.
 pub(crate) enum Tested {
     Ran(Counts),
-    /// Its source or a build tool cannot be obtained, and why. It is reported, never passed.
+    /// Its source or a build tool cannot be obtained, and why. This is reported, and never counts
+    /// as passed.
     Impossible(String),
 }
 
@@ -57,7 +58,7 @@ pub(crate) struct Context {
     pub(crate) setup: bool,
     /// A test that cannot run fails.
     pub(crate) require_all: bool,
-    /// Tests that can must go through everything.
+    /// Tests with a short and a full form run in full.
     pub(crate) full: bool,
     /// Where tests record what they could not run.
     pub(crate) skip_log: PathBuf,
@@ -67,7 +68,7 @@ const fn group(name: &'static str, seconds: u64, what: &'static str, job: Job) -
     Group { name, what, budget: Duration::from_secs(seconds), job }
 }
 
-/// All groups, cheap ones first: a typo is found in seconds.
+/// All groups, cheap ones first, so that a typo is found in seconds.
 pub(crate) const GROUPS: &[Group] = &[
     group("fmt", 10, "rustfmt", Job::Check(fmt)),
     group("deps", 10, "crate arrows, places of unsafe, tests of rules", Job::Check(|_| tree())),
@@ -263,8 +264,8 @@ pub(crate) fn interop(context: &Context, name: &str, threads: u8) -> Outcome<Tes
     if let Some((_, list)) = WHEELS.iter().find(|(group, _)| *group == name) {
         match wheels(list) {
             Ok(directory) => drop(cargo.env("PEERDMA_WHEELS", directory)),
-            // Without them the tests report that they cannot run; but a machine without a Python
-            // index can run everything else.
+            // Without them the tests report that they cannot run; a machine without a Python index
+            // can still run everything else.
             Err(why) if context.full || !context.require_all => eprintln!("{why}"),
             Err(why) => return Ok(Tested::Impossible(why)),
         }

@@ -1,4 +1,4 @@
-//! The licence and source check that needs no tool but cargo.
+//! The licence and source check that needs no tool except cargo.
 
 use std::fs;
 use std::path::Path;

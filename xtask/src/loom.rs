@@ -1,4 +1,4 @@
-//! `cargo xtask loom`: every interleaving of the lock-free parts.
+//! `cargo xtask loom`: checks every interleaving of the lock-free parts.
 //!
 //! A crate has models when it depends on loom for `cfg(loom)`. Its models are tests in a module
 //! `models`.

@@ -48,8 +48,8 @@ pub(crate) fn everything() -> Outcome<Vec<Package>> {
     packages(&[])
 }
 
-/// Whether the lock file of the fuzz targets, which are a workspace of their own, has what the
-/// crates now depend on.
+/// Checks that the lock file of the fuzz targets, which are a workspace of their own, has the
+/// current dependencies of the crates.
 pub(crate) fn check_fuzz_lock() -> Outcome {
     let asked = ["metadata", "--format-version", "1", "--locked"];
     let known = read(cargo().args(asked).args(["--manifest-path", "fuzz/Cargo.toml"]));

@@ -1,4 +1,4 @@
-//! `cargo xtask publish --dry-run`: what a registry would be given.
+//! `cargo xtask publish --dry-run`: what a registry would get.
 
 use clap::Args;
 
@@ -11,7 +11,7 @@ pub(crate) struct Options {
     /// Pack each crate and build it from its package; upload nothing. This is the only mode.
     #[arg(long, required = true)]
     dry_run: bool,
-    /// Pack, and build nothing.
+    /// Only pack, build nothing.
     #[arg(long)]
     no_verify: bool,
 }

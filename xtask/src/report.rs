@@ -1,10 +1,10 @@
-//! What `cargo xtask test` prints at its end.
+//! What `cargo xtask test` prints at the end.
 
 use std::time::Duration;
 
 use crate::counts::Counts;
 
-/// How one group went.
+/// The result of one group.
 pub(crate) struct Line {
     pub(crate) name: &'static str,
     pub(crate) budget: Duration,

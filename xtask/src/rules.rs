@@ -1,8 +1,8 @@
-//! Tables of rules (docs/*.md): what they say is shown by a test is shown by one that exists.
+//! Tables of rules (docs/*.md): every test that they name must exist.
 //!
-//! In a table of rules one column says what is done here, and the last one what shows it: tests by
-//! their names, files by their paths, `by type` where what breaks the rule does not compile, or `-`
-//! where there is nothing to show.
+//! In a table of rules, one column says what is done here, and the last column says what shows it:
+//! names of tests, paths of files, `by type` if code that breaks the rule does not compile, or `-`
+//! if there is nothing to show.
 
 use std::collections::HashSet;
 use std::fs;
@@ -13,7 +13,7 @@ use crate::source::rust_files;
 /// Where the tables are.
 const TABLES: [&str; 3] = ["docs/DMABUF.md", "docs/GPU.md", "docs/PEER_MEMORY_RULES.md"];
 
-/// Looks at every row of every table.
+/// Checks every row of every table.
 pub(crate) fn run() -> Outcome {
     let tests = tests()?;
     let (mut rows, mut wrong) = (0, Vec::new());
@@ -64,7 +64,7 @@ fn exists(word: &str, tests: &HashSet<String>) -> bool {
     }
 }
 
-/// Looks at the tables of one file; how many rows they have.
+/// Checks the tables of one file. Returns their number of rows.
 fn judge(path: &str, text: &str, exists: impl Fn(&str) -> bool, wrong: &mut Vec<String>) -> usize {
     let mut rows = 0;
     let mut table = None;
@@ -75,7 +75,7 @@ fn judge(path: &str, text: &str, exists: impl Fn(&str) -> bool, wrong: &mut Vec<
         }
         let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
         let last = *cells.last().expect("a split has parts");
-        // The first line says what the columns are.
+        // The first line names the columns.
         let Some(is_of_rules) = table else {
             let is_of_rules = cells.contains(&"here");
             if is_of_rules && last != "shown by" {

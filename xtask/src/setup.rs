@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::sh::{Outcome, check, exists, tool};
 
-/// Package, and why.
+/// A package, and why it is needed.
 const PACKAGES: [(&str, &str); 38] = [
     ("binutils", "readelf and nm, for the ABI checks"),
     ("busybox-static", "a static binary that reads /sys"),
@@ -51,7 +51,7 @@ pub(crate) fn run(only_check: bool) -> Outcome {
     install("setup", &PACKAGES, only_check)
 }
 
-/// Installs what is missing of a list.
+/// Installs the missing packages of a list.
 pub(crate) fn install(who: &str, packages: &[(&str, &str)], only_check: bool) -> Outcome {
     if !exists("dpkg-query") {
         let names: Vec<_> = packages.iter().map(|(name, _)| *name).collect();

@@ -53,8 +53,8 @@ pub(crate) fn read(command: &mut Command) -> Outcome<String> {
     String::from_utf8(out.stdout).map_err(|_| format!("{line}: its output is not UTF-8"))
 }
 
-/// Runs to the end, shows each line as it comes and also gives it to `seen`. The exit status is for
-/// the caller.
+/// Runs to the end, shows each line as it comes, and also passes it to `seen`. The caller checks
+/// the exit status.
 pub(crate) fn watch(command: &mut Command, mut seen: impl FnMut(&str)) -> Outcome<bool> {
     let line = line(command);
     println!("$ {line}");

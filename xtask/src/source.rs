@@ -28,8 +28,8 @@ fn collect(dir: &Path, files: &mut Vec<PathBuf>) -> Outcome {
     Ok(())
 }
 
-/// The file without comments and the contents of literals: what is left of a word there is a word
-/// of the language.
+/// The file without comments and without the contents of literals: a word in the rest is a word of
+/// the language.
 pub(crate) fn code(text: &str) -> String {
     let bytes = text.as_bytes();
     let mut out = String::with_capacity(text.len());
@@ -95,7 +95,7 @@ fn raw_string(bytes: &[u8]) -> Option<usize> {
     Some(open + length_until(&bytes[open..], &close) + close.len())
 }
 
-/// How often `word` stands alone in `code`.
+/// How often `word` occurs as a whole word in `code`.
 pub(crate) fn count_word(code: &str, word: &str) -> usize {
     code.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|w| *w == word).count()
 }

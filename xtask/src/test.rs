@@ -1,4 +1,4 @@
-//! `cargo xtask test`: the groups, one after another, and their sum.
+//! `cargo xtask test`: runs the groups, one after another, and prints the sum.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -26,7 +26,7 @@ pub(crate) struct Options {
     /// Everything that a group can test, however long it takes (docs/RXE.md).
     #[arg(long)]
     full: bool,
-    /// Say which groups there are.
+    /// List the groups.
     #[arg(long)]
     list: bool,
 }
@@ -40,7 +40,7 @@ enum Require {
 }
 
 impl Options {
-    /// What CI asks for.
+    /// The options of CI.
     pub(crate) fn ci() -> Self {
         Self { setup: true, groups: Vec::new(), require: Require::All, full: false, list: false }
     }

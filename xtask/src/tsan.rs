@@ -1,15 +1,14 @@
 //! `cargo xtask tsan`: eight threads at one device (`crates/peerdma/tests/c/threads.c`) under
 //! ThreadSanitizer.
 //!
-//! The library is built with the sanitizer, and with it the standard library, whose locks and
-//! counts it has to see. That needs the standard library's sources
-//! (`rustup component add rust-src`) and options that a stable compiler has only if told so
-//! (`RUSTC_BOOTSTRAP`). The C program links the runtime that comes with the compiler. Before it
-//! runs, a program with a race must be caught, so that silence means something.
+//! The library is built with the sanitizer, and so is the standard library, whose locks and
+//! counters the sanitizer has to see. That needs the standard library's sources
+//! (`rustup component add rust-src`) and options that a stable compiler accepts only with
+//! `RUSTC_BOOTSTRAP`. The C program links the runtime that comes with the compiler. Before it runs,
+//! a program with a race must be caught, to show that the sanitizer works.
 //!
-//! What the sanitizer cannot see: copies of user memory, which are made by assembly
-//! (`umem::guard`), and what other processes do to shared memory. Both have models of their own
-//! (`cargo xtask loom`).
+//! The sanitizer cannot see copies of user memory, which are made by assembly (`umem::guard`), nor
+//! what other processes do to shared memory. Both have models of their own (`cargo xtask loom`).
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -20,9 +19,9 @@ use crate::fuzz::host;
 use crate::sh::{Outcome, cargo, check, exists, read, root, target_dir, tool};
 
 const FLAGS: &str = "-Zsanitizer=thread -Cdebuginfo=1";
-/// What a library calls whose memory accesses are seen.
+/// A function that an instrumented library calls.
 const SEEN: &[u8] = b"__tsan_write8";
-/// How a program ends in which a race was seen.
+/// The exit status of a program in which a race was seen.
 const RACE: i32 = 66;
 
 const RACING: &str = "#include <pthread.h>
@@ -37,7 +36,7 @@ int main(void)
 }
 ";
 
-/// Runs it, or says why this machine cannot.
+/// Runs the check, or returns why this machine cannot.
 pub(crate) fn run() -> Outcome<Option<String>> {
     if !exists("cc") || !Path::new("/usr/include/infiniband/verbs.h").exists() {
         return Ok(Some("no C compiler, or no <infiniband/verbs.h>".to_owned()));
@@ -50,7 +49,7 @@ pub(crate) fn run() -> Outcome<Option<String>> {
     let Some(runtime) = runtime(&host)? else {
         return Ok(Some(format!("the compiler brings no ThreadSanitizer for {host}")));
     };
-    // It has dependencies of its own.
+    // The standard library has dependencies of its own.
     let mut fetch = cargo();
     fetch.env("RUSTC_BOOTSTRAP", "1");
     fetch.args(["fetch", "-Zbuild-std", "--target", &host, "--locked"]);

@@ -7,13 +7,13 @@ use crate::metadata::workspace;
 use crate::sh::{Outcome, root};
 use crate::source::{code, count_word, rust_files};
 
-/// Crate, and the path below it that may hold `unsafe` (empty: all of it).
+/// A crate, and the path below it that may have `unsafe` (empty: all of it).
 const MAY: &[(&str, &str)] = &[
     // One word of the auxiliary vector.
     ("environment", "src/secure.rs"),
     // Signal masks, and locks that are made new after a fork.
     ("threads", ""),
-    // Numbers that somebody else may have by now, and options of sockets.
+    // Descriptor numbers that somebody else may have by now, and socket options.
     ("descriptors", ""),
     ("umem", ""),
     // Pages that are taken from the process and given back.
@@ -41,7 +41,7 @@ const MAY: &[(&str, &str)] = &[
     ("bench", ""),
 ];
 
-/// Looks at every source file of the workspace.
+/// Checks every source file of the workspace.
 pub(crate) fn run() -> Outcome {
     let mut wrong = Vec::new();
     let mut sites = Vec::new();

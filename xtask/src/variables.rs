@@ -1,5 +1,5 @@
-//! Who reads variables: the crate `environment`, which knows when they are not to be trusted, and
-//! nobody else in what ships.
+//! Only the crate `environment` may read environment variables in code that ships: it knows when
+//! they must not be trusted.
 
 use std::fs;
 
@@ -7,13 +7,13 @@ use crate::metadata::workspace;
 use crate::sh::{Outcome, root};
 use crate::source::{code, count_word, rust_files};
 
-/// Words by which a program gets at its variables past that crate.
+/// Words by which a program reads its variables without that crate.
 const WORDS: &[&str] = &["getenv", "environ", "try_from_env", "from_env", "try_from_default_env"];
-/// Functions of `std::env` that do, with their module: their own names are words of other things.
+/// Functions of `std::env` that do, with their module: their bare names also mean other things.
 const FUNCTIONS: &[&str] = &["env::var", "std::env::{"];
-/// Crates that are tools and tests: they run with the rights of whoever works on the house.
+/// Crates that are tools and tests: they run with the developer's own rights.
 const TOOLS: &[&str] = &["interop", "bench", "xtask", "fabric-sim"];
-/// Files that read variables: the one that may, and tests among the sources.
+/// Files that read variables: the one that may, and tests in source files.
 const MAY: &[&str] = &[
     "crates/environment/src/lib.rs",
     "crates/device/src/rig/user.rs",
@@ -21,7 +21,7 @@ const MAY: &[&str] = &[
     "crates/peerdma/src/abi/layout.rs",
 ];
 
-/// Looks at every source file that ships.
+/// Checks every source file that ships.
 pub(crate) fn run() -> Outcome {
     let mut wrong = Vec::new();
     for package in workspace()?.iter().filter(|package| !TOOLS.contains(&&*package.name)) {
@@ -46,7 +46,7 @@ pub(crate) fn run() -> Outcome {
     Ok(())
 }
 
-/// What of a file's text reads variables.
+/// The parts of a file that read variables.
 fn reads(text: &str) -> impl Iterator<Item = &'static str> {
     let code = code(text).replace("environment::var", "");
     let words = WORDS.iter().filter(|word| count_word(&code, word) > 0);

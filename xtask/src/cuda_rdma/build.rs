@@ -27,7 +27,7 @@ const PACKAGES: [(&str, &str); 11] = [
 /// A program, and how to obtain it.
 pub(crate) struct Program {
     pub(crate) name: &'static str,
-    /// Returns where it is. If it is built already, this takes no time.
+    /// Returns where the program is. If it is built already, this takes no time.
     make: fn(&Path) -> Outcome<PathBuf>,
     /// Where its version is listed.
     from: From,
@@ -38,7 +38,7 @@ enum From {
     Wheels,
 }
 
-/// All of them, quick ones first.
+/// All programs, quick builds first.
 pub(crate) const PROGRAMS: [Program; 6] = [
     Program { name: "nixl", make: |_| wheels("nixl"), from: From::Wheels },
     Program { name: "mooncake", make: |_| wheels("mooncake"), from: From::Wheels },
@@ -63,7 +63,7 @@ pub(crate) fn all(install: bool) -> Outcome<Vec<(&'static str, String)>> {
         match (program.make)(&toolkit) {
             Ok(dir) => name(&link, &dir)?,
             Err(why) => {
-                // One from an earlier list must not be mistaken for it.
+                // A program from an earlier list must not be mistaken for this one.
                 let _ = fs::remove_file(&link);
                 println!("no {}: {why}", program.name);
                 missing.push((program.name, why));
@@ -92,13 +92,13 @@ impl Program {
     }
 }
 
-/// The library and the tests; the rest of them has kernels of the GPU.
+/// Only the library and the tests; the rest has GPU kernels.
 fn gdrcopy(toolkit: &Path) -> Outcome<PathBuf> {
     built("gdrcopy", |_| {
         let [mut library, mut tests] = [make(), make()];
         library.args(["-C", "src", "lib"]);
         tests.args(["-C", "tests", "gdrcopy_sanity", "gdrcopy_copybw", "gdrcopy_copylat"]);
-        // The build of the rest asks it for its version.
+        // The build of the other parts asks it for its version.
         tests.arg("NVCC=false").arg(format!("CUDA={}", toolkit.display()));
         Ok(vec![library, tests])
     })
@@ -107,7 +107,7 @@ fn gdrcopy(toolkit: &Path) -> Outcome<PathBuf> {
 fn perftest(toolkit: &Path) -> Outcome<PathBuf> {
     built("perftest", |_| {
         let mut configure = tool("./configure");
-        // Its part for the runtime library is a validating kernel, which needs nvcc.
+        // Its part for the runtime library is a validation kernel, which needs nvcc.
         configure.args(["--quiet", "--disable-cudart"]);
         configure.arg(format!("CUDA_H_PATH={}/include/cuda.h", toolkit.display()));
         configure.arg(format!("LDFLAGS=-L{}/lib64", toolkit.display()));
@@ -124,7 +124,7 @@ fn ucx(toolkit: &Path) -> Outcome<PathBuf> {
         configure.args(without.map(|what| format!("--without-{what}")));
         configure.arg("--with-ze=/usr").arg(format!("--with-cuda={}", toolkit.display()));
         configure.arg(format!("--with-rocm={}", rocm.display()));
-        // Its own program that checks each byte.
+        // UCX's own program that checks each byte.
         configure.arg("--with-iodemo-cuda");
         configure.arg(format!("--prefix={}", source.join("installed").display()));
         let mut install = make();
@@ -134,7 +134,7 @@ fn ucx(toolkit: &Path) -> Outcome<PathBuf> {
     Ok(source.join("installed"))
 }
 
-/// MPI with support for device memory, only over that UCX.
+/// MPI with support for device memory, over that UCX only.
 fn openmpi(toolkit: &Path) -> Outcome<PathBuf> {
     let ucx = ucx(toolkit)?;
     let source = built("openmpi", |source| {

@@ -1,5 +1,5 @@
-//! How the house is divided: what each crate has, and where its walls are missing. A checked-in
-//! table lists what exceeds a goal; it may shrink but not grow.
+//! How the code is divided: the files of each crate, and where walls between them are missing. A
+//! checked-in table lists what exceeds a goal; it may shrink but not grow.
 
 mod modules;
 
@@ -15,14 +15,14 @@ use crate::metadata::workspace;
 use crate::sh::{Outcome, root};
 use crate::source::{code, count_word, rust_files};
 
-/// The crates whose division is checked: those that are shipped.
+/// The crates to check: those that are shipped.
 const BELOW: &str = "/crates/";
 
 /// Where the table is.
 const FILE: &str = "docs/HOUSE.md";
 
-/// The carriers that a QP may have, and the names of observers of packets. They are searched for in
-/// the crate `device`; the rooms of observers may name them.
+/// The carriers that a QP may have, and the names of packet observers. The check searches for them
+/// in the crate `device`; the modules of the observers may name them.
 const CARRIERS: [&str; 4] = ["Route::None", "Route::Loopback", "Route::Shm", "Route::Udp"];
 const OBSERVERS: [&str; 6] = ["Tap", "tap", "Injected", "injected", "Observers", "observers"];
 const ROOMS_OF_OBSERVERS: [&str; 2] = ["observe", "observed"];
@@ -102,7 +102,7 @@ pub(crate) fn compare() -> Outcome {
     Ok(())
 }
 
-/// What exceeds the table.
+/// The rows that exceed the table.
 fn worse(text: &str, beyond: &[(String, usize)]) -> Vec<String> {
     let known: BTreeMap<&str, usize> = text
         .lines()
@@ -140,7 +140,7 @@ fn rows(beyond: &[(String, usize)]) -> String {
     out
 }
 
-/// What exceeds a goal.
+/// The rows that exceed a goal.
 fn beyond(all: &[(String, Facts)]) -> Vec<(String, usize)> {
     let mut found = Vec::new();
     let mut add = |name: String, number: usize, most: usize| {
@@ -191,7 +191,7 @@ fn table(all: &[(String, Facts)]) -> String {
     out
 }
 
-/// Reads a crate. Carriers and observers are the device's.
+/// Reads a crate. Carriers and observers are those of the crate `device`.
 fn facts(src: &Path, is_device: bool) -> Outcome<Facts> {
     let mut facts = Facts::default();
     let mut modules = Modules::default();
@@ -242,7 +242,7 @@ fn without_tests(code: &str) -> &str {
     code.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default()
 }
 
-/// Structs in a mutex or a read-write lock, and those that they hold by value.
+/// Structs in a mutex or a read-write lock, and structs that these hold by value.
 fn locked(codes: &[String]) -> Vec<(String, usize)> {
     let structs: BTreeMap<&str, Vec<&str>> = codes.iter().flat_map(|code| structs(code)).collect();
     let is_guarded = |name: &str| {

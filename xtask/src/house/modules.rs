@@ -1,7 +1,7 @@
-//! Which files of a crate use which: paths of its code, followed to the files they lead to.
+//! Which files of a crate use which: the paths in the code are followed to their files.
 //!
-//! What a file only re-exports (`pub use`) is followed to its origin, so that a façade makes no
-//! circle of the files behind it.
+//! A re-export (`pub use`) is followed to its origin, so that a façade makes no circle of the files
+//! behind it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ type Path = Vec<String>;
 #[derive(Debug, Default)]
 pub(super) struct Modules {
     files: Vec<Path>,
-    /// What a module re-exports: under which name, and from where.
+    /// What a module re-exports: the name, and its origin.
     passed_on: BTreeMap<(Path, String), Path>,
     /// The paths in a file's code.
     used: Vec<Vec<Path>>,
@@ -121,7 +121,7 @@ impl Modules {
     }
 }
 
-/// Everything that can be reached, in one step or more.
+/// Everything that can be reached, in one or more steps.
 fn reach(edges: &[BTreeSet<usize>], from: usize) -> BTreeSet<usize> {
     let mut found = BTreeSet::new();
     let mut next: Vec<usize> = edges[from].iter().copied().collect();
@@ -133,7 +133,7 @@ fn reach(edges: &[BTreeSet<usize>], from: usize) -> BTreeSet<usize> {
     found
 }
 
-/// The leaves of a `use` from `at` on, each with the name that it is used under. Returns where the
+/// The leaves of a `use` from `at` on, each with the name under which it is used. Returns where the
 /// tree ends.
 fn tree(
     words: &[String],
@@ -176,7 +176,7 @@ fn tree(
     }
 }
 
-/// A path as from the root; none if it leads to another crate.
+/// A path relative to the root; `None` if it leads to another crate.
 fn absolute(module: &[String], children: &[&str], path: &[String]) -> Option<Path> {
     let first = path.first()?;
     let mut at = match first.as_str() {

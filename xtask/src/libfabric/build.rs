@@ -38,7 +38,7 @@ pub(crate) fn all(install: bool) -> Outcome<Built> {
         configure.args(["--quiet", "--enable-cuda-dlopen", "--enable-ze-dlopen"]);
         configure.args(["--enable-rocr-dlopen", &with_rocr]);
         configure.args(["verbs", "shm", "rxm"].map(|what| format!("--enable-{what}=yes")));
-        // Those of hardware that nothing here emulates.
+        // Providers for hardware that nothing here emulates.
         let without = ["efa", "opx", "psm2", "psm3", "usnic", "ucx", "cxi", "lpp", "mrail"];
         configure.args(without.map(|what| format!("--enable-{what}=no")));
         configure.arg(format!("--with-cuda={}", toolkit.display())).arg("--with-ze=/usr");
@@ -53,7 +53,7 @@ pub(crate) fn all(install: bool) -> Outcome<Built> {
         configure.arg(format!("--prefix={}", installed(&source).display()));
         Ok(vec![tool("./autogen.sh"), configure, make(), make_install()])
     })?;
-    // Where tests look for it.
+    // Where the tests look for it.
     name(&target_dir().join("libfabric/installed"), &installed(&source))?;
     Ok(Built { installed: installed(&source), python })
 }

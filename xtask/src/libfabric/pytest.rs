@@ -7,7 +7,7 @@ use crate::suites::{Verdict, Verdicts};
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
     verdicts: Verdicts,
-    /// The test whose verdict has not come yet.
+    /// The test whose verdict is still to come.
     pub(crate) running: Option<String>,
     /// Whether the run came to its end.
     pub(crate) is_whole: bool,
@@ -38,13 +38,13 @@ impl Reader {
     fn end(&mut self, words: &str) {
         let Some(verdict) = verdict(words) else { return };
         let Some(test) = self.running.take() else { return };
-        // Tests that libfabric's own lists leave out for a provider are not among its tests.
+        // Tests that libfabric's own lists exclude for a provider do not count as its tests.
         if verdict != Verdict::Skipped("excluded".to_owned()) {
             self.verdicts.tests.insert(test, verdict);
         }
     }
 
-    /// The verdicts. A run that broke off has failed where it did.
+    /// The verdicts. A run that broke off has failed at that test.
     pub(crate) fn finish(mut self) -> Verdicts {
         if !self.is_whole || self.verdicts.tests.is_empty() {
             let test = self.running.take().unwrap_or_else(|| "runfabtests.py".to_owned());

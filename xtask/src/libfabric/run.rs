@@ -15,7 +15,7 @@ use crate::suites::{End, PYTHON, Verdicts, follow};
 
 /// The stand-ins for ssh and nvidia-smi.
 const STAND_INS: &str = "interop/fabtests";
-/// A program that takes longer hangs, in seconds; the runner ends it. Each has a buffer of a
+/// In seconds: a program that takes longer hangs, and the runner ends it. Each has a buffer of a
 /// gigabyte, and writes all of it.
 const LIMIT: &str = "120";
 /// The runner prints something after each test.
@@ -35,7 +35,7 @@ impl Way {
         reader.is_whole.then(|| reader.finish())
     }
 
-    /// Runs the tests whose names have all of `expression`, or all.
+    /// Runs the tests that `expression` selects, or all.
     pub(crate) fn run(&self, built: &Built, expression: Option<&str>) -> Outcome<Verdicts> {
         let bin = built.installed.join("bin");
         let scratch = self.scratch();

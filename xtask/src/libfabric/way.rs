@@ -9,7 +9,7 @@ pub(crate) enum Memory {
     Rocr,
 }
 
-/// One way.
+/// A way of running the tests.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Way {
     /// A provider of libfabric, or a pair of them.
@@ -45,7 +45,7 @@ pub(crate) const WAYS: [Way; 14] = [
 ];
 
 impl Way {
-    /// In words, as the file of expectations names it.
+    /// Its name in words, as in the file of expectations.
     pub(crate) fn words(&self) -> String {
         let memory = match self.memory {
             Memory::Host => "host",

@@ -26,14 +26,14 @@ const PACKAGES: [(&str, &str); 8] = [
 const ARCHIVE: &str = "http://deb.debian.org/debian";
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
-/// The suite of a release's rdma-core, built if it is not there yet.
+/// The suite of a release's rdma-core, built if necessary.
 pub(crate) fn suite(release: &str) -> Outcome<Suite> {
     setup::install("pyverbs --build", &PACKAGES, false)?;
     let home = target_dir().join("pyverbs").join(release);
     let apt = Apt::new(&home, release)?;
     let version = apt.version()?;
     let source = home.join(format!("rdma-core-{version}"));
-    // The last thing that is built, so that an interrupted build is repeated.
+    // Built last, so that an interrupted build is repeated.
     let done = source.join("build/built-and-mended");
     if !done.exists() {
         let _ = fs::remove_dir_all(&source);

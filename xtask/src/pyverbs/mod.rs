@@ -1,10 +1,10 @@
 //! `cargo xtask pyverbs`: the test suite of rdma-core, unmodified, on peerdma.
 //!
-//! The suite is Debian's (`/usr/share/doc/rdma-core/tests`, package rdma-core; the verbs from
-//! Python, python3-pyverbs). With `--build` it is that of a newer rdma-core, whose pyverbs is built
-//! from Debian's source package, since Debian builds its own without DRM and its dma-buf tests then
-//! skip whatever the device can do. With `--rxe` the suite also runs on the Linux kernel's
-//! `rdma_rxe`, in a virtual machine.
+//! The suite is Debian's (`/usr/share/doc/rdma-core/tests`, package rdma-core; the Python verbs are
+//! in python3-pyverbs). With `--build` it is that of a newer rdma-core, with pyverbs built from
+//! Debian's source package: Debian builds its own without DRM, and the dma-buf tests then skip
+//! whatever the device can do. With `--rxe` the suite also runs on the Linux kernel's `rdma_rxe`,
+//! in a virtual machine.
 //!
 //! `interop/pyverbs/expected.toml` explains each test that skips and each that does not pass yet.
 //! What is not explained there is an error, and so is an explanation of a failure that no longer
@@ -113,7 +113,7 @@ fn judge(suite: &Suite, patterns: &[String], cuda: Option<&Path>, write: bool) -
         page::write(suite, (on, &verdicts), &expected, rxe.as_ref())?;
     }
     let mut complaints = expected.complaints(on, &verdicts);
-    // A test that is explained and did not pass is neither: the summary has it.
+    // A test that is explained and did not pass counts as neither: the summary lists it.
     let mut passed = verdicts.sums()[0].saturating_sub(expected.stale(on, &verdicts)) as u64;
     println!("\n{}", summary(&verdicts));
     for gpu in gpus {

@@ -135,7 +135,7 @@ fn reasons(page: &mut String, rxe: &Rxe) {
     }
 }
 
-/// Tests for one vendor's hardware have its name in theirs.
+/// Tests for one vendor's hardware have the vendor's name in theirs.
 const VENDORS: [&str; 4] = ["mlx5", "efa", "cuda", "Mlx5"];
 
 fn words(verdict: &Verdict) -> (&str, &str) {

@@ -12,9 +12,9 @@ use crate::suites::{PYTHON, Verdicts, host, show};
 /// A copy of the tests, and what Python needs to find the verbs.
 #[derive(Debug)]
 pub(crate) struct Suite {
-    /// Whose tests these are, in words.
+    /// The origin of the tests, in words.
     pub(crate) what: String,
-    /// What is changed in them, if anything.
+    /// What is changed in the tests, if anything.
     pub(crate) changed: &'static str,
     /// The command that runs them.
     pub(crate) command: &'static str,
@@ -79,9 +79,9 @@ pub(crate) struct Gpu {
     pub(crate) args: &'static [&'static str],
 }
 
-/// The one that tests of CUDA reach by cuda-python.
+/// The GPU that tests of CUDA reach by cuda-python.
 const NVIDIA: Gpu = Gpu { preset: "nvidia", args: &["--gpu", "0"] };
-/// Those tests: the others also need vendors' hardware.
+/// The tests of CUDA that run here: the others also need vendors' hardware.
 const OF_CUDA: &str = "test_cuda_dmabuf";
 
 /// Whether a test is one of these.
@@ -95,7 +95,7 @@ impl Suite {
         self.run_with(gpu, patterns, &self.env)
     }
 
-    /// Runs those for CUDA, with cuda-python from a directory of wheels.
+    /// Runs the tests of CUDA, with cuda-python from a directory of wheels.
     pub(crate) fn run_cuda(&self, wheels: &Path) -> Outcome<Verdicts> {
         let mut env = self.env.clone();
         let ours = env.iter().position(|(name, _)| *name == "PYTHONPATH");

@@ -10,7 +10,7 @@ use crate::suites::{Verdict, Verdicts};
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
     verdicts: Verdicts,
-    /// The test whose verdict has not come yet.
+    /// The test whose verdict is still to come.
     pub(crate) running: Option<String>,
     /// The failed test whose traceback is being read.
     failed: Option<String>,
@@ -29,7 +29,7 @@ impl Reader {
             self.ran = ran.split(' ').next().and_then(|count| count.parse().ok());
             (self.failed, self.running) = (None, None);
         } else if let Some(failed) = &self.failed {
-            // The line of a traceback with the reason begins at the margin: the last of them
+            // The line of a traceback with the reason is not indented; the last such line
             // counts.
             if line.starts_with(|c: char| c.is_ascii_alphabetic()) && !line.starts_with("Traceback")
             {

@@ -12,7 +12,7 @@ use crate::suites::Verdict;
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
     pub(crate) verdicts: BTreeMap<String, Verdict>,
-    /// The test whose verdict has not come yet.
+    /// The test whose verdict is still to come.
     pub(crate) running: Option<String>,
     /// Its output, as far as it is a block of googletest.
     said: Vec<String>,

@@ -23,8 +23,8 @@ use crate::suites::{Expected, Verdicts};
 
 /// What is known about the tests.
 const EXPECTED: &str = "interop/rdma-unit-test/expected.toml";
-/// Tests that are left out, as they take hours: each has a counterpart with fewer operations.
-/// (Those named `100000Ops` also do a million.) The largest ones of oversubscription take many
+/// Tests that are left out because they take hours: each has a counterpart with fewer operations.
+/// (Tests named `100000Ops` also do a million.) The largest tests of oversubscription take many
 /// minutes each.
 const LEFT_OUT: &str = "*1000000Ops*:*16384ByteOp100000Ops*:*QpOversubscriptionTest*/1000Qps1*";
 /// Programs of traffic, which take most of the time: they run only in the first variant.

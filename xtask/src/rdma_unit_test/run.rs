@@ -22,7 +22,7 @@ pub(crate) struct Task<'a> {
     pub(crate) way: &'a Way,
     pub(crate) config: PathBuf,
     pub(crate) program: String,
-    /// Which of its tests.
+    /// The filter for its tests.
     pub(crate) filter: String,
 }
 
@@ -34,12 +34,12 @@ const HUGE: &str = "hugepage_test";
 /// The longest of the suite's tests prints nothing for 60 to 90 seconds on two cores, and for
 /// longer beside other work.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// Some tests have a peer that does not answer, with an ACK timeout of a second and five retries,
-/// which take 6 seconds, and 20 over a wire, where timeouts grow. Others wait as long as they may
-/// for something that must not come. So tests for which the first wait was too short get a second
-/// one.
+/// Some tests have a peer that does not answer, with an ACK timeout of a second and five retries:
+/// that takes 6 seconds, and 20 over a wire, where timeouts grow. Others wait as long as they may
+/// for something that must not come. So tests for which the first limit was too short get a second
+/// run with a longer one.
 const WAITS: [u32; 2] = [4, 16];
-/// What such a test prints.
+/// The output of such a test.
 const TOO_LATE: &str = "DEADLINE_EXCEEDED";
 /// How often a program is started again after a test in which it ended.
 const STARTS: usize = 20;
@@ -129,7 +129,7 @@ impl Task<'_> {
         format!("{}-{}", self.way.words().replace(' ', "-"), self.program)
     }
 
-    /// `without`: tests that had their turn.
+    /// `without`: tests that have run already.
     fn command(
         &self,
         programs: &Path,

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 
 use crate::sh::{Outcome, target_dir};
 
-/// One of them.
+/// A way of running the suite.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Way {
-    /// Whose attributes the device has.
+    /// The preset of the device.
     preset: &'static str,
     ipv6: bool,
     /// The path MTU.
@@ -17,8 +17,8 @@ pub(crate) struct Way {
     is_wire: bool,
 }
 
-/// Both presets, both families, both MTUs and both carriers, and of any two of these all four
-/// combinations.
+/// Both presets, both families, both MTUs and both carriers; for any two of these, all four
+/// combinations occur.
 pub(crate) const WAYS: [Way; 5] = [
     Way { preset: "mlx5", ipv6: false, mtu: 1024, is_wire: false },
     Way { preset: "mlx5", ipv6: false, mtu: 4096, is_wire: true },
@@ -28,7 +28,7 @@ pub(crate) const WAYS: [Way; 5] = [
 ];
 
 impl Way {
-    /// In words, as `on` in the list of what is expected has them.
+    /// Its name in words, as in `on` in the list of expectations.
     pub(crate) fn words(&self) -> String {
         let family = if self.ipv6 { "ipv6" } else { "ipv4" };
         let carrier = if self.is_wire { "wire" } else { "host" };

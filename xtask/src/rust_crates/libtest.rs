@@ -6,16 +6,17 @@ use crate::suites::Verdict;
 
 /// Takes the lines of a run one by one, standard error among them.
 ///
-/// Cargo says `Running tests/a.rs (...)` or `Doc-tests a`; the program then `test NAME ... ok`, or
-/// `FAILED`, or `ignored, WHY`. Of each that failed it says why below `---- NAME stdout ----`.
+/// Cargo prints `Running tests/a.rs (...)` or `Doc-tests a`; the program then prints `test NAME ...
+/// ok`, or `FAILED`, or `ignored, WHY`. For each failed test, the reason is below
+/// `---- NAME stdout ----`.
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
-    /// By name, which is `PROGRAM:TEST`.
+    /// Keyed by name, which is `PROGRAM:TEST`.
     pub(crate) verdicts: BTreeMap<String, Verdict>,
     program: String,
-    /// The failed test of whose output the line is.
+    /// The failed test whose output is being read.
     of: Option<String>,
-    /// Programs that began and did not say how many passed.
+    /// Programs that have started and not printed how many tests passed.
     is_open: bool,
 }
 
@@ -35,19 +36,19 @@ impl Reader {
         } else if let Some(Verdict::Failed(why)) =
             self.of.as_ref().and_then(|test| self.verdicts.get_mut(test))
         {
-            // What a panic says stands below where it was.
+            // The message of a panic is on the line below its location.
             if why.is_empty() && !line.is_empty() && !line.contains("panicked at") {
                 line.trim().clone_into(why);
             }
         }
     }
 
-    /// The program that runs; several of its tests may.
+    /// The running program; several of its tests may run at a time.
     pub(crate) fn running(&self) -> Option<&str> {
         self.is_open.then_some(&*self.program)
     }
 
-    /// A program that did not come to its end has failed.
+    /// Counts a program that did not complete as failed.
     pub(crate) fn end(&mut self) {
         if std::mem::take(&mut self.is_open) {
             let why = "the program did not come to its end".to_owned();
@@ -56,14 +57,14 @@ impl Reader {
     }
 }
 
-/// The program that cargo starts.
+/// The program that cargo starts, if the line says so.
 fn program(words: &str) -> Option<&str> {
     let rest = words.strip_prefix("Running ").or_else(|| words.strip_prefix("Doc-tests "))?;
     let rest = rest.strip_prefix("unittests ").unwrap_or(rest);
     rest.split(' ').next()
 }
 
-/// The test and the verdict that a line has.
+/// The test and the verdict in a line.
 fn verdict(line: &str) -> Option<(&str, Verdict)> {
     let (test, words) = line.strip_prefix("test ")?.rsplit_once(" ... ")?;
     let test = test.trim_end_matches(" - should panic");

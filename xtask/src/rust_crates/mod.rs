@@ -2,7 +2,7 @@
 //! `peerdma run -- cargo test`.
 //!
 //! `interop/rust-crates/expected.toml` explains each test that is ignored or fails; what is not
-//! explained there is an error, and so is an explanation of a failure that happens no more.
+//! explained there is an error, and so is an explanation of a failure that no longer happens.
 
 mod libtest;
 mod page;
@@ -21,13 +21,13 @@ use crate::setup;
 use crate::sh::{Outcome, cargo, check, root, target_dir, tool};
 use crate::suites::{Expected, Source, Verdict, Verdicts, host, show};
 
-/// What is known of the tests.
+/// What is known about the tests.
 const EXPECTED: &str = "interop/rust-crates/expected.toml";
 
 /// A configuration with a NIC like rxe.
 const RXE: &str = "interop/rust-crates/rxe.toml";
 
-/// What the builds need beside what the tests need.
+/// Packages that the builds need besides those that the tests need.
 const PACKAGES: [(&str, &str); 8] = [
     ("cmake", "writes the headers of a newer rdma-core"),
     ("libclang-dev", "reads them, for bindings"),
@@ -42,13 +42,13 @@ const PACKAGES: [(&str, &str); 8] = [
 /// A crate, or a workspace of several.
 struct Tests {
     name: &'static str,
-    /// What is asked of `cargo test`.
+    /// The arguments of `cargo test`.
     args: &'static [&'static str],
-    /// One at a time: what its own instructions say.
+    /// Whether tests run one at a time, as its own instructions say.
     is_serial: bool,
-    /// Whether tests are ignored by default since they need a device.
+    /// Whether tests are ignored by default because they need a device.
     needs_device: bool,
-    /// Whether it was written for the kernel's rxe, and so gets a NIC of that preset.
+    /// Whether it was written for the kernel's rxe, and so needs a NIC of that preset.
     is_for_rxe: bool,
 }
 
@@ -78,7 +78,7 @@ const CRATES: [Tests; 5] = [
     Tests { name: "async-rdma", args: &[], is_serial: true, needs_device: false, is_for_rxe: true },
 ];
 
-/// A test that says nothing for so long hangs.
+/// A test that prints nothing for this long hangs.
 const PATIENCE: Duration = Duration::from_secs(180);
 
 /// The options of `cargo xtask rust-crates`.
@@ -91,7 +91,7 @@ pub(crate) struct Options {
     crates: Vec<String>,
 }
 
-/// Runs the tests, writes the page, and compares with what is expected.
+/// Runs the tests, writes the page, and compares with the expected results.
 pub(crate) fn run(options: &Options) -> Outcome {
     let sources = sources(true)?;
     let counts = judge(&sources, options, options.crates.is_empty() && !options.check)?;
@@ -111,7 +111,7 @@ pub(crate) fn group(context: &Context) -> Outcome<Tested> {
     judge(&sources, &options, false).map(Tested::Ran)
 }
 
-/// The crates and rdma-core, whose headers some need newer than Debian's. An error says why this
+/// The crates, and rdma-core, since some need newer headers than Debian's. An error says why this
 /// machine cannot have them.
 struct Sources {
     crates: Vec<(&'static Tests, Source, PathBuf)>,
@@ -133,7 +133,7 @@ fn sources(install: bool) -> Outcome<Sources> {
     Ok(Sources { crates: crates?, rdma_core: unpack("rdma-core")? })
 }
 
-/// Runs the tests. One that is not as expected counts as failed, even if it passed.
+/// Runs the tests. A test with an unexpected result counts as failed, even if it passed.
 fn judge(sources: &Sources, options: &Options, write: bool) -> Outcome<Counts> {
     let expected = Expected::read(EXPECTED)?;
     check(cargo().args(["build", "--release", "--locked"]))?;
@@ -154,8 +154,8 @@ fn judge(sources: &Sources, options: &Options, write: bool) -> Outcome<Counts> {
     Ok(counts)
 }
 
-/// The headers of rdma-core as they are installed, which its configuration makes, and where they
-/// come from.
+/// The headers of rdma-core in their installed form, as its configuration step makes them, and
+/// their origin.
 struct Headers {
     include: PathBuf,
     verbs: PathBuf,
@@ -174,7 +174,7 @@ fn headers(source: &Path) -> Outcome<Headers> {
 }
 
 impl Tests {
-    /// Builds with the network at hand, then runs without, on a host of its own.
+    /// Builds with the network available, then runs without it, on a host of its own.
     fn run(&self, dir: &Path, headers: &Headers) -> Outcome<Verdicts> {
         let program = cargo().get_program().to_owned();
         let mut build = Command::new(&program);
@@ -184,7 +184,7 @@ impl Tests {
 
         let mut command = host::of_its_own(false)?;
         command.arg(target_dir().join("release/peerdma")).args(["run", "--"]);
-        // One stream, so that each test is known by its program.
+        // One stream, so that each test is attributed to its program.
         command.args(["sh", "-c", "exec \"$0\" \"$@\" 2>&1"]).arg(&program);
         command.args(["test", "--offline", "--no-fail-fast"]).args(self.args);
         command.arg("--");
@@ -204,13 +204,13 @@ impl Tests {
     }
 
     fn prepare(&self, command: &mut Command, dir: &Path, headers: &Headers) {
-        // Its own configuration of cargo lies there. The toolchain is ours, whatever it asks for.
+        // Its own cargo configuration is there. The toolchain is ours, whatever it asks for.
         command.current_dir(dir);
         command.env("CARGO_TARGET_DIR", target_dir().join("sources").join(self.built()));
-        // A lint that is newer than a crate is no failure of it.
+        // A lint that is newer than a crate is not the crate's failure.
         command.env("RUSTFLAGS", "--cap-lints=warn");
         command.env("CARGO_PROFILE_DEV_DEBUG", "0").env("CARGO_INCREMENTAL", "0");
-        // Tests are known by the lines that a quiet cargo leaves out.
+        // Tests are recognised by lines that a quiet cargo omits.
         command.env("CARGO_TERM_QUIET", "false");
         command.env("RDMA_CORE_INCLUDE_DIR", &headers.include);
         command.env("IBVERBS_HEADER_DIR", &headers.verbs);
@@ -225,8 +225,8 @@ impl Tests {
     }
 }
 
-/// Where Debian has the libraries that programs are linked to; `peerdma run` puts ours in their
-/// place.
+/// Where Debian has the libraries to which programs are linked; `peerdma run` replaces them by
+/// ours.
 fn library_dir() -> OsString {
     format!("/usr/lib/{}-linux-gnu", std::env::consts::ARCH).into()
 }

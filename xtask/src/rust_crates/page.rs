@@ -1,4 +1,4 @@
-//! docs/RUST_CRATES.md: what became of each test.
+//! docs/RUST_CRATES.md: the result of each test.
 
 use std::fmt::Write as _;
 use std::fs;

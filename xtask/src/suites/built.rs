@@ -1,4 +1,4 @@
-//! Building a source of others.
+//! Building third-party sources.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -20,8 +20,8 @@ pub(crate) fn built(
 
 /// Builds in a directory of a source, once for these steps.
 pub(crate) fn built_in(dir: &Path, steps: impl FnOnce() -> Outcome<Vec<Command>>) -> Outcome {
-    // The last thing that is made: a build that broke off goes on. It has the steps, as they may
-    // become others.
+    // Written last, so that an interrupted build continues. It contains the steps, since these may
+    // change.
     let done = dir.join("built-by-peerdma");
     let steps = steps()?;
     let words = format!("{steps:?}");
@@ -34,7 +34,7 @@ pub(crate) fn built_in(dir: &Path, steps: impl FnOnce() -> Outcome<Vec<Command>>
     fs::write(&done, words).map_err(|err| format!("{}: {err}", done.display()))
 }
 
-/// Gives what was built a name that tests look for, in place of what had the name before.
+/// Links the build under the name that tests look for, replacing the previous one.
 pub(crate) fn name(link: &Path, to: &Path) -> Outcome {
     let failed = |err| format!("{}: {err}", link.display());
     if let Some(dir) = link.parent() {
@@ -44,7 +44,7 @@ pub(crate) fn name(link: &Path, to: &Path) -> Outcome {
     symlink(to, link).map_err(failed)
 }
 
-/// `make` that leaves the machine to others.
+/// `make` at a low priority.
 pub(crate) fn make() -> Command {
     let mut make = tool("nice");
     make.args(["make", "-j2", "--silent"]);

@@ -1,6 +1,6 @@
-//! What is known of a suite: a checked-in file that explains each test that skips or fails.
+//! What is known about a suite: a checked-in file that explains each test that skips or fails.
 //!
-//! What is not explained is an error, and so is an explanation of a failure that happens no more.
+//! What is not explained is an error, and so is an explanation of a failure that no longer happens.
 
 use std::fs;
 
@@ -20,13 +20,13 @@ pub(crate) struct Expected {
     fail: Vec<Entry>,
 }
 
-/// One explanation, for all tests that one of the patterns fits. A `*` in a pattern stands for
+/// One explanation, for all tests that match one of the patterns. A `*` in a pattern matches
 /// anything.
 #[derive(Debug)]
 struct Entry {
     tests: Vec<String>,
-    /// The ways of running the suite that it is about: those that have all words of one of these.
-    /// All, if there is none.
+    /// The ways of running the suite to which it applies: those whose name has all words of one of
+    /// these. Without any, it applies to all.
     on: Vec<String>,
     reason: String,
 }
@@ -54,7 +54,7 @@ impl Expected {
         Ok(expected)
     }
 
-    /// Why a test does not pass, as far as the list knows. `on` is the way of running the suite, in
+    /// Why a test does not pass, if the list explains it. `on` is the way of running the suite, in
     /// words.
     pub(crate) fn reason(&self, on: &str, test: &str) -> Option<&str> {
         let entries = self.skip.iter().chain(&self.fail);
@@ -66,8 +66,8 @@ impl Expected {
         self.fail.iter().any(|entry| entry.fits(on, test))
     }
 
-    /// Shows what became of the tests in one way, and what of it is not as the list has it, which
-    /// counts as failed even if it passed.
+    /// Prints the results of one way of running the tests, and the results that differ from the
+    /// list; these count as failed even if the test passed.
     pub(crate) fn judge(&self, on: &str, verdicts: &Verdicts) -> Counts {
         let [passed, skipped, failed] = verdicts.sums();
         println!("\n{on}: {passed} pass, {skipped} skip, {failed} fail");
@@ -75,7 +75,7 @@ impl Expected {
         for complaint in &complaints {
             println!("not as expected: {on}: {complaint}");
         }
-        // What is explained and did not pass is neither: the page has it.
+        // A test that is explained and did not pass counts as neither: the page lists it.
         Counts {
             passed: passed.saturating_sub(self.stale(on, verdicts)) as u64,
             failed: complaints.len() as u64,
@@ -83,7 +83,7 @@ impl Expected {
         }
     }
 
-    /// What is not as the list has it.
+    /// What differs from the list.
     pub(crate) fn complaints(&self, on: &str, verdicts: &Verdicts) -> Vec<String> {
         let complain = |(test, verdict): (&String, &Verdict)| {
             let may_skip = self.skip.iter().any(|entry| entry.fits(on, test));
@@ -102,7 +102,7 @@ impl Expected {
         verdicts.tests.iter().filter_map(complain).collect()
     }
 
-    /// Tests that pass and should not have.
+    /// Tests that passed although the list says that they fail.
     pub(crate) fn stale(&self, on: &str, verdicts: &Verdicts) -> usize {
         let passed = verdicts.tests.iter().filter(|(_, verdict)| **verdict == Verdict::Passed);
         passed.filter(|(test, _)| self.awaits(on, test)).count()
@@ -180,7 +180,7 @@ mod tests {
         };
         assert_eq!(about("w x"), ["a.two", "b.two", "c.one"]);
         assert_eq!(about("z y"), ["a.two", "b.two", "c.one"]);
-        // It is told of another way of running them.
+        // The explanation is for another way of running them.
         assert_eq!(about("y w"), ["a.two", "b.one", "c.one"]);
         assert_eq!(expected.reason("x", "b.one"), Some("no b yet"));
         assert_eq!(expected.reason("y", "b.one"), None);

@@ -1,4 +1,4 @@
-//! Reading what a run says, as long as it says something.
+//! Reading the output of a run, with a limit on silence.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
@@ -13,23 +13,23 @@ use crate::sh::{Outcome, tool};
 #[derive(Debug)]
 pub(crate) enum End {
     Exited(ExitStatus),
-    /// It said nothing for too long, and was killed.
+    /// It printed nothing for too long, and was killed.
     Hung,
 }
 
-/// Gives `seen` each line of standard output and standard error as it comes. A run that says
-/// nothing for as long as `patience` is ended with all that it started.
+/// Passes each line of standard output and standard error to `seen` as it comes. A run that prints
+/// nothing for as long as `patience` is killed, with all processes that it started.
 pub(crate) fn follow(
     mut command: Command,
     patience: Duration,
     mut seen: impl FnMut(&str),
 ) -> Outcome<End> {
-    // A group of its own, so that all of it can be ended.
+    // A process group of its own, so that all of it can be killed.
     command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let program = command.get_program().to_string_lossy().into_owned();
     let mut child = command.spawn().map_err(|err| format!("cannot start {program}: {err}"))?;
     let (send, lines) = mpsc::channel();
-    // They end with the pipes: when every process that holds the other end is gone.
+    // These threads end with the pipes: when every process that holds the other end is gone.
     read(child.stdout.take().expect("stdout is piped"), send.clone());
     read(child.stderr.take().expect("stderr is piped"), send);
     let is_silent = loop {
@@ -47,7 +47,7 @@ pub(crate) fn follow(
     Ok(if is_silent { End::Hung } else { End::Exited(status) })
 }
 
-/// The same, with all lines shown, and said so if it hung: in which test, as `running` has it.
+/// The same, but prints all lines, and, if the run hung, in which test (from `running`).
 pub(crate) fn show<R>(
     command: Command,
     patience: Duration,
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn what_is_silent_too_long_ends_with_all_its_processes() {
-        // The wait for the pipes' end would be for ever if the second sleep went on.
+        // If the second sleep continued, the wait for the end of the pipes would never end.
         let (end, lines) = run("echo a; sleep 1000 & sleep 1000", Duration::from_millis(100));
         assert_eq!(lines, ["a"]);
         assert!(matches!(end, End::Hung), "{end:?}");

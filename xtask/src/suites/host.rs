@@ -1,12 +1,11 @@
-//! A host of its own for the suite, whose tests of raw packets send frames that are nobody else's
-//! business.
+//! A separate host for the suite: its tests of raw packets send frames that must not leave it.
 
 use std::process::Command;
 
 use crate::sh::{Outcome, tool};
 
-/// A netdev with addresses that are there at once, so that the GID table does not change while the
-/// tests look at it. The other end of its wire is on the same host, and nobody listens there.
+/// A netdev whose addresses are usable at once, so that the GID table does not change while the
+/// tests read it. The other end of its wire is on the same host, and nobody listens there.
 const SET_UP: &str = "\
 set -e
 ip link set lo up
@@ -25,9 +24,9 @@ ip link set far0 up
 ip route add default via 10.77.9.254
 ";
 
-/// Some tests want huge pages. Whoever is root of the machine sets a few aside meanwhile, one run
-/// at a time: their number is the whole machine's. Where that is refused, or memory is in too many
-/// pieces, those tests skip.
+/// Some tests need huge pages. If we are root on the machine, a few are reserved meanwhile, by one
+/// run at a time, since their number is machine-wide. If that is refused, or memory is too
+/// fragmented, those tests skip.
 const SET_ASIDE: &str = "\
 pool=/sys/kernel/mm/hugepages/hugepages-2048kB
 if [ -w $pool/nr_hugepages ] && exec 9< $pool/nr_hugepages && flock 9; then
@@ -40,13 +39,13 @@ fi
 \"$0\" \"$@\"
 ";
 
-/// A command line that runs the one after it in a network namespace of its own, as root of it; with
-/// huge pages set aside, if it is to have them.
+/// A command line that runs the one after it in a network namespace of its own, as root there; with
+/// huge pages reserved, if wanted.
 ///
 /// `MTU` in its environment is that of the netdev, 1500 without it.
 pub(crate) fn of_its_own(has_huge_pages: bool) -> Outcome<Command> {
     let script = [SET_UP, if has_huge_pages { SET_ASIDE } else { "exec \"$0\" \"$@\"\n" }].concat();
-    // Those who are root already stay who they are.
+    // A user who is root already stays root.
     for rights in [&["--net"][..], &["--user", "--map-root-user", "--net"]] {
         let is_possible =
             tool("unshare").args(rights).arg("true").status().is_ok_and(|s| s.success());

@@ -1,5 +1,5 @@
-//! Test suites of others, and what it takes to run them as tests of ours: their sources, a host of
-//! their own, their verdicts, and what is known of them.
+//! Third-party test suites, and what is needed to run them as our tests: their sources, a host of
+//! their own, their verdicts, and what is known about them.
 
 pub(crate) mod built;
 mod expected;

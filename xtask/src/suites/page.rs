@@ -1,12 +1,12 @@
-//! The parts of a page on a suite that runs in several ways. A column is a way, in words, and what
-//! became of the tests.
+//! The parts of a page on a suite that runs in several ways. A column is a way, in words, and the
+//! results of the tests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use super::{Expected, Verdict, Verdicts};
 
-/// How many tests pass, skip and fail in each way; `what` are the words that name one.
+/// How many tests pass, skip and fail in each way; `what` is the term for one test.
 pub(crate) fn sums(page: &mut String, what: &str, columns: &[(String, Verdicts)]) {
     writeln!(page, "\n| {what} | pass | skip | fail |\n|---|---|---|---|")
         .expect("a String takes all");
@@ -50,7 +50,7 @@ pub(crate) fn others(page: &mut String, columns: &[(String, Verdicts)], expected
     }
 }
 
-/// The tests of each program that pass in every way that they run in.
+/// The tests of each program that pass in every way in which they run.
 pub(crate) fn programs(page: &mut String, columns: &[(String, Verdicts)]) {
     let mut passed: BTreeMap<&str, BTreeMap<&str, bool>> = BTreeMap::new();
     for (test, verdict) in columns.iter().flat_map(|(_, verdicts)| &verdicts.tests) {

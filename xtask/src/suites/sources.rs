@@ -1,10 +1,10 @@
-//! Programs and suites of others that tests build: `interop/sources.toml` names each with its
-//! public repository and commit, or with the address of an archive and its version.
+//! Third-party programs and suites that tests build: `interop/sources.toml` names each with its
+//! public repository and commit, or with the URL of an archive and its version.
 //!
-//! `NAME.tar.xz` is taken from the folder that `PEERDMA_SOURCES` names, if there is one, and else
-//! the commit from the repository, or the archive from its address. An archive must have the
-//! SHA-256 of the list; a commit's name is a checksum of what is in it. Either is unpacked under
-//! `target/sources`, once.
+//! `NAME.tar.xz` is taken from the directory that `PEERDMA_SOURCES` names, if there is one;
+//! otherwise the commit is fetched from the repository, or the archive from its URL. An archive
+//! must have the SHA-256 of the list; a commit's name is a checksum of its contents. Either is
+//! unpacked under `target/sources`, once.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use toml::{Table, Value};
 use crate::sh::{Outcome, check, read, root, target_dir, tool};
 
 const FILE: &str = "interop/sources.toml";
-/// A folder of archives, for machines that reach package registries only.
+/// A directory of archives, for machines that reach only package registries.
 const FOLDER: &str = "PEERDMA_SOURCES";
 /// What fetches from Debian as its packages come.
 const FETCH: &str = "/usr/lib/apt/apt-helper";
@@ -23,13 +23,13 @@ const FETCH: &str = "/usr/lib/apt/apt-helper";
 #[derive(Clone, Debug)]
 pub(crate) struct Source {
     pub(crate) name: String,
-    /// On GitHub: `OWNER/NAME`; or the address of an archive.
+    /// `OWNER/NAME` on GitHub, or the URL of an archive.
     pub(crate) repository: String,
-    /// A commit, or the version of what is in the archive.
+    /// A commit, or the version of the archive's contents.
     commit: String,
-    /// Of the commit or version.
+    /// The date of the commit or version.
     pub(crate) date: String,
-    /// Of the archive.
+    /// The SHA-256 of the archive.
     sha256: String,
 }
 
@@ -60,7 +60,7 @@ impl Source {
         })
     }
 
-    /// As much of the commit's name as people use, or the version.
+    /// The abbreviated commit, or the version.
     pub(crate) fn commit(&self) -> &str {
         self.commit.get(..12).unwrap_or(&self.commit)
     }
@@ -69,15 +69,15 @@ impl Source {
         self.repository.starts_with("https://")
     }
 
-    /// The directory that holds it; its name changes with the commit, so what is built from it does
-    /// not go stale.
+    /// The directory that holds it; its name changes with the commit, so builds do not become
+    /// stale.
     pub(crate) fn unpacked(&self) -> Outcome<PathBuf> {
         let all = target_dir().join("sources");
         let dir = all.join(format!("{}-{}", self.name, self.commit()));
         if dir.exists() {
             return Ok(dir);
         }
-        // Made elsewhere and named at the end: what broke off is not taken for the whole.
+        // Made elsewhere and renamed at the end, so that a partial one is not taken for complete.
         let new = all.join(format!("{}-{}.new", self.name, std::process::id()));
         let _ = fs::remove_dir_all(&new);
         fs::create_dir_all(&new).map_err(|err| format!("{}: {err}", new.display()))?;
@@ -126,7 +126,7 @@ impl Source {
         if got.trim() != self.commit {
             return Err(format!("{url} gave {} for {}", got.trim(), self.commit));
         }
-        // What builds there is not to take itself for a checkout.
+        // A build there must not take the directory for a checkout.
         fs::remove_dir_all(to.join(".git")).map_err(|err| format!("{}: {err}", to.display()))
     }
 }

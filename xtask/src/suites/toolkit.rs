@@ -1,4 +1,4 @@
-//! What programs that use CUDA or HSA are built with.
+//! The toolkits with which programs that use CUDA or HSA are built.
 
 use std::path::PathBuf;
 
@@ -6,8 +6,8 @@ use super::built::name;
 use super::wheels;
 use crate::sh::{Outcome, check, root, target_dir, tool};
 
-/// A directory that looks like CUDA's to builds: the headers of NVIDIA's wheels, and our libraries
-/// to link to.
+/// A directory that looks like a CUDA toolkit to builds: the headers of NVIDIA's wheels, and our
+/// libraries to link with.
 pub(crate) fn toolkit() -> Outcome<PathBuf> {
     let headers = wheels("cuda-headers")?.join("nvidia/cu13/include");
     let dir = target_dir().join("cuda-toolkit");
@@ -21,8 +21,8 @@ pub(crate) fn toolkit() -> Outcome<PathBuf> {
     Ok(dir)
 }
 
-/// The same for ROCm: Debian's headers of HSA with what they lack, our library, and as much of HIP
-/// as `ucx_perftest` calls.
+/// The same for ROCm: Debian's headers of HSA and what they lack, our library, and the part of HIP
+/// that `ucx_perftest` calls.
 pub(crate) fn rocm() -> Outcome<PathBuf> {
     let dir = target_dir().join("rocm-toolkit");
     let library = target_dir().join("release/libpeerdma_hsa.so");
@@ -35,7 +35,7 @@ pub(crate) fn rocm() -> Outcome<PathBuf> {
     let mut gcc = tool("gcc");
     gcc.args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]);
     gcc.arg(format!("-I{}", dir.join("include").display())).arg("-o").arg(&hip);
-    // What is linked with it finds it here, without a search.
+    // Programs linked with it find it here, without a search path.
     gcc.arg(format!("-Wl,-soname,{}", hip.display())).arg(ours.join("hip.c"));
     gcc.arg(format!("-L{}", dir.join("lib").display())).arg("-lhsa-runtime64");
     check(&mut gcc)?;

@@ -1,25 +1,25 @@
-//! What became of tests.
+//! Results of tests.
 
 use std::collections::BTreeMap;
 
-/// What became of one test.
+/// The result of one test.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Verdict {
     Passed,
-    /// With the test's own reason.
+    /// Skipped, with the test's own reason.
     Skipped(String),
-    /// With what the test said.
+    /// Failed, with the test's message.
     Failed(String),
 }
 
-/// What became of all tests, by name.
+/// The results of all tests, by name.
 #[derive(Debug, Default)]
 pub(crate) struct Verdicts {
     pub(crate) tests: BTreeMap<String, Verdict>,
 }
 
 impl Verdicts {
-    /// Tests that passed, skipped, failed.
+    /// The numbers of tests that passed, skipped, and failed.
     pub(crate) fn sums(&self) -> [usize; 3] {
         self.tests.values().fold([0; 3], |mut sums, verdict| {
             sums[match verdict {

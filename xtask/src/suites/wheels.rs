@@ -1,17 +1,17 @@
-//! Programs and libraries of others that are had ready-made, as wheels of Python: each list in
-//! `interop/wheels` names them with their versions and the SHA-256 of the files that will do. pip
-//! takes them from the index that the machine has, into `target/wheels`, once.
+//! Third-party programs and libraries that are available as Python wheels: each list in
+//! `interop/wheels` names them with their versions and the SHA-256 of the accepted files. pip
+//! fetches them from the machine's index into `target/wheels`, once.
 
 use std::fs;
 use std::path::PathBuf;
 
 use crate::sh::{Outcome, check, read, root, target_dir, tool};
 
-/// Debian's Python, for which the wheels must be made; another one may come first in PATH.
+/// Debian's Python, for which the wheels must be built; another one may come first in PATH.
 pub(crate) const PYTHON: &str = "/usr/bin/python3";
 
-/// The directory that has the wheels of a list, unpacked. Its name changes with the list. An error
-/// says why they cannot be had.
+/// The directory with the unpacked wheels of a list. Its name changes with the list. An error says
+/// why they cannot be obtained.
 pub(crate) fn wheels(list: &str) -> Outcome<PathBuf> {
     let file = root().join("interop/wheels").join(format!("{list}.txt"));
     let sum = read(tool("sha256sum").arg(&file))?;
@@ -20,14 +20,14 @@ pub(crate) fn wheels(list: &str) -> Outcome<PathBuf> {
     if dir.exists() {
         return Ok(dir);
     }
-    // Made elsewhere and named at the end: what broke off is not taken for the whole.
+    // Made elsewhere and renamed at the end, so that a partial one is not taken for complete.
     let new = all.join(format!("{list}-{}.new", std::process::id()));
     let _ = fs::remove_dir_all(&new);
     let mut pip = tool(PYTHON);
     pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]);
-    // Nothing but what the list names, and no code of a package is run to build it.
+    // Only what the list names, and pip runs no code of a package to build it.
     pip.args(["--require-hashes", "--no-deps", "--only-binary=:all:", "--no-cache-dir"]);
-    // An index that does not answer is soon one that cannot be had.
+    // Give up soon on an index that does not answer.
     pip.args(["--timeout", "30", "--retries", "2"]);
     let got = check(pip.arg("--target").arg(&new).arg("--requirement").arg(&file));
     let done = got
@@ -43,7 +43,7 @@ pub(crate) fn wheels(list: &str) -> Outcome<PathBuf> {
 mod tests {
     use super::*;
 
-    /// A version alone is what the index says it is.
+    /// A version alone does not fix the contents: the index decides what it is.
     #[test]
     fn each_wheel_is_named_by_its_version_and_its_sum() {
         for entry in root().join("interop/wheels").read_dir().unwrap() {
