@@ -1,4 +1,4 @@
-//! Providers of each kind, and those who use their memory.
+//! Providers of each kind, and the clients that use their memory.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use verbs::{Access, Context, Device, HostBuf, NicConfig, QpSpec, SendRequest};
 
 const MB: u64 = 1 << 20;
 
-/// Two switches below one host bridge that is not on the allowlist, and a NIC below another one.
+/// Two switches below a host bridge that is not on the allowlist, and a NIC below another bridge.
 const MACHINE: &str = r#"
 [[host_bridge]]
 name = "root0"
@@ -107,7 +107,7 @@ fn disk(tree: &PciTree, name: &str) -> storage::Client {
     storage::Client::new(&config).expect("a client")
 }
 
-/// A file that goes with the test.
+/// A file that is removed with the test.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -185,7 +185,7 @@ fn memory_that_a_client_cannot_reach_is_refused_with_the_rule_for_each_provider(
     assert_eq!(reasons.len(), 2);
     let text = refusal.to_string();
     assert!(text.contains("nvme0 for nic2") && text.contains("host bridge"), "{text}");
-    // And whoever is not asked for and attaches all the same is refused by the exporter.
+    // The exporter refuses a client that was not named but attaches anyway.
     let placed = p2p.place(&clients(&tree, &["nic0"]), 4096).expect("reached");
     let pd = nic(&tree, "nic2").alloc_pd().expect("a domain");
     let refusal = pd.reg_whole_dmabuf(placed.buffer(), Access::LOCAL_WRITE).expect_err("apart");
@@ -207,13 +207,13 @@ fn a_pool_gives_out_pages_and_says_when_it_is_empty() {
     assert!(refusal.to_string().contains("0x2000 are free"), "{refusal}");
     drop((one, two));
     assert_eq!(free(), MB);
-    // A second provider at its address would be one whose memory is never revoked.
+    // The memory of a second provider at its address would never be revoked.
     let there = DeviceAddr(bdf.to_bits());
     let again = NicMemory::new(&nic(&tree, "nic0"), "nic0", there).expect("an address");
     let refusal = p2p.publish(Arc::new(again)).expect_err("it is there");
     assert!(matches!(refusal, PublishError::Taken { .. }), "{refusal}");
     assert_eq!(free(), MB, "the first one is as it was");
-    // A pool has the BAR's length at most.
+    // A pool is at most as long as the BAR.
     assert!(Cmb::new(p2p.p2pdma(), "nvme1", at(&tree, "nvme1"), 0, 2 * MB).is_err());
 }
 
@@ -264,7 +264,7 @@ fn a_disk_fills_and_a_nic_sends_memory_of_a_gpu_a_nic_and_a_controller() {
         target.read(0, &mut seen).expect("inside");
         assert!(seen == bytes, "{}", placed.provider());
         let after = umem::ways::bytes_by_way();
-        // Once written by the disk, once read by the NIC, and nowhere in between.
+        // Written once by the disk, read once by the NIC, and copied nowhere in between.
         assert!(after.bus_address - before.bus_address >= 2 * MB, "{}", placed.provider());
         assert_eq!(after.bounced, before.bounced, "{}", placed.provider());
         drop((mr, buffer, placed));
@@ -301,7 +301,7 @@ fn a_provider_that_leaves_under_load_revokes_its_memory_first() {
             });
             began.recv().expect("it reads");
             published.remove("the controller was unplugged");
-            // From here on nobody finds it, and nobody reaches its memory.
+            // From here on nobody finds the provider, and nobody reaches its memory.
             assert_eq!(p2p.p2pdma().view(bdf), None);
             reader.join().expect("no panic")
         });
