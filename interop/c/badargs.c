@@ -31,7 +31,7 @@ int main(void)
 
 	if (loop_open(&l))
 		return 1;
-	/* What NCCL and libfabric ask to learn whether dma-buf MRs exist: the fd is looked at before the length. */
+	/* The probe of NCCL and libfabric for dma-buf MRs: the fd is checked before the length. */
 	errno = 0;
 	refused("dma-buf MR of fd -1", ibv_reg_dmabuf_mr(l.pd, 0, 0, 0, -1, 0), EBADF);
 	errno = 0;
@@ -72,7 +72,7 @@ int main(void)
 	answers("dereg", ibv_dereg_mr(mr), 0);
 	answers("free", ibv_free_dm(dm), 0);
 	if (loop_write(&l, 1))
-		return 1; /* the refusals left no trace */
+		return 1; /* the refusals must leave no trace */
 	answers("close", loop_close(&l), 0);
 	if (!bad)
 		puts("ok");

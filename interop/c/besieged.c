@@ -1,14 +1,19 @@
-/* Two programs that check each other's bytes for as long as they are told to, whatever else comes to their ports.
+/* Two programs that check each other's bytes for a given time, whatever else arrives at their
+ * ports.
  *
  *   besieged PORT [v6]                    serves
- *   besieged PORT HOST SECONDS [v6]       WRITEs to the server's region, says so with a SEND, and is told whether the bytes are right
+ *   besieged PORT HOST SECONDS [v6]       WRITEs to the server's region and announces that by a
+ *                                         SEND; the server checks the bytes and answers
  *
- * v6: over the GID of fd00::/8. The server says "aim NUMBER" of its first QP and of some more that are connected to nobody's QP and
- * begin with sequence number 100: whoever guesses has these to guess at.
+ * v6: over the GID of fd00::/8. The server prints "aim NUMBER" for its first QP and for some more,
+ * which are connected to nonexistent QPs and begin with sequence number 100, as targets for
+ * guesses.
  *
- * When a connection ends with an error both make a new one. The region lies between two pages of known bytes, and these between
- * two that nobody may touch; every other region is laid out the same way. At the end each prints what it did:
- *   connections C exchanges X errors E wrong W last RIGHT|WRONG canaries INTACT|CHANGED rss BEFORE AFTER (KiB)
+ * When a connection ends with an error, both sides make a new one. The region is between two pages
+ * of known bytes, and these are between two inaccessible pages; every other region has the same
+ * layout. At the end each side prints what it did:
+ *   connections C exchanges X errors E wrong W last RIGHT|WRONG canaries INTACT|CHANGED
+ *   rss BEFORE AFTER (KiB), all on one line
  */
 #include <arpa/inet.h>
 #include <infiniband/verbs.h>
@@ -31,7 +36,7 @@
 #define CANARY 0xc5
 #define BAITS 4
 #define BAIT_PSN 100
-/* The timeouts of the QP are over long before. */
+/* The timeouts of the QP expire long before this. */
 #define PATIENCE 20
 
 enum { DATA, NOTE, AREAS };
@@ -166,7 +171,7 @@ static void connect_qp(void)
 	x.connections++;
 }
 
-/* QPs that may be WRITTEN and READ to by who knows the key. Nobody does. */
+/* QPs that accept WRITEs and READs from anyone who knows the key. Nobody does. */
 static void lay_baits(void)
 {
 	struct ibv_qp_init_attr init = { .send_cq = x.cq, .recv_cq = x.cq, .qp_type = IBV_QPT_RC,
@@ -214,7 +219,7 @@ static int post(enum ibv_wr_opcode opcode, int area, uint32_t length, uint32_t i
 	return ibv_post_send(x.qp, &wr, &bad);
 }
 
-/* The next completion: 1; none yet, 0; an error, -1. A receive is posted again. */
+/* The next completion: 1; none yet: 0; an error: -1. Posts a new receive for each one taken. */
 static int next(struct ibv_wc *wc)
 {
 	int found = ibv_poll_cq(x.cq, 1, wc);
@@ -239,7 +244,7 @@ static int next(struct ibv_wc *wc)
 	return 1;
 }
 
-/* One WRITE, what the server says of it, and whether all that was asked for came to pass. */
+/* One WRITE and the server's answer. Returns whether everything succeeded. */
 static int exchange(uint32_t seed)
 {
 	double end = now() + PATIENCE;
@@ -278,7 +283,7 @@ static void client(double seconds)
 	uint32_t seed = 0;
 	int settled = 0;
 
-	/* The last exchange is one that ends when the time is over, and well. */
+	/* The last exchange must end after the time is up, and succeed. */
 	while (!settled) {
 		int failed = 0;
 
@@ -295,7 +300,7 @@ static void client(double seconds)
 	}
 }
 
-/* Whether the client goes on with another connection. */
+/* Whether the client continues with another connection. */
 static int serve(void)
 {
 	int failed = 0;

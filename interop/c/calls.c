@@ -1,6 +1,7 @@
-/* A program that makes over and over the calls that every program makes, one of them open(2), with at most 1,024 open files.
- * It prints "ready" before the first. From SIGINT on it makes each of them 200 times more, and prints how many milliseconds the
- * slowest took of all, and which it was. A call that fails ends it. */
+/* A program that repeats the calls that every program makes, open(2) among them, with at most 1,024
+ * open files. It prints "ready" before the first call. After SIGINT it makes each call 200 times
+ * more, and prints how many milliseconds the slowest call took, and which one it was. It ends if a
+ * call fails. */
 #include "rc_loopback.h"
 
 #include <fcntl.h>
@@ -10,8 +11,8 @@
 #define FILES 1024
 #define LAST_ROUNDS 200
 #define REGION 4096
-/* The number of a QP of the last process of this host, which no honest one is: what a peer may use has to be taken away from it
- * before the QP is destroyed. */
+/* A QPN of the last process number of this host, which no honest process has: what a peer may use
+ * must be taken away from it before the QP is destroyed. */
 #define STRANGER (1023u << 14 | 1)
 
 static unsigned char region[REGION] __attribute__((aligned(4096)));
@@ -33,7 +34,7 @@ static double now(void)
 	return t.tv_sec * 1e3 + t.tv_nsec / 1e6;
 }
 
-/* Says how long a call took that began then, and ends the program if it failed. */
+/* Records how long a call took since it began, and ends the program if the call failed. */
 static double took(const char *call, double since, int ok)
 {
 	double end = now();

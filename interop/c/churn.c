@@ -1,9 +1,12 @@
-/* Processes that come and go, each of which talks to itself; with force_udp all of them share the UDP port of the host.
+/* Short-lived processes, each of which sends to itself; with force_udp all of them share the UDP
+ * port of the host.
  *
- *   churn RUNS AT_A_TIME    so many short processes, so many of them at a time, beside one that stays until all are done
+ *   churn RUNS AT_A_TIME    RUNS short processes, AT_A_TIME of them at once, beside one that
+ *                           stays until all are done
  *
- * Every message of RC and of UD must arrive: UD has no second try, and RC none before an ACK timeout (LOOP_TIMEOUT; 0 is for ever).
- * Every other one of the short processes ends without closing its device. Says how many processes lost a message.
+ * Every message of RC and of UD must arrive: UD never retries, and RC not before an ACK timeout
+ * (LOOP_TIMEOUT; 0 is for ever). Every second short process ends without closing its device. Prints
+ * how many processes lost a message.
  */
 #include "rc_loopback.h"
 
@@ -47,7 +50,7 @@ static void open_datagrams(struct loop *l, struct datagrams *d)
 		die("UD RTS");
 }
 
-/* Sends a datagram to oneself, and waits until it was sent and has come. */
+/* Sends a datagram to this process itself, and waits until it has been sent and received. */
 static int datagram(struct loop *l, struct datagrams *d, unsigned seed)
 {
 	unsigned char *to = l->buf + LOOP_SIZE;
@@ -68,7 +71,8 @@ static int datagram(struct loop *l, struct datagrams *d, unsigned seed)
 	return 0;
 }
 
-/* The life of a process: so many messages, or until there is a word that all are done. Exits with 1 if one was lost. */
+/* Runs a process: for this many messages, or until it is told that all others are done. Exits with
+ * 1 if a message was lost. */
 static void live(volatile int *over, int closes)
 {
 	struct datagrams d;

@@ -1,4 +1,4 @@
-/* Identifiers in every state, wrong calls, and peers that are not there. Argument: an address of this host. */
+/* Identifiers in every state, wrong calls, and absent peers. Argument: an address of this host. */
 #include "rdmacm.h"
 
 static struct rdma_event_channel *channel;
@@ -108,7 +108,7 @@ static void nobody_listens(void)
 	rdma_destroy_qp(id);
 	answers("destroy", rdma_destroy_id(id), 0);
 
-	/* The same for one who waits. */
+	/* The same for a synchronous identifier. */
 	if (rdma_create_id(NULL, &id, NULL, RDMA_PS_TCP))
 		die("rdma_create_id");
 	answers("resolve", rdma_resolve_addr(id, NULL, sa(&to), 2000), 0);
@@ -221,7 +221,7 @@ static void destroyed_midway(void)
 	id = resolved(channel, &to);
 	answers("resolved", rdma_destroy_id(id), 0);
 
-	/* Connecting: the passive side learns when it accepts, or from a REJ that it is not told of. */
+	/* Connecting: the passive side finds out when it accepts, or gets a REJ without an event. */
 	id = resolved(channel, &to);
 	make_qp(id);
 	answers("connect", rdma_connect(id, &param), 0);
@@ -255,7 +255,7 @@ static void destroyed_midway(void)
 	answers("listening", rdma_destroy_id(listener), 0);
 }
 
-/* Destroying waits for the acknowledgement that another thread owes. */
+/* Destroying waits for an acknowledgement by another thread. */
 #include <pthread.h>
 
 static void *acknowledge(void *event)

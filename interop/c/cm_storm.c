@@ -1,13 +1,13 @@
 /*
- * Connections made and ended, one after the other, in one pair of processes: `cm_storm server PORT COUNT` and
- * `cm_storm client PORT COUNT ADDRESS`. Each side counts its descriptors, its memory and the QPs it can still make before
- * and after, and each connection carries one message.
+ * Makes and ends connections, one after the other, in one pair of processes: `cm_storm server PORT
+ * COUNT` and `cm_storm client PORT COUNT ADDRESS`. Before and after, each side counts its
+ * descriptors, its memory and the QPs that it can still make. Each connection carries one message.
  */
 #include "rdmacm.h"
 #include <dirent.h>
 #include <time.h>
 
-/* Connections before the first count: what a process takes once. */
+/* Connections before the first count, for what a process allocates once. */
 #define WARM 100
 
 static struct rdma_event_channel *channel;
@@ -84,10 +84,10 @@ static void compare(const char *who, struct counts before, struct counts after)
 {
 	printf("%s: descriptors %d -> %d, QPs left %d -> %d, KiB %ld -> %ld\n", who, before.descriptors,
 	       after.descriptors, before.qps, after.qps, before.kilobytes, after.kilobytes);
-	/* A block of ports, a peer's ring: a few come and go. */
+	/* A block of ports, a peer's ring: a few may come and go. */
 	answers("descriptors", after.descriptors <= before.descriptors + 8, 1);
 	answers("QPs", after.qps, before.qps);
-	/* 2,000 connections at a KiB each would be seen. */
+	/* A leak of a KiB per connection would show after 2,000 connections. */
 	answers("memory", after.kilobytes <= before.kilobytes + 2000, 1);
 }
 

@@ -1,5 +1,5 @@
-/* The functions of CUDA's driver that our programs call, found as most programs find them: by dlopen and dlsym. Declarations of
- * our own, so that no toolkit is needed. */
+/* The functions of CUDA's driver that our programs call, looked up by dlopen and dlsym, as in most
+ * programs. The declarations are our own, so that no toolkit is needed. */
 #ifndef CUDA_API_H
 #define CUDA_API_H
 
@@ -107,7 +107,7 @@ enum {
 #define CUDA_POINTER(name, arguments) static cu_result(*name) arguments __attribute__((unused));
 CUDA_FUNCTIONS(CUDA_POINTER)
 
-/* Calls and compares the number. */
+/* Calls a function and compares the result. */
 #define CU_IS(call, expected)                                                                                          \
 	do {                                                                                                           \
 		cu_result cu_got = (call);                                                                             \

@@ -1,4 +1,4 @@
-/* Says which GPUs CUDA shows. */
+/* Prints which GPUs CUDA shows. */
 #include "cuda_api.h"
 
 int main(void)

@@ -1,4 +1,5 @@
-/* Memory and events of one process in another. It starts itself again as the process that owns them, and kills that at the end. */
+/* Memory and events of one process in another. The program starts itself again as the owner, and
+ * kills that at the end. */
 #include "cuda_api.h"
 #include "two_processes.h"
 
@@ -39,14 +40,14 @@ static void opens(pid_t owner, int from, int to)
 	CU(cuIpcCloseMemHandle(a));
 	CU_IS(cuIpcCloseMemHandle(a), CU_INVALID_VALUE);
 	put(to, "c", 1);
-	/* Freed, and allocated anew at the same address: the old handle leads nowhere. */
+	/* Freed, and allocated again at the same address: the old handle is invalid. */
 	get(from, &handle, sizeof(handle));
 	CU_IS(cuIpcOpenMemHandle_v2(&a, handle, 1), CU_INVALID_VALUE);
 	get(from, &handle, sizeof(handle));
 	CU(cuIpcOpenMemHandle_v2(&a, handle, 1));
 	CU(cuMemcpyDtoH_v2(bytes, a, 64));
 	CHECK(bytes[0] == 0x33);
-	/* The owner is killed. Nothing hangs, and its handle leads nowhere. */
+	/* The owner is killed. Nothing hangs, and its handle is invalid. */
 	CHECK(kill(owner, SIGKILL) == 0 && waitpid(owner, &status, 0) == owner);
 	CU(cuMemcpyDtoH_v2(bytes, a, 64));
 	CHECK(bytes[0] == 0x33);

@@ -1,4 +1,5 @@
-/* A process fills most of a GPU and is killed: another one, which has the GPU open, gets its memory. */
+/* A process fills most of a GPU and is killed: another process that has the GPU open gets the
+ * memory. */
 #include "cuda_api.h"
 
 #include <signal.h>

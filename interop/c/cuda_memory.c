@@ -1,10 +1,10 @@
-/* Memory of CUDA that is more than one allocation in a row.
+/* CUDA memory that is not just one contiguous allocation.
  *
  *     boxes     copies and fills of boxes, by the driver and by the runtime
  *     joined    a dma-buf of several mapped allocations, written by a NIC
- *     pool      a dma-buf of memory of a pool that was made for peers, and of one that was not
+ *     pool      a dma-buf of memory of a pool that was made for peers, and of a pool that was not
  *     lasting   memory that is registered by its address with a NIC that cannot stop, and freed
- *     packed    small allocations side by side (pack = true) */
+ *     packed    small allocations packed into pages (pack = true) */
 #define _GNU_SOURCE
 #include "cuda_api.h"
 #include "rc_loopback.h"
@@ -91,7 +91,7 @@ static void boxes(void)
 	CU(cuCtxSynchronize());
 	CU(cuMemcpyDtoH_v2(back, a, sizeof(back)));
 	CHECK(!memcmp(back, want, sizeof(back)));
-	/* Rows that run into the next, planes that do, arrays, and nothing. */
+	/* Overlapping rows, overlapping planes, arrays, and an empty box. */
 	box.width = PITCH - 4;
 	CU_IS(copy(&box), CU_INVALID_VALUE);
 	box.width = 20, box.height = 8;
@@ -124,7 +124,7 @@ static void boxes(void)
 	CHECK(runtime(&other) == CU_NOT_SUPPORTED);
 }
 
-/* A WRITE into what is registered, at `offset` of a dma-buf of which `at` is the first byte. */
+/* A WRITE into a region, at `offset` of a dma-buf whose first byte is `at`. */
 static void write_and_look(struct loop *l, uint32_t key, uint64_t to, cu_ptr at, unsigned char seed)
 {
 	static unsigned char back[LOOP_SIZE];
@@ -152,7 +152,7 @@ static void joined(struct loop *l)
 
 	CU(cuMemAddressReserve(&at, 4 * page, 0, 0, 0));
 	for (int i = 0; i < 3; i++) {
-		/* The last is made otherwise. */
+		/* The last has other properties. */
 		prop.handle_types = i < 2;
 		CU(cuMemCreate(&handle[i], page, &prop, 0));
 		CU(cuMemMap(at + (size_t)i * page, page, 0, handle[i], 0));
@@ -165,12 +165,12 @@ static void joined(struct loop *l)
 	CHECK(lseek(fd, 0, SEEK_END) == (off_t)(2 * MIB));
 	mr = ibv_reg_dmabuf_mr(l->pd, 0, 2 * MIB, at + MIB, fd, ACCESS);
 	CHECK(mr);
-	/* Over the seam. */
+	/* Across the boundary of two allocations. */
 	write_and_look(l, mr->rkey, at + page - LOOP_SIZE / 2 - 7, at + page - LOOP_SIZE / 2 - 7, 3);
 	map = mmap(NULL, 2 * MIB, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	CHECK(map != MAP_FAILED && !memcmp(map + MIB - LOOP_SIZE / 2 - 7, l->buf, LOOP_SIZE));
 	CHECK(munmap(map, 2 * MIB) == 0 && close(fd) == 0);
-	/* Who registered it keeps it. */
+	/* A registration keeps the memory. */
 	CU(cuMemUnmap(at, 3 * page));
 	CU(cuMemAddressFree(at, 4 * page));
 	write_and_look(l, mr->rkey, at + page, 0, 4);
@@ -222,7 +222,7 @@ static void lasting(struct loop *l)
 	CHECK(mr);
 	write_and_look(l, mr->rkey, a + 100, a + 100, 6);
 	CU(cuMemFree_v2(a));
-	/* The pages are the NIC's until it gives them back, and nobody else's. */
+	/* The NIC has the pages until it gives them back, and nobody else gets them. */
 	CU(cuMemGetInfo_v2(&during, &total));
 	CHECK(during <= before - 4 * MIB);
 	write_and_look(l, mr->rkey, a + 100, 0, 7);
@@ -251,7 +251,7 @@ static void packed(struct loop *l)
 	CU(cuMemsetD8_v2(a[0], 0x22, size));
 	CU(cuMemcpyDtoH_v2(&byte, a[1], 1));
 	CHECK(byte == 0x11);
-	/* Who does not round is refused, and who does gets the bytes where they are. */
+	/* A program that does not round is refused; one that rounds finds the bytes in place. */
 	CU_IS(cuMemGetHandleForAddressRange(&fd, a[1], size, 1, 0), CU_INVALID_VALUE);
 	from = a[1] / PAGE * PAGE, to = (a[1] + size + PAGE - 1) / PAGE * PAGE;
 	CU(cuMemGetHandleForAddressRange(&fd, from, to - from, 1, 0));
@@ -264,7 +264,7 @@ static void packed(struct loop *l)
 	CHECK(loop_post_write(l, l->buf, (unsigned)size, a[1], mr->rkey) == 0 && loop_poll(l->cq) == IBV_WC_SUCCESS);
 	CHECK(map[a[1] - from] == 0x33 && map[a[1] - from - 512] == 0x22);
 	CHECK(ibv_dereg_mr(mr) == 0);
-	/* By address: a key goes with its own allocation, and not with a neighbour. */
+	/* By address: a key dies with its own allocation, and not with a neighbour. */
 	mr = ibv_reg_mr(l->pd, (void *)(uintptr_t)a[2], size, ACCESS);
 	CHECK(mr);
 	CU(cuMemFree_v2(a[3]));

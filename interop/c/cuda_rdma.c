@@ -1,4 +1,5 @@
-/* Memory of CUDA under verbs: as a dma-buf ("dmabuf"), by its address ("peermem"), and what is refused without ("refused"). */
+/* CUDA memory under verbs: as a dma-buf ("dmabuf"), by its address ("peermem"), and refusals
+ * without these ("refused"). */
 #include "cuda_api.h"
 #include "rc_loopback.h"
 
@@ -12,7 +13,7 @@ static void fill(struct loop *l, unsigned seed)
 		l->buf[i] = (unsigned char)(i * 31 + (i >> 8) + seed);
 }
 
-/* Writes into a region of GPU memory at `to`, and looks at the bytes by CUDA, which knows them at `at`. */
+/* Writes into a region of GPU memory at `to`, and checks the bytes through CUDA, at `at`. */
 static void written(struct loop *l, struct ibv_mr *mr, uint64_t to, cu_ptr at, unsigned seed)
 {
 	static unsigned char back[LOOP_SIZE];
@@ -47,18 +48,18 @@ static void by_dma_buf(struct loop *l)
 	cu_ptr a;
 	int fd;
 
-	/* The probe: the NIC takes dma-bufs, so the descriptor is what is wrong. */
+	/* The probe: the NIC takes dma-bufs, so only the descriptor is wrong. */
 	CHECK_ERRNO(!ibv_reg_dmabuf_mr(l->pd, 0, 4096, 0, -1, ACCESS), EBADF);
 	CHECK_ERRNO(!ibv_reg_dmabuf_mr(l->pd, 0, 0, 0, -1, ACCESS), EBADF);
 	CU(cuMemAlloc_v2(&a, MIB));
-	/* Some of the allocation: the first byte of the dma-buf is that of the address. */
+	/* A part of the allocation: the first byte of the dma-buf is that of the address. */
 	CU(cuMemGetHandleForAddressRange(&fd, a + inside, 512 * 1024, 1, 0));
 	CHECK_ERRNO(!ibv_reg_dmabuf_mr(l->pd, 0, MIB, a, fd, ACCESS), EINVAL);
 	mr = ibv_reg_dmabuf_mr(l->pd, 4096, 256 * 1024, a + inside + 4096, fd, ACCESS);
 	CHECK(mr && close(fd) == 0);
 	written(l, mr, a + inside + 4096, a + inside + 4096, 1);
 	between(l, mr, a + inside + 4096, a + inside + 4096 + 2 * LOOP_SIZE, a + inside + 4096, a + inside + 4096 + 2 * LOOP_SIZE);
-	/* The region holds the memory when the program has freed it. */
+	/* The region keeps the memory after the program has freed it. */
 	CU(cuMemFree_v2(a));
 	fill(l, 5);
 	CHECK(loop_post_write(l, l->buf, LOOP_SIZE, a + inside + 4096, mr->rkey) == 0);

@@ -1,4 +1,5 @@
-/* What CUDA's driver answers: numbers for each mistake, attributes of pointers, contexts, streams, mapped memory. */
+/* The results of CUDA's driver: error codes for each mistake, attributes of pointers, contexts,
+ * streams, mapped memory. */
 #include "cuda_api.h"
 
 #include <pthread.h>
@@ -26,7 +27,7 @@ static void before_init(void)
 	CHECK(!strcmp(name, "CUDA_ERROR_NOT_INITIALIZED"));
 	CU_IS(cuGetErrorName(424242, &name), CU_INVALID_VALUE);
 	CHECK(name == NULL);
-	/* What is not known is found to be nothing; what is newer than the driver is a mistake. */
+	/* An unknown name is not found; a version newer than the driver is an error. */
 	CU(cuGetProcAddress_v2("cuNoSuchThing", &found, 12000, 0, &n));
 	CHECK(found == NULL && n == 1);
 	CU(cuGetProcAddress_v2("cuMemcpyBatchAsync", &found, 12000, 0, &n));
@@ -66,7 +67,7 @@ static void contexts(void)
 	CU_IS(cuCtxSetCurrent((cu_context)(uintptr_t)4711), CU_INVALID_CONTEXT);
 	CU(cuCtxCreate_v2(&a, 0, 0));
 	CU(cuMemAlloc_v2(&at, MIB));
-	/* Memory goes with its context. */
+	/* Memory is freed with its context. */
 	CU(cuCtxDestroy_v2(a));
 	CU(cuCtxCreate_v2(&b, 0, 0));
 	CU_IS(cuMemFree_v2(at), CU_INVALID_VALUE);
@@ -103,7 +104,7 @@ static void memory(void)
 	CU(cuMemcpyDtoH_v2(to, a, 20));
 	CHECK(to[3] == 0x5a && to[4] == 4 && to[15] == 1 && to[16] == 0x5a);
 	CU_IS(cuMemsetD32_v2(a + 1, 0, 1), CU_INVALID_VALUE);
-	/* Half inside, outside, round the end. */
+	/* Half inside, outside, wrapping around the end. */
 	CU_IS(cuMemcpyDtoH_v2(to, a + MIB - 8, 16), CU_INVALID_VALUE);
 	CU_IS(cuMemcpyHtoD_v2(b, from, 101), CU_INVALID_VALUE);
 	CU_IS(cuMemcpyHtoD_v2(a + 64 * MIB, from, 1), CU_INVALID_VALUE);
@@ -138,7 +139,8 @@ static void pointers(cu_context context)
 	cu_ptr a, m;
 	void *host;
 
-	/* An address that CUDA does not know: success, and nothing; one attribute alone: a mistake. */
+	/* An address that CUDA does not know: success and empty values; for a single attribute, an
+	 * error. */
 	type = managed = ordinal = 77;
 	owner = (cu_context)plain;
 	CU(cuPointerGetAttributes(5, attributes, out, (uintptr_t)plain));
@@ -152,7 +154,7 @@ static void pointers(cu_context context)
 	CU(cuPointerGetAttribute(&type, SYNC_MEMOPS, a));
 	CHECK(type == 1);
 	CU_IS(cuPointerSetAttribute(&on, MEMORY_TYPE, a), CU_INVALID_VALUE);
-	/* The same address again is other memory. */
+	/* The same address again, with other memory. */
 	first = id;
 	CU(cuMemFree_v2(a));
 	CU(cuMemAlloc_v2(&a, MIB));
@@ -233,14 +235,14 @@ static void streams(void)
 	CU(cuEventCreate(&f, 0));
 	CU(cuEventQuery(e));
 	CU_IS(cuEventElapsedTime(&ms, e, f), CU_INVALID_HANDLE);
-	/* A function is called by another thread: the caller may hold its locks. */
+	/* Another thread calls the function: the caller may hold its locks. */
 	pthread_mutex_lock(&held);
 	CU(cuLaunchHostFunc(a, call, &two));
 	CU_IS(cuStreamQuery(a), CU_NOT_READY);
 	pthread_mutex_unlock(&held);
 	CU(cuStreamSynchronize(a));
 	CHECK(called == 2);
-	/* What is behind a wait waits, and so does what waits for an event behind it. */
+	/* Work behind a wait waits, and so does work that waits for an event behind it. */
 	CU(cuEventRecord(e, a));
 	CU(cuStreamWaitValue32_v2(a, at, 7, 1));
 	CU(cuMemsetD32Async(at + 64, 0xabcd, 1, a));
@@ -298,7 +300,7 @@ static void mapped_memory(void)
 	CU(cuMemMap(at, page, 0, a, 0));
 	CU_IS(cuMemMap(at, page, 0, b, 0), CU_INVALID_VALUE);
 	CU(cuMemMap(at + page, page, 0, b, 0));
-	/* No access before it was given, and not where nothing is mapped. */
+	/* No access before it is granted, and none where nothing is mapped. */
 	CU_IS(cuMemsetD8_v2(at, 1, 16), CU_INVALID_VALUE);
 	CU_IS(cuMemSetAccess(at, 3 * page, &access, 1), CU_INVALID_VALUE);
 	CU(cuMemSetAccess(at, 2 * page, &access, 1));

@@ -1,5 +1,5 @@
-/* The runtime libraries 12 and 13, NVML, and the beginnings of the driver's functions, found as programs find them. What is
- * declared here is what the public headers declare. */
+/* The runtime libraries 12 and 13, NVML, and the first instructions of the driver's functions,
+ * looked up as programs do. The declarations are those of the public headers. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -52,7 +52,7 @@ static void errors(void)
 
 	CHECK(last() == 0);
 	CHECK(RUNTIME("cudaSetDevice", int)(77) == 101);
-	/* A call that succeeds does not clear it; asking for it does. */
+	/* A call that succeeds does not clear the last error; asking for it does. */
 	CHECK(RUNTIME("cudaGetDevice", int *)(&device) == 0 && device == 0);
 	CHECK(pthread_create(&thread, NULL, last_error_of_another_thread, NULL) == 0);
 	CHECK(pthread_join(thread, &other) == 0 && other == NULL);
@@ -67,7 +67,7 @@ static void errors(void)
 	CHECK(((void *(*)(void *))find(runtime, "__cudaRegisterFatBinary", node))(NULL) != NULL);
 }
 
-/* Which of the structures `cudaGetDeviceProperties` fills tells where `major` and `pciBusID` are. */
+/* The structure that `cudaGetDeviceProperties` fills decides where `major` and `pciBusID` are. */
 static void properties(int bus_at, size_t size)
 {
 	unsigned char bytes[1100];
@@ -106,7 +106,7 @@ static void memory(void)
 	int active, current;
 	void *context, *stream, *event;
 
-	/* Nothing so far needed a context. What is unknown is known as such. */
+	/* Nothing so far needed a context. An unknown pointer is reported as such. */
 	CHECK(what(&attributes, host) == 0);
 	CHECK(attributes.type == 0 && attributes.host_pointer == host && !attributes.device_pointer);
 	CHECK(state(0, &flags, &active) == 0 && active == 0);
@@ -122,7 +122,8 @@ static void memory(void)
 	CHECK(what(&attributes, pinned) == 0 && attributes.type == 1 && attributes.host_pointer == pinned);
 
 	CHECK(copy(device, host, sizeof(host), HOST_TO_DEVICE) == 0);
-	/* A direction that the addresses contradict is no error; one that does not exist is. */
+	/* A direction that the addresses contradict is not an error; a direction that does not exist
+	 * is. */
 	CHECK(copy(back, device, sizeof(back), HOST_TO_DEVICE) == 0 && strcmp(back, "unregistered") == 0);
 	CHECK(copy(back, device, sizeof(back), 9) == 21 && RUNTIME("cudaGetLastError", void)() == 21);
 	CHECK(copy(device + MIB - 8, host, sizeof(host), DEFAULT) == 1);
@@ -151,14 +152,14 @@ static void memory(void)
 	CHECK(RUNTIME("cudaMalloc", void *, size_t)(&other, 4096) == 0);
 	CHECK(what(&attributes, other) == 0 && attributes.device == 1);
 	CHECK(state(1, &flags, &active) == 0 && active == 0);
-	/* And cudaSetDevice makes the primary one current at once. */
+	/* And cudaSetDevice makes the primary context current at once. */
 	CHECK(RUNTIME("cudaSetDevice", int)(1) == 0 && state(1, &flags, &active) == 0 && active == 1);
 	CHECK(RUNTIME("cudaSetDevice", int)(0) == 0);
 
 	CHECK(RUNTIME("cudaFree", void *)(NULL) == 0 && RUNTIME("cudaFree", void *)(device) == 0);
 	CHECK(RUNTIME("cudaFree", void *)(device) == 1 && RUNTIME("cudaFree", void *)(rows) == 0);
 	CHECK(RUNTIME("cudaFreeHost", void *)(pinned) == 0 && RUNTIME("cudaFree", void *)(managed) == 0);
-	/* A reset ends the context, and the next call that needs one has a new one. */
+	/* A reset ends the context, and the next call that needs a context gets a new one. */
 	CHECK(RUNTIME("cudaDeviceReset", void)() == 0 && state(0, &flags, &active) == 0 && active == 0);
 	CHECK(RUNTIME("cudaMalloc", void *, size_t)(&device, MIB) == 0);
 	CHECK(RUNTIME("cudaFree", void *)(device) == 0);
@@ -198,7 +199,7 @@ static void versions(void)
 	CHECK(!dlvsym(thirteen, "cudaThreadExit", "libcudart.so.13"));
 	CHECK(dlvsym(thirteen, "cudaGreenCtxCreate", "libcudart.so.13"));
 	CHECK(!dlvsym(twelve, "cudaGreenCtxCreate", "libcudart.so.12"));
-	/* What nobody serves is there, and says so. */
+	/* Functions that are not served exist, and report that. */
 	CHECK(((int (*)(void))find(thirteen, "cudaGreenCtxCreate", "libcudart.so.13"))() == 801);
 }
 
@@ -238,7 +239,7 @@ static void nvml(void)
 	char text[96], uuid[96], name[96], address[32];
 	int level;
 
-	/* Nothing before init, and as often shut down as begun. */
+	/* Nothing works before init, and shutdowns must match inits. */
 	int (*get_count)(unsigned *) = PLAIN(ml, "nvmlDeviceGetCount_v2", unsigned *);
 	int (*init)(void) = PLAIN(ml, "nvmlInit_v2", void), (*end)(void) = PLAIN(ml, "nvmlShutdown", void);
 	CHECK(get_count(&count) == 1 && end() == 1);
@@ -279,7 +280,8 @@ static void nvml(void)
 	CHECK(PLAIN(ml, "nvmlDeviceGetTemperature", void *, int, unsigned *)(gpu, 0, &minor) == 3);
 	CHECK(PLAIN(ml, "nvmlDeviceGetName", void *, char *, unsigned)(NULL, text, 96) == 2);
 
-	/* The driver, which was not initialised so far, knows the last GPU by the same name, address and UUID. */
+	/* The driver, not initialised until now, reports the same name, address and UUID for the last
+	 * GPU. */
 	unsigned char bytes[16];
 	char packed[96];
 	CHECK(PLAIN(cuda, "cuInit", unsigned)(0) == 0);
@@ -295,7 +297,8 @@ static void nvml(void)
 	CHECK(end() == 0 && end() == 1);
 }
 
-/* The functions that UCX patches begin with what it can move elsewhere, and no two are one. */
+/* The functions that UCX patches begin with instructions that it can relocate, and all are
+ * distinct. */
 static void hooks(void)
 {
 	static const char *const names[] = {
@@ -336,7 +339,8 @@ static int freeing(void *start)
 	return go_on_freeing(start);
 }
 
-/* Does what UCX does: moves the beginning of a function elsewhere, and puts a jump to another there. */
+/* As UCX does: moves the beginning of a function elsewhere, and replaces it by a jump to another
+ * function. */
 static void *patch(unsigned char *function, void *hook)
 {
 	enum { MOVED = 15, JUMP = 12 };
@@ -375,7 +379,8 @@ static void seen(void)
 #endif
 }
 
-/* The driver is of CUDA 12.8: the newer library refuses it, but for what needs no driver. */
+/* The driver is of CUDA 12.8: the newer library refuses it, except for functions that need no
+ * driver. */
 static void old(void)
 {
 	int version, count;

@@ -1,9 +1,9 @@
-/* All that a program may do with the descriptor of a dma-buf, right and wrong, and what comes of it, a line each. The lines are the
- * same whoever the exporter is: udmabuf, a DRM driver (its dumb buffer), or "dm", device memory of a NIC, which is the
- * kernel's exporter that has no mmap.
+/* Everything that a program may do with the descriptor of a dma-buf, right and wrong, and the
+ * results, one per line. The lines are the same for every exporter: udmabuf, a DRM driver (its dumb
+ * buffer), or "dm", device memory of a NIC, like the kernel's exporter without mmap.
  *
  *     dmabuf_uapi EXPORTER           makes a buffer, and sends it to another process
- *     dmabuf_uapi receive SOCKET MAP  is that process */
+ *     dmabuf_uapi receive SOCKET MAP  is that other process */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -176,7 +176,7 @@ static void polls(int fd)
 	say("poll with another", poll(both, 2, 1000));
 }
 
-/* A page of bytes that say where they are. */
+/* Fills a page with bytes that depend on their place. */
 static void fill(unsigned char *at, unsigned seed)
 {
 	for (unsigned i = 0; i < PAGE; i++)
@@ -231,7 +231,7 @@ static void send_to(int socket, int fd)
 		err(1, "sendmsg");
 }
 
-/* The first thing that the other process does with it is to poll. */
+/* The other process polls first. */
 static int receive(int socket, int can_map)
 {
 	int fd = receive_fd(socket);

@@ -1,8 +1,10 @@
-/* A render node: buffers of the GPU are made, mapped, exported, registered, written by RDMA, and read by the CPU.
+/* A render node: makes buffers of the GPU, maps, exports and registers them, writes them by RDMA,
+ * and reads them by the CPU.
  *
- * With the driver's name as argument, all of that for its ways of making buffers; with "rules", what is refused and what
- * copies of descriptors, closes and forks do; with "shared", two processes; with "imports", two GPUs and two processes. The node is the one that PEERDMA_DRM_NODE names, as a program that looks
- * for itself would find it. */
+ * With the driver's name as argument, all of that for its ways of making buffers; with "rules",
+ * what is refused and what copies of descriptors, closes and forks do; with "shared", two
+ * processes; with "imports", two GPUs and two processes. The node is the one that PEERDMA_DRM_NODE
+ * names, as a program that looks for itself would find it. */
 #define _GNU_SOURCE
 #include "check.h"
 #include "rc_loopback.h"
@@ -21,7 +23,7 @@
 
 #define SIZE (1u << 20)
 
-/* As in xe_drm.h, which not every libdrm-dev has. */
+/* From xe_drm.h, which not every libdrm-dev has. */
 struct xe_create {
 	uint64_t extensions, size;
 	uint32_t placement, flags, vm, handle;
@@ -171,7 +173,7 @@ static void traffic(struct loop *l, bool vram, bool map_first)
 	CHECK(!memcmp(same + 4096, l->buf, LOOP_SIZE));
 	struct dma_buf_sync sync = { .flags = DMA_BUF_SYNC_START | DMA_BUF_SYNC_READ };
 	CHECK(ioctl(dmabuf, DMA_BUF_IOCTL_SYNC, &sync) == 0);
-	/* It outlives its handle, its node and every mapping. */
+	/* The buffer outlives its handle, its node and every mapping. */
 	CHECK(munmap(same, SIZE - 4096) == 0 && munmap(at, SIZE) == 0);
 	CHECK(close_handle(fd, handle) == 0 && close(fd) == 0);
 	rdma_write(l, dmabuf, 65536, 4);
@@ -183,7 +185,7 @@ static void traffic(struct loop *l, bool vram, bool map_first)
 	CHECK(munmap(at, SIZE) == 0 && close(dmabuf) == 0 && close(fd) == 0);
 }
 
-/* More than the GPU has, one after the other: what is closed is free. */
+/* More than the GPU has, one after the other: closed buffers are free. */
 static void reuse(void)
 {
 	for (int i = 0; i < 40; i++) {
@@ -240,7 +242,7 @@ static void rules(void)
 	CHECK(REFUSED(ioctl(fd, _IOWR('b', 0, uint64_t), &offset), ENOTTY));
 	CHECK(!isatty(fd));
 
-	/* Dumb buffers are the card's. */
+	/* Dumb buffers belong to the card node. */
 	struct drm_mode_create_dumb dumb = { .width = 100, .height = 10, .bpp = 32 };
 	CHECK(REFUSED(ioctl(fd, DRM_IOCTL_MODE_CREATE_DUMB, &dumb), EACCES));
 	snprintf(card, sizeof(card), "/dev/dri/card%d", atoi(node + strlen("/dev/dri/renderD")) - 128);
@@ -269,7 +271,8 @@ static void rules(void)
 	import.fd = -1;
 	CHECK(REFUSED(ioctl(fd, DRM_IOCTL_PRIME_FD_TO_HANDLE, &import), EBADF));
 
-	/* Mappings: the middle is unmapped, the ends stay; none can be grown into what lies behind it. */
+	/* Mappings: the middle is unmapped, the ends stay; no mapping can grow into the memory behind
+	 * it. */
 	at = map(fd, offset);
 	at[0] = 1;
 	at[SIZE - 1] = 2;
@@ -285,7 +288,7 @@ static void rules(void)
 	fd = fcntl(copy, F_DUPFD_CLOEXEC, 100);
 	CHECK(fd >= 100 && close(copy) == 0 && offset_of(fd, "amdgpu", handle) == offset);
 
-	/* The child of a fork has to open the node itself. */
+	/* A forked child has to open the node itself. */
 	child = fork();
 	if (child == 0) {
 		int own;
@@ -304,7 +307,8 @@ static void rules(void)
 	CHECK(REFUSED(ioctl(fd, DRM_IOCTL_GET_CAP, &cap), EBADF));
 }
 
-/* A buffer of one process is registered and written by another, and outlives there what the first had of it. */
+/* Another process registers and writes a buffer, which outlives everything that the first process
+ * had of it. */
 static void shared(void)
 {
 	int fd = open_node(), dmabuf, status;
@@ -338,7 +342,7 @@ static uint32_t import_checked(int fd, int dmabuf)
 
 	CHECK(ioctl(fd, DRM_IOCTL_PRIME_FD_TO_HANDLE, &import) == 0);
 	CHECK(ioctl(fd, DRM_IOCTL_PRIME_FD_TO_HANDLE, &again) == 0 && again.handle == import.handle);
-	/* What came as a file leaves as the same buffer. */
+	/* An imported buffer is exported as the same buffer. */
 	back = export(fd, import.handle, DRM_CLOEXEC | DRM_RDWR);
 	again.fd = back;
 	CHECK(back >= 0 && lseek(back, 0, SEEK_END) == SIZE);

@@ -1,11 +1,12 @@
-/* Pairs of QPs whose programs never poll but for an event, between this process and another one.
+/* Pairs of QPs between this process and another one, where each program polls only after an event.
  *
  *   events PAIRS ROUNDS SEED rc|uc
  *
- * The process forks before it opens the device. On each pair the two take turns: one posts some messages in one list, all unsignaled
- * but the last, the other waits for events until all are here and then posts as many back. Each message has its number, which is checked.
- * No ACK timeout is set, and over UC not even an acknowledgement comes, so that nothing wakes anybody by chance: work that is left
- * lying hangs the pair, and the program says so after ten seconds without an event.
+ * The process forks before it opens the device. On each pair the two take turns: one posts some
+ * messages in one list, all unsignaled except the last; the other waits for events until all have
+ * arrived and then posts as many back. Each message has a number, which is checked. There is no ACK
+ * timeout, and over UC not even an acknowledgement, so that nothing is woken by chance: forgotten
+ * work hangs the pair, and the program reports that after ten seconds without an event.
  */
 #include <infiniband/verbs.h>
 #include <poll.h>
@@ -25,7 +26,7 @@
 struct pair {
 	struct ibv_qp *qp;
 	uint32_t peer;
-	/* Rounds begun, messages of this round that came, and whether our own are on their way. */
+	/* Rounds begun, messages of this round received, and whether our own are in flight. */
 	unsigned round, came;
 	int sending;
 };
@@ -52,7 +53,7 @@ static void die(const char *what, ...)
 
 static unsigned char *slot(unsigned pair, unsigned n) { return buf + ((size_t)pair * 2 * MOST + n) * SIZE; }
 
-/* How many messages a round of a pair has: both sides know. */
+/* How many messages a round of a pair has; both sides compute it. */
 static unsigned messages(unsigned pair, unsigned round)
 {
 	uint32_t x = seed * 2654435761u ^ (pair * 97 + round) * 2246822519u;
@@ -97,7 +98,7 @@ static void send_round(unsigned pair)
 
 static int is_ours(unsigned round, int is_first) { return (round % 2 == 0) == is_first; }
 
-/* A round of ours is over when its messages are done, one of the peer's when they are here. */
+/* Our round is over when its messages are done, a round of the peer when they have arrived. */
 static void next(unsigned pair, int is_first)
 {
 	struct pair *p = &pairs[pair];
@@ -233,7 +234,7 @@ static void run(int to_peer, int is_first)
 		if (got < 0)
 			die("poll_cq");
 	}
-	/* The last messages are the peer's to receive. */
+	/* The peer still has to receive the last messages. */
 	if (write(to_peer, &ready, 1) != 1 || read(to_peer, &ready, 1) != 1)
 		die("the peer is gone");
 	printf("%s: %u pairs, %u rounds\n", own, count, rounds);

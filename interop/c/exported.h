@@ -1,4 +1,4 @@
-/* A dma-buf of device memory in the hands of every NIC there is: registered, written and read by RDMA. */
+/* A dma-buf of device memory, registered with every NIC, and written and read by RDMA. */
 #ifndef EXPORTED_H
 #define EXPORTED_H
 
@@ -9,7 +9,7 @@
 
 #define MOST_NICS 8
 
-/* A step that must fail so. */
+/* A step that must fail with this errno. */
 #define REFUSED(call, number) (errno = 0, (call) == -1 && errno == (number))
 
 static struct loop nics[MOST_NICS];
@@ -37,7 +37,7 @@ static inline struct ibv_mr *reg_exported(struct loop *l, int fd, uint64_t size)
 				 IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ);
 }
 
-/* Reads from a region into the target half of the buffer; the status of the completion. */
+/* Reads from a region into the target half of the buffer; returns the status of the completion. */
 static inline int loop_read(struct loop *l, struct ibv_mr *mr, uint64_t from)
 {
 	struct ibv_sge sge = { .addr = (uintptr_t)(l->buf + LOOP_SIZE), .length = LOOP_SIZE, .lkey = l->mr->lkey };
@@ -53,7 +53,7 @@ static inline unsigned char pattern(unsigned seed, unsigned i)
 	return (unsigned char)(i * 31 + (i >> 8) + seed * 7);
 }
 
-/* Writes a pattern into a region; the status of the completion. */
+/* Writes a pattern into a region; returns the status of the completion. */
 static inline int loop_write_to(struct loop *l, struct ibv_mr *mr, uint64_t to, unsigned seed)
 {
 	for (unsigned i = 0; i < LOOP_SIZE; i++)
@@ -73,7 +73,7 @@ static inline int loop_finds(struct loop *l, struct ibv_mr *mr, uint64_t at, uns
 	return 1;
 }
 
-/* What one NIC writes, each finds. */
+/* Each NIC finds what another one wrote. */
 static inline void every_nic_writes(int fd, uint64_t size)
 {
 	struct ibv_mr *mr[MOST_NICS];
@@ -94,7 +94,7 @@ static inline void every_nic_writes(int fd, uint64_t size)
 		CHECK(ibv_dereg_mr(mr[i]) == 0);
 }
 
-/* No NIC registers it, and all say so. */
+/* No NIC registers it, and all report that. */
 static inline void every_nic_is_refused(int fd, uint64_t size, int number)
 {
 	for (int i = 0; i < nic_count; i++) {

@@ -1,5 +1,5 @@
-/* Buffers of the kernel's exporters, or of who stands in for them: udmabuf, dma_heap, or the dumb buffer of a DRM driver.
- * SIZE is to be defined before. */
+/* Buffers of the kernel's exporters, or of their stand-ins: udmabuf, dma_heap, or the dumb buffer
+ * of a DRM driver. SIZE must be defined before. */
 #include <err.h>
 #include <fcntl.h>
 #include <linux/dma-heap.h>
@@ -53,7 +53,7 @@ static int of_drm(const char *driver)
 		prime.handle = dumb.handle;
 		if (ioctl(fd, PRIME_HANDLE_TO_FD, &prime))
 			err(1, "%s: PRIME_HANDLE_TO_FD", driver);
-		/* The buffer outlives the node it was made by. */
+		/* The buffer outlives the node that made it. */
 		close(fd);
 		return prime.fd;
 	}

@@ -1,4 +1,5 @@
-/* Runs a program that may make sockets of these families alone, as systemd's RestrictAddressFamilies= does:
+/* Runs a program that may only make sockets of these families, like systemd's
+ * RestrictAddressFamilies=:
  *   families unix,inet,inet6 PROGRAM [ARGUMENTS] */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -21,7 +22,7 @@ enum { KNOWN = sizeof(known) / sizeof(known[0]) };
 
 int main(int argc, char **argv)
 {
-	/* The family is the lower half of the first argument, which comes first: little-endian. */
+	/* The family is the lower half of the first argument; it comes first, being little-endian. */
 	struct sock_filter code[4 + 2 * KNOWN + 1] = {
 		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
 		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_socket, 1, 0),

@@ -1,5 +1,6 @@
-/* Does one operation again and again within the process and says what happens: a wrong status, wrong bytes, asynchronous
- * events, how long it took. `faulty OPERATION COUNT [PAUSE_MS]`. `apart` is a WRITE to a region of its own, the second one. */
+/* Repeats one operation within the process and reports what happens: a wrong status, wrong bytes,
+ * asynchronous events, the time it took. `faulty OPERATION COUNT [PAUSE_MS]`. `apart` is a WRITE to
+ * a separate region, the second one. */
 #include "rc_loopback.h"
 #include <fcntl.h>
 #include <poll.h>
@@ -43,7 +44,8 @@ static int post(struct loop *l, const char *operation, unsigned char *to, const 
 	return errno ? loop_fail("post_send") : 0;
 }
 
-/* One operation and its completions, that of the receive included; the first bad status, or -1. */
+/* One operation and its completions, including that of the receive. Returns the first bad status,
+ * or -1. */
 static int complete(struct loop *l, int completions)
 {
 	struct timespec now, end;

@@ -1,8 +1,10 @@
-/* What libfabric answers to registrations of GPU memory, a line for each: what was asked, and the error number. 0 is none.
+/* The results of libfabric for registrations of GPU memory, a line for each: the request, and the
+ * error number or 0.
  *
  *   fi_mr PROVIDER [DESCRIPTORS]
  *
- * With a limit of descriptors: how many registrations it takes until there are none left, as libfabric keeps one of each.
+ * With a limit of descriptors: how many registrations it takes to use them up, since libfabric
+ * keeps one for each.
  */
 #define _GNU_SOURCE
 #include "cuda_api.h"
@@ -27,7 +29,7 @@ static void say(const char *what, int ret)
 	printf("%s: %d\n", what, -ret);
 }
 
-/* Registers and gives back. */
+/* Registers and deregisters. */
 static int regattr(const struct fi_mr_attr *attr, uint64_t flags)
 {
 	struct fid_mr *mr;
@@ -54,7 +56,7 @@ static int by_dmabuf(int fd, uint64_t offset, size_t len, void *base)
 	return regattr(&attr, FI_MR_DMABUF);
 }
 
-/* Opens a domain of the provider. Without FI_HMEM what is said of memory does not count. */
+/* Opens a domain of the provider. Without FI_HMEM, the memory attributes have no effect. */
 static int open_domain(const char *provider, uint64_t caps)
 {
 	struct fi_info *hints = fi_allocinfo(), *info;
@@ -97,7 +99,7 @@ static void options(const char *provider)
 		say(names[i], fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_FI_HMEM_P2P, &values[i], sizeof(values[i])));
 }
 
-/* Each of another page, as what is registered already is found in a cache. */
+/* Each of another page, since a cache finds what is registered already. */
 static void until_none_left(cu_ptr memory, unsigned limit)
 {
 	struct rlimit descriptors = { limit, limit };
@@ -135,7 +137,7 @@ int main(int argc, char **argv)
 		until_none_left(memory, atoi(argv[2]));
 		return 0;
 	}
-	/* First: what the cache of regions has it gives again, whatever the interface. */
+	/* First, because the cache of regions returns what it has, whatever the interface. */
 	say("regattr as system memory", by_address(FI_HMEM_SYSTEM, device, 0));
 	say("regattr", by_address(FI_HMEM_CUDA, device, 0));
 	say("regattr of an interface that is not there", by_address(FI_HMEM_ROCR, device, 0));

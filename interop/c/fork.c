@@ -1,4 +1,5 @@
-/* fork() in every order that programs use it. argv[1] names the case; exit status 0 and "ok" mean success. */
+/* fork() in every order that programs use it. argv[1] names the case; exit status 0 and "ok" mean
+ * success. */
 #include "rc_loopback.h"
 
 #include <sys/wait.h>
@@ -14,7 +15,7 @@ static int waited(pid_t pid)
 	return 0;
 }
 
-/* The child does not touch verbs; the parent goes on. */
+/* The child does not touch verbs; the parent continues. */
 static int child_idle(struct loop *l)
 {
 	pid_t pid = fork();
@@ -36,7 +37,8 @@ static int both(struct loop *l)
 	return loop_write(l, 5) || loop_write(l, 6) || waited(pid);
 }
 
-/* Objects that a child inherits: posting fails, destroying succeeds, and the parent does not notice. */
+/* Objects that a child inherits: posting fails, destroying succeeds, and the parent does not
+ * notice. */
 static int husks(struct loop *l)
 {
 	pid_t pid = fork();

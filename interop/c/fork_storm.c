@@ -1,6 +1,8 @@
-/* Threads open devices, move data, have device memory and close the devices, while the main thread forks. argv[1]: how often.
+/* Threads open devices, move data, allocate device memory and close the devices, while the main
+ * thread forks. argv[1]: how often.
  *
- * No fork may wait for what waits for it, each child ends by itself, and each 16th moves data by a device of its own. */
+ * No fork may deadlock, each child ends by itself, and every 16th child moves data with a device of
+ * its own. */
 #include "rc_loopback.h"
 
 #include <pthread.h>

@@ -1,5 +1,6 @@
-/* A listener of the connection manager that has no descriptors left. argv[1] is how many more files it may open, from a limit that
- * is already below what it has open (-1) on. It prints "ready" and then does nothing until it is killed. */
+/* A listener of the connection manager that has no descriptors left. argv[1] is how many more files
+ * it may open; -1 is a limit below what it has open already. It prints "ready" and then does
+ * nothing until it is killed. */
 #include "rdmacm.h"
 
 #include <sys/resource.h>

@@ -1,9 +1,10 @@
-/* Buffers of two GPUs under bad weather, written and read by two NICs and by CUDA, at random and with a byte oracle.
+/* Buffers of two GPUs under faults, written and read by two NICs and by CUDA, at random and with a
+ * byte oracle.
  *
  *     gpu_storm SEED COUNT
  *
- * A buffer belongs to one NIC, which has it registered by one key from the beginning to the end. peerdma0 follows moves; peerdma1
- * does not, and its buffers stay. */
+ * A buffer belongs to one NIC, which keeps it registered under one key throughout. peerdma0 follows
+ * moves; peerdma1 does not, and its buffers stay. */
 #define _GNU_SOURCE
 #include "cuda_api.h"
 #include "rc_loopback.h"

@@ -1,7 +1,8 @@
-/* An accelerator of habanalabs: its memory is allocated, mapped into its addresses, exported, and registered by every NIC.
+/* An accelerator of habanalabs: allocates its memory, maps it at device addresses, exports it, and
+ * registers it with every NIC.
  *
- * habana traffic: each NIC reaches it. habana unreached: none does. habana rules: what is refused, and what keeps what.
- * The node is the one that PEERDMA_DRM_NODE names. */
+ * habana traffic: each NIC reaches it. habana unreached: none does. habana rules: what is refused,
+ * and lifetimes. The node is the one that PEERDMA_DRM_NODE names. */
 #include "exported.h"
 
 #include <fcntl.h>
@@ -116,7 +117,7 @@ static int export_some(int *fd)
 	dmabuf = export(*fd, addr, PAGE, PAGE);
 	CHECK(dmabuf >= 0 && fcntl(dmabuf, F_GETFD) == FD_CLOEXEC);
 	CHECK(lseek(dmabuf, 0, SEEK_END) == (off_t)PAGE);
-	/* The driver has no mmap for it. */
+	/* The driver has no mmap for this memory. */
 	CHECK(mmap(NULL, PAGE, PROT_READ, MAP_SHARED, dmabuf, 0) == MAP_FAILED && errno == EINVAL);
 	return dmabuf;
 }
@@ -163,13 +164,13 @@ static void what_it_says(int fd)
 	CHECK(ask(fd, HW_IDLE, idle, sizeof(idle)) == 0 && idle[0] == 1);
 	CHECK(ask(fd, PAGE_SIZES, &sizes, sizeof(sizes)) == 0 && sizes & PAGE);
 	CHECK(ask(fd, GET_EVENTS, &events, sizeof(events)) == 0 && events == 0);
-	/* No more is written than there is room for. */
+	/* The driver writes no more than there is room for. */
 	memset(&same, 0x5a, sizeof(same));
 	CHECK(ask(fd, HW_IP, &same, 16) == 0 && same.dram_base == ip.dram_base && same.dram_size == 0x5a5a5a5a5a5a5a5a);
 	CHECK(REFUSED(ask(fd, HW_IP, NULL, sizeof(ip)), EINVAL) && REFUSED(ask(fd, HW_IP, &ip, 0), EINVAL));
 	CHECK(REFUSED(ask(fd, GET_EVENTS, &events, 4), EINVAL) && REFUSED(ask(fd, 999, &events, 8), EINVAL));
 	CHECK(REFUSED(ioctl(fd, HL_INFO, &padded), EINVAL) && REFUSED(ioctl(fd, HL_INFO, NULL), EFAULT));
-	/* The control device answers questions, and does nothing else. */
+	/* The control device only answers queries. */
 	CHECK(REFUSED(memory(ctrl, ALLOC, 0, PAGE, 0, 0, NULL), ENOTTY));
 	CHECK(REFUSED(ask(ctrl, GET_EVENTS, &events, 8), EOPNOTSUPP));
 	CHECK(stat(node, &by_path) == 0 && fstat(fd, &by_fd) == 0 && access(control, R_OK | W_OK) == 0);
@@ -215,7 +216,7 @@ static void memory_rules(int fd)
 	CHECK(REFUSED(memory(fd, MAP, FORCE_HINT, addr, handle, 0, NULL), ENOMEM));
 	CHECK(memory(fd, MAP, 0, addr, handle, 0, &out) == 0 && out != addr && memory(fd, UNMAP, 0, out, 0, 0, NULL) == 0);
 	CHECK(memory(fd, UNMAP, 0, second, 0, 0, NULL) == 0 && REFUSED(memory(fd, UNMAP, 0, second, 0, 0, NULL), EINVAL));
-	/* Memory of the host has addresses as well, and is not exported. */
+	/* Host memory also gets addresses, but is not exported. */
 	CHECK(memory(fd, MAP, USERPTR, (uintptr_t)mine + 5, 0, 100, &host) == 0 && host % 4096 == 5);
 	CHECK(export(fd, host, 4096, 0) == -1 && errno == EINVAL);
 	CHECK(munmap(mine + 4096, 4096) == 0);
@@ -250,7 +251,7 @@ static void one_at_a_time(void)
 	CHECK(REFUSED(open(node, O_RDWR), EBUSY));
 	child = fork();
 	if (child == 0) {
-		/* What was inherited is of no use. */
+		/* Inherited descriptors are of no use. */
 		CHECK(REFUSED(ask(fd, STATUS, &status, sizeof(status)), ENODEV));
 		_exit(REFUSED(open(node, O_RDWR), EBUSY) ? 0 : 1);
 	}

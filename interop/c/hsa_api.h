@@ -1,4 +1,4 @@
-/* HSA: its agents and pools, and a check that names the number that came. */
+/* HSA: its agents and pools, and a check that prints the status of a failed call. */
 #ifndef HSA_API_H
 #define HSA_API_H
 
@@ -45,7 +45,7 @@ static inline hsa_status_t hsa_take_agent(hsa_agent_t agent, void *data)
 	return HSA_STATUS_SUCCESS;
 }
 
-/* The first pool from which memory of this kind can be had. */
+/* The first pool from which memory of this kind can be allocated. */
 static inline hsa_status_t hsa_take_pool(hsa_amd_memory_pool_t pool, void *data)
 {
 	hsa_amd_segment_t segment;

@@ -1,4 +1,4 @@
-/* Memory of a GPU that HSA maps for the CPU, too: `host_access = true`. */
+/* GPU memory that HSA also maps for the CPU: `host_access = true`. */
 #include "hsa_api.h"
 
 #include <signal.h>
@@ -29,7 +29,7 @@ int main(void)
 	HSA(hsa_amd_memory_fill(a + MIB - 64, 0x5a5a5a5a, 16));
 	CHECK(a[MIB - 65] != 0x5a && a[MIB - 64] == 0x5a && a[MIB - 1] == 0x5a);
 	HSA(hsa_memory_free(a));
-	/* Freed, it is an address that nobody may read. */
+	/* Once freed, the address must not be readable. */
 	child = fork();
 	if (child == 0) {
 		byte = *(volatile char *)a;

@@ -1,4 +1,5 @@
-/* Memory of one process in another. It starts itself again as the process that owns it, and kills that at the end. */
+/* Memory of one process in another. The program starts itself again as the owner, and kills that at
+ * the end. */
 #include "hsa_api.h"
 #include "two_processes.h"
 
@@ -37,14 +38,14 @@ static void opens(pid_t owner, int sock)
 	HSA(hsa_amd_ipc_memory_detach(b));
 	HSA_IS(hsa_amd_ipc_memory_detach(b), HSA_STATUS_ERROR_INVALID_ARGUMENT);
 	put(sock, "f", 1);
-	/* Freed and allocated anew: the old handle leads nowhere, and what was attached stays. */
+	/* Freed and allocated again: the old handle is invalid, and attached memory stays. */
 	get(sock, bytes, 1);
 	HSA_IS(hsa_amd_ipc_memory_attach(&handle, MIB, 0, NULL, (void **)&b), HSA_STATUS_ERROR_INVALID_ARGUMENT);
 	HSA(hsa_memory_copy(bytes, a, 64));
 	CHECK(bytes[0] == 0x22);
 	get(sock, &handle, sizeof(handle));
 	HSA(hsa_amd_ipc_memory_attach(&handle, MIB, 0, NULL, (void **)&b));
-	/* The owner is killed. Nothing hangs, what was attached stays, and its handle leads nowhere. */
+	/* The owner is killed. Nothing hangs, attached memory stays, and the handle is invalid. */
 	CHECK(kill(owner, SIGKILL) == 0 && waitpid(owner, &status, 0) == owner);
 	HSA(hsa_memory_copy(bytes, b, 64));
 	CHECK(bytes[0] == 0x33);

@@ -1,5 +1,5 @@
-/* Memory of HSA under verbs: a part of an allocation is exported with its offset, registered, and written by RDMA. The same GPU is a
- * render node of DRM's, which takes the dma-buf for its own memory. */
+/* HSA memory under verbs: exports a part of an allocation with its offset, registers it, and writes
+ * it by RDMA. The same GPU is a DRM render node, which recognises the dma-buf as its own memory. */
 #include "hsa_api.h"
 #include "rc_loopback.h"
 
@@ -26,7 +26,7 @@ int main(void)
 	hsa_start();
 	CHECK(loop_open(&l) == 0 && loop_write(&l, 1) == 0);
 	a = hsa_device_memory(MIB);
-	/* The address itself is nobody's memory. */
+	/* The address itself cannot be registered. */
 	CHECK_ERRNO(!ibv_reg_mr(l.pd, a, MIB, ACCESS), EFAULT);
 	from = a + 12345;
 	HSA(export_dmabuf(from, 2 * LOOP_SIZE, &fd, &offset));
@@ -43,7 +43,7 @@ int main(void)
 	CHECK(loop_poll(l.cq) == IBV_WC_SUCCESS);
 	HSA(hsa_memory_copy(back, from + 1000, LOOP_SIZE));
 	CHECK(!memcmp(back, l.buf, LOOP_SIZE));
-	/* The region holds the memory when the program has freed it. */
+	/* The region keeps the memory after the program has freed it. */
 	HSA(hsa_memory_free(a));
 	CHECK(loop_post_write(&l, l.buf, LOOP_SIZE, (uintptr_t)from, mr->rkey) == 0);
 	CHECK(loop_poll(l.cq) == IBV_WC_SUCCESS);

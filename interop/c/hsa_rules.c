@@ -1,4 +1,5 @@
-/* What HSA's runtime answers: numbers for each mistake, signals, memory that is locked, what an address is, who is called when. */
+/* The results of HSA's runtime: a status for each mistake, signals, locked memory, queries of
+ * addresses, and callbacks. */
 #include "hsa_api.h"
 
 #include <signal.h>
@@ -31,7 +32,7 @@ static void beginning(void)
 	uint32_t kind;
 	int count = 0;
 
-	/* Words are there before all else, and nothing else is. */
+	/* Before init, only texts of errors are available. */
 	HSA(hsa_status_string(HSA_STATUS_ERROR_INVALID_ALLOCATION, &text));
 	CHECK(!strncmp(text, "HSA_STATUS_ERROR_INVALID_ALLOCATION: ", 37));
 	HSA_IS(hsa_status_string(77, &text), HSA_STATUS_ERROR_INVALID_ARGUMENT);
@@ -56,7 +57,7 @@ static void beginning(void)
 	CHECK(count == 5);
 }
 
-/* A GPU is where sysfs has it. */
+/* The address of a GPU is that in sysfs. */
 static void place(void)
 {
 	char name[64], path[96], vendor[16] = "";
@@ -97,7 +98,7 @@ static void memory(void)
 	a = hsa_device_memory(MIB);
 	HSA(hsa_memory_allocate(region, 100, (void **)&b));
 	HSA(hsa_amd_memory_pool_allocate(host, 5000, 0, (void **)&h));
-	/* What an address is. */
+	/* Queries of addresses. */
 	HSA(hsa_amd_pointer_info(a + 5000, &about, NULL, NULL, NULL));
 	CHECK(about.type == HSA_EXT_POINTER_TYPE_HSA && about.agentBaseAddress == a && about.sizeInBytes == MIB);
 	CHECK(about.agentOwner.handle == gpus[0].handle && about.global_flags == 4 && !about.hostBaseAddress);
@@ -120,7 +121,7 @@ static void memory(void)
 	about.size = 24;
 	HSA(hsa_amd_pointer_info(a, &about, NULL, NULL, NULL));
 	CHECK(about.size == 24 && about.type == HSA_EXT_POINTER_TYPE_HSA && about.sizeInBytes == 0x5a5a5a5a5a5a5a5a);
-	/* Who may reach it. */
+	/* Access by agents. */
 	HSA_IS(hsa_amd_agents_allow_access(0, gpus, NULL, a), HSA_STATUS_ERROR_INVALID_ARGUMENT);
 	HSA_IS(hsa_amd_agents_allow_access(2, NULL, NULL, a), HSA_STATUS_ERROR_INVALID_ARGUMENT);
 	HSA_IS(hsa_amd_agents_allow_access(2, gpus, &flags, a), HSA_STATUS_ERROR_INVALID_ARGUMENT);
@@ -239,7 +240,7 @@ static void signals(void)
 	both[1] = second;
 	CHECK(hsa_amd_signal_wait_any(2, both, conditions, values, UINT64_MAX, HSA_WAIT_STATE_ACTIVE, &found) == 1 && found == 8);
 	CHECK(hsa_amd_signal_wait_any(1, both, conditions, values, 1000000, HSA_WAIT_STATE_ACTIVE, &found) == UINT32_MAX);
-	/* A copy that waits for two signals counts a third down. */
+	/* A copy that waits for two signals decrements a third. */
 	HSA(hsa_amd_memory_async_copy(a, gpus[0], from, cpu, 16, 2, both, done));
 	HSA(hsa_amd_signal_async_handler(done, HSA_SIGNAL_CONDITION_LT, 1, take_value, &taken));
 	hsa_signal_store_screlease(first, 0);
@@ -251,7 +252,7 @@ static void signals(void)
 	while (!__atomic_load_n(&taken, __ATOMIC_SEQ_CST))
 		usleep(100);
 	CHECK(taken == 1000);
-	/* What such a copy meets is the signal's value. */
+	/* The failure of such a copy becomes the signal's value. */
 	hsa_signal_store_relaxed(first, 1);
 	hsa_signal_store_relaxed(done, 1);
 	HSA(hsa_amd_memory_async_copy(a + 4090, gpus[0], from, cpu, 16, 1, &first, done));
@@ -279,7 +280,7 @@ static void exports(void)
 	HSA(hsa_amd_memory_pool_allocate(host, 4096, 0, (void **)&h));
 	HSA(export_dmabuf(a + 5000, 100, &fd, &offset));
 	CHECK(fd >= 0 && offset == 5000);
-	/* Each is a new one, and the program's to close. */
+	/* Each is a new descriptor, which the program must close. */
 	HSA(export_dmabuf_v2(a, MIB, &other, &offset, 1));
 	CHECK(other != fd && offset == 0 && lseek(other, 0, SEEK_END) == (off_t)MIB);
 	HSA(close_dmabuf(fd));
@@ -306,7 +307,7 @@ static void take_freed(void *at, void *data)
 {
 	hsa_amd_pointer_info_t about = { .size = sizeof(about) };
 
-	/* It is nobody's already; and this may allocate. */
+	/* It is freed already; and this callback may allocate. */
 	HSA(hsa_amd_pointer_info(at, &about, NULL, NULL, NULL));
 	CHECK(about.type == HSA_EXT_POINTER_TYPE_UNKNOWN);
 	HSA(hsa_memory_free(hsa_device_memory(64)));
@@ -371,7 +372,7 @@ static void end(void)
 	HSA(hsa_signal_create(0, 0, NULL, &signal));
 	HSA(hsa_shut_down());
 	HSA_IS(hsa_memory_free(a), HSA_STATUS_ERROR_NOT_INITIALIZED);
-	/* A second life has nothing of the first. */
+	/* After a second init, nothing of the first remains. */
 	hsa_start();
 	HSA_IS(hsa_memory_free(a), HSA_STATUS_ERROR_INVALID_ALLOCATION);
 	HSA_IS(hsa_signal_destroy(signal), HSA_STATUS_ERROR_INVALID_SIGNAL);

@@ -1,7 +1,7 @@
-/* Memory of HSA under verbs while a fault plan moves it and takes it away.
+/* HSA memory under verbs while a fault plan moves it and takes it away.
  *
- * "storm N": N WRITEs into a dma-buf, each looked at by HSA; one key for all of them. "dead N": the same, until the key is dead.
- * "waits N": N copies behind signals, each waited for. */
+ * "storm N": N WRITEs into a dma-buf, each checked through HSA; one key for all of them. "dead N":
+ * the same, until the key is dead. "waits N": N copies behind signals, each waited for. */
 #include "hsa_api.h"
 #include "rc_loopback.h"
 

@@ -1,7 +1,8 @@
-/* A peer that is killed in the middle. argv[1] says what this side does meanwhile: it polls ("poll"), sleeps in
- * ibv_get_cq_event ("events"), has filled its ring to a stopped peer ("full"), or is told that the peer has no receive
- * ("rnr"). The first request fails as the peer is gone, everything else is flushed, everything can be destroyed, and the
- * device is of use afterwards. */
+/* A peer that is killed midway. argv[1] says what this side does meanwhile: it polls ("poll"),
+ * sleeps in ibv_get_cq_event ("events"), has filled its ring to a stopped peer ("full"), or gets
+ * RNR NAKs because the peer has no receive ("rnr"). The first request fails because the peer is
+ * gone, all others are flushed, everything can be destroyed, and the device is usable
+ * afterwards. */
 #include "rc_loopback.h"
 
 #include <poll.h>
@@ -82,7 +83,7 @@ static int post_send(struct side *s, uint64_t id)
 	return errno ? loop_fail("send") : 0;
 }
 
-/* One completion, or -1 after 20 seconds; with `sleeps`, by events alone. */
+/* One completion, or -1 after 20 seconds; with `sleeps`, only by events. */
 static int next(struct side *s, int sleeps, struct ibv_wc *wc)
 {
 	struct pollfd fd = { .fd = s->channel->fd, .events = POLLIN };
@@ -110,7 +111,7 @@ static int next(struct side *s, int sleeps, struct ibv_wc *wc)
 	return n == 1 ? 0 : -1;
 }
 
-/* The peer: receives what comes (or nothing, with `rnr`) until it is killed. */
+/* The peer: receives what arrives (or nothing, with `rnr`) until it is killed. */
 static int peer(int in, int out, int rnr)
 {
 	struct side s;
@@ -131,7 +132,7 @@ static int peer(int in, int out, int rnr)
 			return 1;
 }
 
-/* Everything ends, in order; the status of the first that failed. */
+/* All requests complete, in order. Returns the status of the first that failed. */
 static int drained(struct side *s, int sleeps, int sends, int *first)
 {
 	int left = sends + RECVS;
@@ -178,14 +179,15 @@ int main(int argc, char **argv)
 		if (post_send(&s, 1) || next(&s, sleeps, &wc) || wc.status)
 			return loop_fail("the first message") != 0;
 	}
-	/* The signal is only on its way when kill returns: a child that runs on takes what is sent next. */
+	/* The signal may still be pending when kill returns: a child that keeps running takes what is sent
+	 * next. */
 	if ((full || sleeps) && (kill(child, SIGSTOP) || waitpid(child, NULL, WUNTRACED) != child))
 		return loop_fail("stop") != 0;
 	while (sends < SENDS)
 		if (post_send(&s, (uint64_t)++sends))
 			return 1;
 	if (rnr || full) {
-		/* Time to be told that there is no receive, or to meet the full ring. A stopped peer is not dead. */
+		/* Time for an RNR NAK, or to run into the full ring. A stopped peer is not dead. */
 		struct ibv_wc wc;
 		time_t end = time(NULL) + 2;
 		while (time(NULL) < end)
@@ -197,7 +199,8 @@ int main(int argc, char **argv)
 	}
 	if (kill(child, SIGKILL) || waitpid(child, NULL, 0) != child)
 		return loop_fail("kill") != 0;
-	/* A peer that was not stopped may have taken all of them before it died; not this one. */
+	/* A peer that was not stopped may have taken all of them before it died, but it cannot take
+	 * this one. */
 	if (!full && !rnr && !sleeps && post_send(&s, (uint64_t)++sends))
 		return 1;
 	if (drained(&s, sleeps, sends, &first))

@@ -1,10 +1,11 @@
 /*
  * Multicast: `mcast rules`, `mcast receive GROUP N`, `mcast send GROUP N ANSWERS`.
  *
- * A receiver attaches two QPs, says "ready", and ends when both got N messages, with their GRH and in their order. Each
- * answers each message. The sender is a member, too, receives what it sends, and goes on after so many answers. Datagrams
- * may be lost, by a socket whose process had no turn for long: what is not answered in two seconds is sent again, as another
- * attempt, and no attempt may arrive twice.
+ * A receiver attaches two QPs, prints "ready", and ends when both have received N messages, with
+ * their GRH and in order. Each QP answers each message. The sender is a member, too: it receives
+ * what it sends, and continues after ANSWERS answers. Datagrams may be lost by a socket whose
+ * process got no CPU time for long: a message that is not answered within two seconds is sent
+ * again, as another attempt, and no attempt may arrive twice.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -26,13 +27,13 @@ static struct ibv_mr *mr;
 static struct ibv_qp *qps[QPS];
 static uint8_t buffer[QPS + 2][SLOTS][SLOT];
 
-/* Who answered the message that was sent last. */
+/* The members that answered the last message. */
 enum { ANSWERERS = 64 };
 static uint32_t answerers[ANSWERERS];
 static int answers;
 static uint32_t awaited;
 
-/* The way to the sender, once it is known. */
+/* The address handle of the sender, once it is known. */
 static struct ibv_ah *back;
 
 struct message {
@@ -152,7 +153,7 @@ static void post_send(struct ibv_qp *qp, struct ibv_ah *ah, uint32_t qpn, const 
 	CHECK(!ibv_post_send(qp, &wr, &bad));
 }
 
-/* Takes one completion; says of a receive which QP and which message. */
+/* Takes one completion; for a receive, returns the QP and the message. */
 static int take(int next[QPS], const union ibv_gid *group, int answer)
 {
 	struct ibv_wc wc;
@@ -169,7 +170,7 @@ static int take(int next[QPS], const union ibv_gid *group, int answer)
 	CHECK(wc.wc_flags & IBV_WC_GRH);
 	CHECK(wc.byte_len == GRH + sizeof message);
 	memcpy(&message, grh + GRH, sizeof message);
-	/* The group is the destination in the GRH: the whole of an IPv6 header, or the end of an IPv4 one. */
+	/* The group is the destination in the GRH: a whole IPv6 header, or an IPv4 header at its end. */
 	if (is_v4(group) ? memcmp(grh + 36, group->raw + 12, 4) : memcmp(grh + 24, group->raw, 16)) {
 		int known = 0;
 		for (int i = 0; i < answers; i++)
@@ -203,7 +204,8 @@ static void receive(const char *text, int messages)
 	fflush(stdout);
 	while (next[0] < messages || next[1] < messages)
 		take(next, &group, 1);
-	/* The last answer is a datagram, too: who asks again after two seconds for want of it is answered again. */
+	/* The last answer is a datagram, too: a sender that asks again after two seconds is answered
+	 * again. */
 	for (time_t last = time(NULL); time(NULL) - last < 4;)
 		if (take(next, &group, 1))
 			last = time(NULL);
@@ -249,7 +251,7 @@ static void rules(void)
 	CHECK(ibv_attach_mcast(rc, &group, 0) == EINVAL);
 	CHECK(ibv_attach_mcast(qps[0], &unicast, 0) == EINVAL);
 	CHECK(ibv_detach_mcast(qps[0], &group, 0) == EINVAL);
-	/* In any state, and twice as well as once. */
+	/* In any state, and repeatedly. */
 	CHECK(!ibv_attach_mcast(fresh, &group, 0) && !ibv_attach_mcast(fresh, &group, 0xc000));
 	CHECK(ibv_destroy_qp(fresh) == EBUSY);
 	CHECK(!ibv_detach_mcast(fresh, &group, 0));

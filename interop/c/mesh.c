@@ -1,10 +1,13 @@
-/* One of several hosts, each of which sends to every other over many QPs at once, and checks what comes from them.
+/* One of several hosts, each of which sends to every other over many QPs at once, and checks what
+ * it receives.
  *
- *   mesh INDEX PORT QPS COUNT HOST...    INDEX is our place among the hosts; QPS to each other host, COUNT messages on each
+ *   mesh INDEX PORT QPS COUNT HOST...    INDEX is our place among the hosts; QPS QPs to each other
+ *                                        host, COUNT messages on each
  *
- * Says "ready" when all are connected, "all but host N" when only messages to host N or from it are left, and at the end how
- * many were sent, how far the slowest QP was when the first was done, of all and of those to the same host, and how much memory
- * the process took for each QP and its traffic.
+ * Prints "ready" when all are connected, "all but host N" when only messages to or from host N
+ * remain, and at the end: how many were sent; how far the slowest QP was when the first was done,
+ * among all QPs and among those to the same host; and how much memory the process took for each QP
+ * and its traffic.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -31,7 +34,7 @@ struct conn {
 
 static struct conn conns[MAX_QPS];
 static int own, hosts, lanes, count, all;
-/* Messages to each host and from it that are not done, and to and from how many hosts all are. */
+/* Outstanding messages to and from each host, and the number of hosts with none left. */
 static int left[MAX_HOSTS], finished;
 static FILE *in[MAX_HOSTS], *out[MAX_HOSTS];
 static struct ibv_context *ctx;
@@ -138,7 +141,7 @@ static void post_send(int conn)
 		die("post_send");
 }
 
-/* KiB of this process that are not pages of a file. */
+/* KiB of this process that are not file pages. */
 static long resident(void)
 {
 	FILE *status = fopen("/proc/self/status", "r");
@@ -229,7 +232,7 @@ static void received(const struct ibv_wc *wc)
 	post_receive(conn, slot);
 }
 
-/* One message more was sent to a host, or came from it. */
+/* One more message was sent to a host, or received from it. */
 static void progress(int host)
 {
 	if (--left[host] || ++finished != hosts - 2)
@@ -239,7 +242,8 @@ static void progress(int host)
 			printf("all but host %d\n", other);
 }
 
-/* The least that one of the QPs to a host has sent, or of all QPs if it is negative. */
+/* The fewest messages that one of the QPs to a host has sent, or of all QPs if the host is
+ * negative. */
 static int least_sent(int host)
 {
 	int least = count;
@@ -315,7 +319,7 @@ int main(int argc, char **argv)
 			}
 		}
 	}
-	/* Whoever ended earlier would not acknowledge what is sent again. */
+	/* A host that ended earlier would not acknowledge retransmissions. */
 	to_all("done");
 	double each = (double)(resident() - before) / all;
 	for (int i = 0; i < all; i++)

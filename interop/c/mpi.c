@@ -1,6 +1,6 @@
 /*
- * A small MPI program: every rank checks every byte of what the others send. Point to point in several sizes, by both
- * protocols (eager and rendezvous), a collective, and one-sided operations.
+ * A small MPI program: every rank checks every byte that the others send. Point to point in several
+ * sizes, by both protocols (eager and rendezvous), a collective, and one-sided operations.
  */
 #include <mpi.h>
 #include <stdio.h>

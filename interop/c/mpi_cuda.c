@@ -1,5 +1,5 @@
-/* An MPI program whose buffers are GPU memory: point to point in several sizes, mixed with the host's, collectives, and one-sided
- * operations. Every rank checks every byte of what the others send.
+/* An MPI program with buffers in GPU memory: point to point in several sizes, also mixed with host
+ * memory, collectives, and one-sided operations. Every rank checks every byte that the others send.
  *
  *   mpi_cuda [TURNS]
  */
@@ -50,7 +50,8 @@ static cu_ptr device(size_t size)
 	return memory;
 }
 
-/* To the next rank: from the GPU to the GPU, from the GPU to the host, and from the host to the GPU. */
+/* To the next rank: from the GPU to the GPU, from the GPU to the host, and from the host to the
+ * GPU. */
 static long long messages(int next, int previous)
 {
 	cu_ptr out = device(LARGEST), in = device(LARGEST);
@@ -118,8 +119,9 @@ static void collectives(void)
 	CU(cuMemFree_v2(in));
 }
 
-/* What is added is the host's: Open MPI adds by the processor, and puts the sum back (osc_ucx_comm.c:554). No MPI_Fetch_and_op:
- * UCX has the target's processor do that, which follows the device pointer (amo_sw.c). */
+/* The operand is in host memory: Open MPI adds on the CPU, and puts the sum back
+ * (osc_ucx_comm.c:554). No MPI_Fetch_and_op: UCX has the target's CPU do that, which dereferences
+ * the device pointer (amo_sw.c). */
 static void accumulate(MPI_Win window, cu_ptr memory, int next, int previous)
 {
 	long long numbers[NUMBERS];

@@ -1,4 +1,5 @@
-/* Connects a QP to each of the addresses, and makes an address handle for it: what the kernel says of the next hop. */
+/* Connects a QP to each of the addresses, and makes an address handle for it: prints the kernel's
+ * errors about the next hop. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>

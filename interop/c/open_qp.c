@@ -1,4 +1,5 @@
-/* A receiving QP of XRC that two contexts have open: either may close it, both hear of it, and it lives as long as one has it. */
+/* A receiving XRC QP that two contexts have open: either may close it, both get its events, and it
+ * lives while one has it. */
 #include <fcntl.h>
 #include <poll.h>
 #include "check.h"
@@ -81,7 +82,7 @@ int main(int argc, char **argv)
 	struct ibv_qp *handle = open_qp(two, second, target->qp_num, all);
 	CHECK(handle && handle->qp_num == target->qp_num && handle->context == two && handle->qp_context == buffer);
 
-	/* It is one QP: connected by one handle and half by the other. */
+	/* It is one QP: each handle does a part of the connecting. */
 	union ibv_gid gid;
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1 };
 	struct ibv_qp_init_attr created;

@@ -1,4 +1,4 @@
-/* One RDMA WRITE within the process, and the end without closing anything. */
+/* One RDMA WRITE within the process, which then exits without closing anything. */
 #include "rc_loopback.h"
 
 int main(int argc, char **argv)

@@ -1,6 +1,7 @@
 /* A plain registration of GPU memory by the address at which it is mapped.
  *
- * "refused": EFAULT, as without PeerDirect. "served": a peer writes into it, and once the program frees it the key is dead. */
+ * "refused": EFAULT, as without PeerDirect. "served": a peer writes into it, and once the program
+ * frees it the key is dead. */
 #include "check.h"
 #include "rc_loopback.h"
 
@@ -20,7 +21,7 @@ static void served(struct loop *l, struct ibv_mr *mr, unsigned char *at)
 	CHECK(loop_post_write(l, l->buf, LOOP_SIZE, (uintptr_t)at + 8192, mr->rkey) == 0);
 	CHECK(loop_poll(l->cq) == IBV_WC_SUCCESS);
 	CHECK(!memcmp(at + 8192, l->buf, LOOP_SIZE));
-	/* A region of a peer's memory stays what it is. */
+	/* A region of peer memory cannot be changed. */
 	CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, IBV_ACCESS_LOCAL_WRITE) == IBV_REREG_MR_ERR_CMD);
 	CHECK(errno == EOPNOTSUPP);
 }
@@ -52,7 +53,7 @@ int main(int argc, char **argv)
 	} else {
 		CHECK(mr);
 		served(&l, mr, at);
-		/* Plain memory beside it is not the client's. */
+		/* Plain memory next to it does not belong to the client. */
 		CHECK(!ibv_reg_mr(l.pd, at + 100, SIZE, access) && errno == EFAULT);
 		CHECK(munmap(at, SIZE) == 0 && ioctl(fd, DRM_IOCTL_GEM_CLOSE, &close_args) == 0 && close(fd) == 0);
 		CHECK(loop_post_write(&l, l.buf, 64, (uintptr_t)at + 8192, mr->rkey) == 0);

@@ -128,7 +128,8 @@ static struct ibv_flow *steer(struct ibv_qp *qp, uint16_t priority, uint32_t fla
 	return flow;
 }
 
-/* A datagram to a port, in a frame; every byte of its payload says which frame it is and where it stands. */
+/* A datagram to a port, in a frame; each byte of its payload depends on the frame and on its
+ * place. */
 static uint32_t build(uint8_t *at, const uint8_t *dst, uint16_t vlan, uint16_t port, uint32_t source, unsigned n)
 {
 	uint8_t *from = at;
@@ -201,7 +202,8 @@ static uint32_t send_from(struct ibv_qp *qp, const uint8_t *dst, uint16_t vlan, 
 	return length;
 }
 
-/* The next completion of a CQ is a receive at a slot, of a queue, with exactly this frame. */
+/* Checks that the next completion of a CQ is a receive at this slot of this queue, with exactly
+ * this frame. */
 static void takes(struct ibv_cq *of, uint32_t number, unsigned slot, const uint8_t *dst, uint16_t vlan, uint16_t port,
 		  uint32_t source, unsigned n)
 {
@@ -328,7 +330,7 @@ static void bad_work_queues(void)
 	for (int i = 0; i < 4; i++)
 		CHECK(!ibv_post_wq_recv(wq, &wr, &bad));
 	CHECK(ibv_post_wq_recv(wq, &wr, &bad) == ENOMEM);
-	/* What was posted is flushed, and so is what is posted from then on. */
+	/* Posted receives are flushed, and so are those posted from then on. */
 	CHECK(!move_wq(wq, IBV_WQS_ERR) && wq->state == IBV_WQS_ERR);
 	CHECK(!ibv_post_wq_recv(wq, &wr, &bad));
 	for (int i = 0; i < 5; i++) {
@@ -337,7 +339,7 @@ static void bad_work_queues(void)
 	}
 	CHECK(move_wq(wq, IBV_WQS_RDY) == EINVAL);
 	CHECK(!move_wq(wq, IBV_WQS_RESET) && !move_wq(wq, IBV_WQS_RDY));
-	/* What is forgotten completes nothing. */
+	/* Dropped requests do not complete. */
 	CHECK(!ibv_post_wq_recv(wq, &wr, &bad) && !move_wq(wq, IBV_WQS_RESET) && !ibv_poll_cq(cq, 1, &wc));
 	CHECK(!ibv_destroy_wq(wq) && ibv_destroy_wq(wq) == EINVAL);
 }
@@ -392,7 +394,7 @@ static void bad_spreading(void)
 	CHECK(!ibv_destroy_wq(queues[0]) && !ibv_destroy_wq(queues[1]));
 }
 
-/* Limits of a QP's rate: within what the device says, and in RTS. */
+/* Rate limits of a QP: within the device's limits, and only in RTS. */
 static void limits(struct ibv_qp *qp)
 {
 	struct ibv_qp_rate_limit_attr limit = { .rate_limit = 1000, .max_burst_sz = 4096, .typical_pkt_sz = 512 };
@@ -415,7 +417,7 @@ static void limits(struct ibv_qp *qp)
 	attr.rate_limit = limit.rate_limit;
 	CHECK(ibv_modify_qp(qp, &attr, IBV_QP_RATE_LIMIT) == EINVAL);
 	limit.rate_limit = 0;
-	CHECK(ibv_modify_qp_rate_limit(qp, &limit) == EINVAL); /* bursts of no rate */
+	CHECK(ibv_modify_qp_rate_limit(qp, &limit) == EINVAL); /* bursts without a rate */
 	CHECK(!ibv_query_qp(qp, &attr, 0, &init) && attr.rate_limit == 1000);
 	limit.max_burst_sz = limit.typical_pkt_sz = 0;
 	CHECK(!ibv_modify_qp_rate_limit(qp, &limit));
@@ -438,12 +440,12 @@ static void rules(void)
 	CHECK(!ibv_destroy_qp(qp));
 	bad_work_queues();
 	bad_spreading();
-	/* Nothing is left that would keep these. */
+	/* Nothing remains that would keep these busy. */
 	CHECK(!ibv_dereg_mr(mr) && !ibv_destroy_cq(cq) && !ibv_dealloc_pd(pd) && !ibv_close_device(context));
 	printf("rules hold\n");
 }
 
-/* The first priority at which rules fit has the frame. */
+/* The first priority with a matching rule gets the frame. */
 static void priorities(void)
 {
 	struct ibv_qp *from = ready(NULL), *low = ready(NULL), *high = ready(NULL), *rest = ready(NULL);
@@ -458,7 +460,7 @@ static void priorities(void)
 	takes(cq, high->qp_num, 1, GROUP, 0, 4000, 0, 1);
 	send_from(from, GROUP, 0, 4001, 0, 2);
 	takes(cq, low->qp_num, 0, GROUP, 0, 4001, 0, 2);
-	/* A frame that nobody else has is for the default rule. */
+	/* A frame that no other rule takes goes to the default rule. */
 	post_recv(rest, NULL, NULL, 2, 2 * FRAME);
 	send_from(from, (uint8_t[]){ 0x01, 0, 0x5e, 1, 1, 1 }, 0, 4001, 0, 3);
 	takes(cq, rest->qp_num, 2, (uint8_t[]){ 0x01, 0, 0x5e, 1, 1, 1 }, 0, 4001, 0, 3);
@@ -468,7 +470,8 @@ static void priorities(void)
 	CHECK(!ibv_destroy_qp(from) && !ibv_destroy_qp(low) && !ibv_destroy_qp(high) && !ibv_destroy_qp(rest));
 }
 
-/* A rule that does not trap lets others have the frame, and a sniffer has all. Their completions come in this order. */
+/* A "don't trap" rule passes the frame on to others, and a sniffer gets all frames. Their
+ * completions come in this order. */
 static void shared(void)
 {
 	struct ibv_qp *from = ready(NULL), *first = ready(NULL), *second = ready(NULL), *sniffer = ready(NULL);
@@ -489,7 +492,7 @@ static void shared(void)
 	CHECK(!ibv_destroy_qp(from) && !ibv_destroy_qp(first) && !ibv_destroy_qp(second) && !ibv_destroy_qp(sniffer));
 }
 
-/* A VLAN tag is matched, and is in the frame that arrives. */
+/* A VLAN tag is matched, and is in the received frame. */
 static void tagged(void)
 {
 	struct ibv_qp *from = ready(NULL), *to = ready(NULL);
@@ -531,7 +534,8 @@ static void too_short(void)
 	CHECK(!ibv_destroy_qp(from) && !ibv_destroy_qp(shared) && !ibv_destroy_qp(to) && !ibv_destroy_srq(srq));
 }
 
-/* The sum that Toeplitz makes of two IPv4 addresses: for each bit that is set, 32 bits of the key from there on. */
+/* The Toeplitz hash of two IPv4 addresses: for each bit that is set, XOR of the 32 bits of the key
+ * from that bit on. */
 static uint32_t hash(uint32_t src, uint32_t dst)
 {
 	uint64_t both = (uint64_t)src << 32 | dst;
@@ -584,7 +588,7 @@ static void spread(void)
 	CHECK(!ibv_destroy_qp(from));
 }
 
-/* The sum of what stands at 16-bit places; 0xffff is what a right checksum makes of it. */
+/* The sum of the 16-bit words; with a correct checksum it is 0xffff. */
 static uint32_t sum_of(const uint8_t *at, uint32_t length, uint32_t sum)
 {
 	for (uint32_t i = 0; i < length; i++)
@@ -594,7 +598,7 @@ static uint32_t sum_of(const uint8_t *at, uint32_t length, uint32_t sum)
 	return sum;
 }
 
-/* Whether a frame with a datagram over IPv4 has both checksums, and they are right. */
+/* Whether a frame with a datagram over IPv4 has both checksums, and they are correct. */
 static int is_right(const uint8_t *frame)
 {
 	const uint8_t *ip = frame + 14, *udp = ip + 20;
@@ -604,7 +608,7 @@ static int is_right(const uint8_t *frame)
 	       sum_of(udp, length, sum_of(ip + 12, 8, IPPROTO_UDP + length)) == 0xffff;
 }
 
-/* Checksums are written for who asks for it, and right ones are told from others. */
+/* Checksums are filled in on request, and the receiver reports whether they are correct. */
 static void checksums(void)
 {
 	struct ibv_qp *from = ready(NULL), *to = ready(NULL);
@@ -635,7 +639,8 @@ static void checksums(void)
 	CHECK(!ibv_destroy_flow(flow) && !ibv_destroy_qp(from) && !ibv_destroy_qp(to));
 }
 
-/* What a socket of this host sends to a group has its checksums, though the kernel leaves them to the netdev. */
+/* A datagram that a socket of this host sends to a group has checksums, although the kernel leaves
+ * them to the netdev. */
 static void from_the_kernel(const char *address)
 {
 	struct sockaddr_in group = { .sin_family = AF_INET, .sin_port = htons(4000) };

@@ -1,4 +1,5 @@
-/* Two RC queue pairs of one process, connected to each other: the smallest program that moves data by verbs. */
+/* Two RC queue pairs of one process, connected to each other: the smallest program that moves data
+ * by verbs. */
 #ifndef RC_LOOPBACK_H
 #define RC_LOOPBACK_H
 
@@ -135,7 +136,7 @@ static inline int loop_post_write(struct loop *l, void *from, uint32_t len, uint
 	return errno ? loop_fail("post") : 0;
 }
 
-/* Writes a pattern made of `seed` from one half to the other, and looks at every byte. */
+/* Writes a pattern made of `seed` from one half to the other, and checks every byte. */
 static inline int loop_write(struct loop *l, unsigned seed)
 {
 	unsigned char *to = l->buf + LOOP_SIZE;
@@ -157,7 +158,7 @@ static inline int loop_write(struct loop *l, unsigned seed)
 	return 0;
 }
 
-/* Destroys everything; counts what refused. */
+/* Destroys everything; returns how many calls failed. */
 static inline int loop_close(struct loop *l)
 {
 	int refused = 0;

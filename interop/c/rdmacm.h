@@ -1,4 +1,4 @@
-/* What the programs about the connection manager share. */
+/* Helpers for the programs about the connection manager. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -51,7 +51,7 @@ static struct sockaddr *sa(struct sockaddr_in *sin)
 	return (struct sockaddr *) sin;
 }
 
-/* The next event has to be this one. The caller acknowledges it. */
+/* Checks that the next event is this one. The caller acknowledges it. */
 static inline struct rdma_cm_event *next_event(struct rdma_event_channel *channel, enum rdma_cm_event_type want)
 {
 	struct rdma_cm_event *event;
@@ -75,7 +75,7 @@ static inline int expect_event(struct rdma_event_channel *channel, enum rdma_cm_
 	return status;
 }
 
-/* An identifier that is resolved as far as its route. */
+/* An identifier whose address and route are resolved. */
 static inline struct rdma_cm_id *resolved(struct rdma_event_channel *channel, struct sockaddr_in *to)
 {
 	struct rdma_cm_id *id;

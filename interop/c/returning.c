@@ -1,13 +1,18 @@
-/* One end of an RC connection whose other end may die, come back, or move. Nothing is exchanged beforehand: the client's QP has number
- * 0x1000 and the server's 0x1001 on their devices (a program gets new numbers as it makes QPs, and keeps the one it wants), and LIFE
- * says where in the space of sequence numbers they begin.
+/* One end of an RC connection whose other end may die, come back, or move. Nothing is exchanged
+ * beforehand: the client's QP has number 0x1000 and the server's 0x1001 on their devices (a program
+ * makes QPs until it gets the number that it wants), and LIFE says where in the PSN space they
+ * begin.
  *
- *   returning serve PEER LIFE [deaf]     takes the messages of that life, and looks at every byte; deaf: its QP is never connected
- *   returning send PEER LIFE DIR NEW     sends messages until one fails, or DIR has a file "enough" and the last one arrived. If
- *                                        it fails and DIR has a file "again", another connection is made, of the life after. When
- *                                        DIR has a file "moved", PEER has the address NEW (SQD, the address, RTS).
+ *   returning serve PEER LIFE [deaf]     receives the messages of that life, and checks every byte;
+ *                                        deaf: its QP is never connected
+ *   returning send PEER LIFE DIR NEW     sends messages until one fails, or DIR has a file "enough"
+ *                                        and the last one arrived. If it fails and DIR has a file
+ *                                        "again", another connection is made, of the next life.
+ *                                        When DIR has a file "moved", PEER has the address NEW
+ *                                        (SQD, the address, RTS).
  *
- * Both say how many messages there were when there was one, and when there were so many that the connection is established.
+ * Both print the number of messages after the first one, and once there are enough for the
+ * connection to be established.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -89,7 +94,7 @@ static void connect_qp(struct ibv_qp *qp, uint32_t peer, const char *address, un
 	if (ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
 					     IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER))
 		die("RTR");
-	/* 268 ms, 7 s in all: a peer that comes back within the first six is still asked. */
+	/* 268 ms, 7 s in all: a peer that comes back within six seconds still gets a retry. */
 	attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS, .timeout = 16, .retry_cnt = 7, .rnr_retry = 7,
 		.sq_psn = first_psn(life), .max_rd_atomic = 1 };
 	if (ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |

@@ -1,4 +1,5 @@
-/* What rsocket(7) and the manual pages of sockets promise, call by call: two sides in one process.
+/* The promises of rsocket(7) and of the manual pages of sockets, call by call: two sides in one
+ * process.
  *
  *     rsockets ADDRESS
  */
@@ -24,12 +25,12 @@
 
 #include "check.h"
 
-/* The call fails, and with this errno. */
+/* The call must fail with this errno. */
 #define FAILS(call, why) CHECK_ERRNO((call) == -1, why)
 
 static struct sockaddr_in address;
 
-/* repoll_create and its kin came with rdma-core 65, and the headers may be older. */
+/* repoll_create and related functions came with rdma-core 65, and the headers may be older. */
 static int (*repoll_create_)(int flags);
 static int (*repoll_ctl_)(int epfd, int op, int fd, struct epoll_event *event);
 static int (*repoll_wait_)(int epfd, struct epoll_event *events, int most, int timeout);
@@ -146,7 +147,7 @@ static void names_and_kinds(void)
 	len = sizeof(peer);
 	CHECK(rgetpeername(two.right, any(&peer), &len) == 0);
 	CHECK(own.sin_port == peer.sin_port && own.sin_addr.s_addr == peer.sin_addr.s_addr);
-	/* Less room: the length is that of the whole. */
+	/* With less room, the returned length is still the whole. */
 	len = 4;
 	CHECK(rgetpeername(two.right, any(&peer), &len) == 0 && len == sizeof(peer));
 	FAILS(rconnect(two.left, any(&own), sizeof(own)), EISCONN);
@@ -224,7 +225,7 @@ static void options(void)
 	CHECK(rgetsockopt(two.left, IPPROTO_TCP, TCP_INFO, &info, &len) == 0);
 	CHECK(info.tcpi_state == 1 && info.tcpi_snd_cwnd == 384);
 	CHECK(get(two.left, IPPROTO_TCP, TCP_MAXSEG) >= 256);
-	/* Probes go unnoticed. */
+	/* Keepalive probes are not visible. */
 	set(two.left, IPPROTO_TCP, TCP_KEEPIDLE, 1);
 	set(two.left, SOL_SOCKET, SO_KEEPALIVE, 1);
 	CHECK(poll_one(two.right, POLLIN, 2500) == 0);
@@ -322,7 +323,7 @@ static void without_waiting(void)
 	two.right = raccept(from, NULL, NULL);
 	CHECK(two.right >= 0);
 
-	/* As much as there is room for, and then no more. */
+	/* As much as there is room for, and no more. */
 	while ((count = rsend(fd, piece, sizeof(piece), 0)) > 0)
 		sent += count;
 	CHECK(errno == EAGAIN && sent >= 1 << 16);
@@ -428,7 +429,7 @@ static void *send_much(void *arg)
 	static __thread char piece[300000];
 	size_t done = 0;
 
-	/* No buffer has room for a piece: each send waits until all of it is sent. */
+	/* No buffer has room for a part of a message: each send waits until all of it is sent. */
 	while (done < AMOUNT) {
 		size_t now = AMOUNT - done < sizeof(piece) ? AMOUNT - done : sizeof(piece);
 
@@ -484,7 +485,7 @@ static void mapped(void)
 	CHECK(offset == (off_t)(uintptr_t)room[1]);
 	FAILS(riomap(two.right, room[2], sizeof(room[2]), PROT_WRITE, 0, 0), ENOMEM);
 	CHECK(riomap(two.right, room[2], sizeof(room[2]), PROT_NONE, 0, 0) == 0);
-	/* The peer knows of them once it has data that was sent later. */
+	/* The peer knows of the mappings once it has received data that was sent later. */
 	CHECK(rsend(two.right, "x", 1, 0) == 1);
 	CHECK(rrecv(two.left, &byte, 1, 0) == 1);
 
@@ -541,7 +542,7 @@ static void datagrams(void)
 		CHECK(rrecv(left, room, sizeof(room), 0) == 4 && memcmp(room, "pong", 4) == 0);
 	}
 	CHECK(rsendmsg(left, &msg, 0) == 4);
-	/* What does not fit is lost. */
+	/* The part that does not fit is lost. */
 	CHECK(rrecv(right, room, 3, 0) == 3 && memcmp(room, "abc", 3) == 0);
 	FAILS(rsendto(left, room, 4000, 0, any(&at), sizeof(at)), EMSGSIZE);
 	CHECK(rconnect(left, any(&at), sizeof(at)) == 0);

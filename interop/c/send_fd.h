@@ -1,4 +1,4 @@
-/* A buffer goes out on standard input, which is a socket: SCM_RIGHTS, with one byte. */
+/* Sends a buffer on standard input, which is a socket: SCM_RIGHTS, with one byte. */
 #include <err.h>
 #include <string.h>
 #include <sys/socket.h>

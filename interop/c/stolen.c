@@ -1,6 +1,6 @@
-/* A program takes the descriptors of the library away; argv[1] says how (theft.h). The device fails, and says so. Nothing of the
- * program's is written to, read from or closed by it, not even when everything is destroyed; and a device that is opened then
- * works. */
+/* A program takes the library's descriptors away; argv[1] says how (theft.h). The device fails, and
+ * reports that. The library does not write to, read from or close any file of the program, not even
+ * when everything is destroyed; and a device that is opened afterwards works. */
 #define _GNU_SOURCE
 #include "rc_loopback.h"
 #include "theft.h"
@@ -22,7 +22,7 @@ static void post(struct ibv_qp *qp, struct loop *l, uint64_t addr, uint32_t rkey
 	struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE_WITH_IMM, .send_flags = IBV_SEND_SIGNALED,
 		.wr.rdma = { .remote_addr = addr, .rkey = rkey } }, *bad;
 
-	/* It may be refused. */
+	/* This may be refused. */
 	ibv_post_send(qp, &wr, &bad);
 }
 
@@ -60,7 +60,7 @@ static int receives(struct ibv_qp *qp, int count)
 	return 0;
 }
 
-/* The other process: there until the first one ends. */
+/* The other process: it lives until the first one ends. */
 static int peer(int to, int from)
 {
 	struct address theirs;
@@ -111,7 +111,8 @@ int main(int argc, char **argv)
 	if (done(l.cq))
 		return 1;
 	list(ours);
-	/* Once it sleeps, nothing is taken in the middle of the theft. What it had open for a moment is none of it. */
+	/* Once its threads sleep, no descriptor is used during the theft. Descriptors that were open only
+	 * for a moment do not count. */
 	usleep(400000);
 	list(later);
 	for (fd = 0; fd < MOST; fd++)
@@ -119,9 +120,9 @@ int main(int argc, char **argv)
 	if (steal(how))
 		return 1;
 
-	/* What it waits on and receives by is looked at once in a millisecond. */
+	/* The descriptors by which it waits and receives are checked once per millisecond. */
 	usleep(5000);
-	/* Without a call it may take a second to notice. */
+	/* Without a call, it may take a second to notice. */
 	for (tries = 0; !ibv_req_notify_cq(cq, 0); tries++) {
 		struct ibv_wc wc;
 
@@ -131,7 +132,8 @@ int main(int argc, char **argv)
 		ibv_poll_cq(l.cq, 1, &wc);
 		usleep(10000);
 	}
-	/* The descriptor for events is gone, and the read fails: it is not to be of the program's. */
+	/* The descriptor for events is gone, and the read fails: it must not read from the program's
+	 * file. */
 	if (!strcmp(how, "closed"))
 		ibv_get_async_event(l.ctx, &event);
 	if (ibv_destroy_cq(cq) || ibv_destroy_comp_channel(channel) || loop_close(&l))

@@ -1,11 +1,13 @@
-/* As stolen.c, of what is open for a GPU: argv[1] says what the program has, argv[2] how it takes descriptors (theft.h).
+/* As stolen.c, for descriptors of a GPU: argv[1] says what the program has, argv[2] how it takes
+ * descriptors (theft.h).
  *
- *   cuda      memory of CUDA, of which the library keeps the pools, their ledger, dma-bufs and what IPC finds
- *   render    a node and a buffer of it
- *   accel     an accelerator that is the program's alone
+ *   cuda      CUDA memory, for which the library keeps the pools, their ledger, dma-bufs and
+ *             files for IPC
+ *   render    a node and one of its buffers
+ *   accel     an accelerator that the program has for itself
  *
- * Nothing of the program's is closed, written to, or has holes punched in it, not even when the memory is freed; what cannot be
- * had any more is refused. */
+ * The library does not close, write to, or punch holes in any file of the program, not even when
+ * the memory is freed; what is no longer possible is refused. */
 #define _GNU_SOURCE
 #include "cuda_api.h"
 #include "rc_loopback.h"
@@ -39,7 +41,7 @@ static void cuda(const char *how)
 	cu_ipc handle;
 	int fd = -1, again = -1;
 
-	/* Its descriptors have a test of their own. */
+	/* The NIC's descriptors have a test of their own. */
 	ctx = loop_device();
 	pd = ctx ? ibv_alloc_pd(ctx) : NULL;
 	CHECK(pd);
@@ -54,11 +56,11 @@ static void cuda(const char *how)
 	mr = ibv_reg_dmabuf_mr(pd, 0, MIB, 0, fd, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
 	CHECK(mr);
 	theft(how, fd);
-	/* What is mapped stays mapped. */
+	/* Mapped memory stays mapped. */
 	memset(bytes, 0, sizeof(bytes));
 	CU(cuMemcpyDtoH_v2(bytes, a, sizeof(bytes)));
 	CHECK(bytes[0] == 0x5a && bytes[63] == 0x5a);
-	/* No more can be had, of the memory and by others. */
+	/* No more memory can be allocated or opened by others. */
 	CHECK(cuMemAlloc_v2(&c, MIB) != CU_OK);
 	CHECK(cuMemGetHandleForAddressRange(&again, a, MIB, DMA_BUF_FD, 0) != CU_OK || again >= 0);
 	cuIpcGetMemHandle(&handle, b);
@@ -93,7 +95,7 @@ static void render(const char *how)
 	memset(at, 0x5a, dumb.size);
 	theft(how, fd);
 	CHECK(at[0] == 0x5a && at[dumb.size - 1] == 0x5a);
-	/* A node that is opened lets go of those that nobody has any more. */
+	/* Opening a node releases nodes that nobody has any more. */
 	munmap(at, dumb.size);
 	fd = open(card, O_RDWR | O_CLOEXEC);
 	if (fd >= 0)
@@ -111,7 +113,7 @@ static void accel(const char *how)
 	fd = open("/dev/accel/accel0", O_RDWR | O_CLOEXEC);
 	CHECK(fd >= 0);
 	theft(how, -1);
-	/* It is the program's alone until it was closed, which this was. */
+	/* It belongs to one program until it is closed, and this one was closed. */
 	for (tries = 0; tries < 2; tries++) {
 		fd = open("/dev/accel/accel0", O_RDWR | O_CLOEXEC);
 		CHECK(fd >= 0);

@@ -1,6 +1,7 @@
-/* A program with rsockets takes the descriptors of the library away, and has files of its own at their numbers: argv[2] says how, as of
- * theft.h. Calls on the rsockets fail or do what they can; none of them waits for good, and nothing of the program's is written to, read
- * from or closed. Rsockets that are made then work.
+/* A program with rsockets takes the library's descriptors away, and has files of its own at their
+ * numbers: argv[2] says how (theft.h). Calls on the rsockets fail or do what they can; none of them
+ * waits for ever, and the library does not write to, read from or close any file of the program.
+ * Rsockets that are made afterwards work.
  *
  *     stolen_rsockets ADDRESS HOW
  */
@@ -28,7 +29,7 @@ static struct sockaddr *any(struct sockaddr_in *addr)
 	return (struct sockaddr *)addr;
 }
 
-/* One that is bound, and its address. */
+/* A bound rsocket, and its address. */
 static int bound(int type, struct sockaddr_in *at)
 {
 	int fd = rsocket(AF_INET, type, 0);
@@ -45,7 +46,7 @@ static int bound(int type, struct sockaddr_in *at)
 
 struct all {
 	int listener;
-	/* Connected with each other, and datagrams that know each other's queue pairs. */
+	/* Connected to each other, and datagram rsockets that know each other's queue pairs. */
 	int stream[2];
 	int datagram[2];
 	int set;
@@ -64,7 +65,7 @@ static void *connect_there(void *arg)
 	return NULL;
 }
 
-/* Waits a while, with what wakes this thread. */
+/* Waits for a while, by poll. */
 static int waits(int fd, int timeout)
 {
 	struct pollfd fds = { .fd = fd, .events = POLLIN };
@@ -100,7 +101,7 @@ static void make(struct all *all)
 		all->datagram[turn] = bound(SOCK_DGRAM, &at[turn]);
 	for (turn = 0; turn < 2; turn++)
 		CHECK(rconnect(all->datagram[turn], any(&at[!turn]), sizeof(at[0])) == 0);
-	/* The first goes by UDP. */
+	/* The first datagram goes by UDP. */
 	for (turn = 0; turn < 8; turn++) {
 		talk(all->stream[turn % 2], all->stream[!(turn % 2)]);
 		talk(all->datagram[turn % 2], all->datagram[!(turn % 2)]);
@@ -119,7 +120,7 @@ static void close_all(struct all *all)
 		rclose(fds[turn]);
 }
 
-/* Whatever comes of it. */
+/* Whatever the result. */
 static void try_all(struct all *all)
 {
 	int fds[] = { all->stream[0], all->stream[1], all->datagram[0], all->datagram[1] };
@@ -157,7 +158,7 @@ int main(int argc, char **argv)
 	list(before);
 	make(&all);
 	list(ours);
-	/* Once it sleeps, nothing is taken in the middle of the theft. */
+	/* Once its threads sleep, no descriptor is used during the theft. */
 	usleep(400000);
 	list(later);
 	for (fd = 0; fd < MOST; fd++)

@@ -1,7 +1,8 @@
-/* A peer that is gone before its memory is written: argv[1] says how. "exec": it executes another program, which has its
- * pid. "pid": it is killed, and the next process has its pid. Either successor has memory of its own at the address that
- * the peer registered, and finds in it what it put there. The writer is stopped meanwhile, outside of any call, and
- * writes as soon as it goes on: it cannot have been told. Exit status 0 and "ok" mean success. */
+/* A peer that is gone before its memory is written: argv[1] says how. "exec": it executes another
+ * program, which keeps the pid. "pid": it is killed, and the next process gets its pid. Either
+ * successor has its own memory at the address that the peer registered, and must find it unchanged.
+ * The writer is stopped meanwhile, outside of any call, and writes as soon as it continues, so it
+ * cannot have been told. Exit status 0 and "ok" mean success. */
 #define _GNU_SOURCE
 #include "rc_loopback.h"
 
@@ -24,7 +25,7 @@ struct end {
 	uint32_t qpn, rkey;
 };
 
-/* What all of them share, in a file, since an exec leaves mappings behind. */
+/* What all of them share, in a file, since mappings do not survive an exec. */
 struct control {
 	struct end writer, target;
 	atomic_int writer_is_known, target_is_known, writer_spins, must_go, successor_is_ready, must_write, must_look;
@@ -54,7 +55,7 @@ static unsigned char *map_place(void)
 	return at == PLACE ? at : NULL;
 }
 
-/* Whoever comes after the target. */
+/* The successor of the target. */
 static int succeed(void)
 {
 	unsigned char *at = map_place();
@@ -127,7 +128,7 @@ static int writer(void)
 	wait_for(&control->target_is_known);
 	if (loop_connect(l.qp[0], control->target.qpn, &control->target.gid, 8))
 		return 1;
-	/* Often enough that it polls, and that all is as it will be. */
+	/* Often enough that it polls, and that everything is set up. */
 	for (int i = 0; i < 2000; i++)
 		if (loop_post_write(&l, memory, 8, (uintptr_t)PLACE, control->target.rkey) || loop_poll(l.cq))
 			return loop_fail("the first writes");
@@ -204,7 +205,7 @@ static int one_round(const char *program, const char *how)
 	return 0;
 }
 
-/* A pid is chosen in a pid namespace of one's own. */
+/* In a pid namespace of its own, a process can choose a pid. */
 static int in_pid_namespace(void)
 {
 	pid_t child;

@@ -1,6 +1,7 @@
 /*
- * Tag matching: `tags PACKETS`, where a message of 3000 bytes takes so many packets that the match of the first is reported
- * before the rest is there: 3 on a wire, 1 within a process.
+ * Tag matching: `tags PACKETS`, where PACKETS is how many packets a message of 3000 bytes takes: 3
+ * on a wire, where the match of the first is reported before the rest has arrived, and 1 within a
+ * process.
  */
 #include <endian.h>
 #include <infiniband/tm_types.h>
@@ -16,7 +17,8 @@ static struct ibv_cq *sent;
 static struct ibv_srq *srq;
 static struct ibv_qp *server, *client;
 static struct ibv_mr *mr;
-/* What is sent, what arrives by tag, what arrives otherwise, what the sender receives. */
+/* Buffers for sent messages, for tagged receives, for other receives, and for what the sender
+ * receives. */
 static unsigned char buffer[4][SLOT];
 static struct ibv_tm_caps caps;
 
@@ -71,7 +73,7 @@ static struct ibv_sge at(int which, uint32_t length)
 	return (struct ibv_sge){ (uintptr_t)buffer[which], length, mr->lkey };
 }
 
-/* Posts one operation; its errno. */
+/* Posts one operation; returns its errno. */
 static int op(struct ibv_ops_wr *wr)
 {
 	struct ibv_ops_wr *bad = NULL;
@@ -113,7 +115,7 @@ static void post_plain(void)
 	CHECK(!ibv_post_srq_recv(srq, &wr, &bad));
 }
 
-/* Sends a message of `length` bytes whose first are a header, and waits until it was received. */
+/* Sends a message of `length` bytes that begins with a header, and waits until it was received. */
 static void send_message(uint8_t opcode, uint64_t tag, uint32_t length, const struct ibv_rvh *rvh)
 {
 	struct ibv_tmh tmh = { .opcode = opcode, .app_ctx = htobe32(0xabcd0000 + (uint32_t)tag), .tag = htobe64(tag) };
@@ -204,7 +206,7 @@ static void refusals(void)
 	CHECK(!add(1, ~0ull, 64, 0, 0, NULL) && !add(2, ~0ull, 64, IBV_OPS_SIGNALED, 0, &handle));
 	expect(OP + 2, IBV_WC_TM_ADD, 0);
 	CHECK(add(3, ~0ull, 64, 0, 0, NULL) == ENOMEM);
-	/* Silent if it succeeds, and not if it fails. */
+	/* No completion if it succeeds, but one if it fails. */
 	CHECK(!del(handle, 0) && !del(handle, 0));
 	struct seen seen = take();
 	CHECK(seen.status == IBV_WC_TM_ERR && seen.wr_id == OP && seen.vendor_err == 16);
@@ -219,7 +221,7 @@ static void eager(int packets)
 {
 	struct ibv_tmh tmh;
 
-	/* The first entry that matches is taken, in the order of the list. */
+	/* The first matching entry is taken, in list order. */
 	CHECK(!add(0x10, 0xf0, SLOT, 0, 0, NULL) && !add(0x12, 0xff, SLOT, 0, 0, NULL));
 	send_message(IBV_TMH_EAGER, 0x12, 100, NULL);
 	struct seen seen = take();
@@ -239,7 +241,7 @@ static void eager(int packets)
 	}
 	CHECK(!memcmp(buffer[1], buffer[0] + sizeof(tmh), 3000 - sizeof(tmh)) && !buffer[1][3000 - sizeof(tmh)]);
 
-	/* Nothing but the header; and no header at all. */
+	/* Only the header; and no header at all. */
 	CHECK(!add(0x13, ~0ull, 0, 0, 0, NULL));
 	send_message(IBV_TMH_EAGER, 0x13, sizeof(tmh), NULL);
 	expect(TAGGED + 0x13, IBV_WC_TM_RECV, IBV_WC_TM_MATCH | IBV_WC_TM_DATA_VALID);
@@ -258,7 +260,8 @@ static void eager(int packets)
 	expect(TAGGED, IBV_WC_TM_RECV, IBV_WC_TM_MATCH | IBV_WC_TM_DATA_VALID);
 }
 
-/* A receive that was added before the program knew of an unexpected message must not meet a later one. */
+/* A receive that was added before the program knew of an unexpected message must not meet a later
+ * one. */
 static void out_of_step(void)
 {
 	CHECK(!add(0x21, ~0ull, SLOT, 0, 0, NULL));
@@ -269,14 +272,14 @@ static void out_of_step(void)
 	/* Added now, and the message is not seen yet. */
 	CHECK(!add(0x20, ~0ull, SLOT, IBV_OPS_SIGNALED, 0, NULL));
 	expect(OP + 0x20, IBV_WC_TM_ADD, IBV_WC_TM_SYNC_REQ);
-	/* What was there before still matches. */
+	/* Entries that were there before still match. */
 	send_message(IBV_TMH_EAGER, 0x21, 50, NULL);
 	expect(TAGGED + 0x21, IBV_WC_TM_RECV, IBV_WC_TM_MATCH | IBV_WC_TM_DATA_VALID);
 	post_plain();
 	send_message(IBV_TMH_EAGER, 0x20, 50, NULL);
 	expect(PLAIN, IBV_WC_TM_RECV, 0);
 	sync_count(1, IBV_WC_TM_SYNC_REQ);
-	/* In step, told with the operation. */
+	/* In sync, as reported with the operation. */
 	CHECK(!add(0x22, ~0ull, SLOT, IBV_OPS_SIGNALED | IBV_OPS_TM_SYNC, 2, NULL));
 	expect(OP + 0x22, IBV_WC_TM_ADD, 0);
 	for (uint64_t tag = 0x20; tag <= 0x22; tag += 2) {
@@ -320,14 +323,14 @@ static void rendezvous(void)
 	CHECK(seen.status == IBV_WC_TM_RNDV_INCOMPLETE && seen.wr_id == TAGGED + 0x31 && seen.vendor_err == 17);
 	CHECK(!memcmp(buffer[1], buffer[0], sizeof(struct ibv_tmh) + sizeof(rvh)));
 
-	/* Unexpected: all of it, to the program. */
+	/* Unexpected: the whole message goes to the program. */
 	post_plain();
 	send_message(IBV_TMH_RNDV, 0x32, caps.max_rndv_hdr_size, &rvh);
 	expect(PLAIN, IBV_WC_TM_RECV, 0);
 	CHECK(!memcmp(buffer[2], buffer[0], caps.max_rndv_hdr_size));
 	sync_count(3, 0);
 
-	/* A key that is none ends the QP, and the receive says why. */
+	/* An invalid key ends the QP, and the receive's completion says why. */
 	CHECK(!add(0x33, ~0ull, SLOT, 0, 0, NULL));
 	rvh.rkey = htobe32(0xdead);
 	send_message(IBV_TMH_RNDV, 0x33, 32, &rvh);

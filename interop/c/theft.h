@@ -1,7 +1,8 @@
-/* A program that takes descriptors of the library away, has files of its own at their numbers, and looks whether those were
- * touched. How:
+/* A program that takes the library's descriptors away, has files of its own at their numbers, and
+ * checks whether these were touched. How:
  *
- *   closed    it closes everything from 3 on, as daemons do, and opens files until all the numbers are taken again
+ *   closed    it closes everything from 3 on, as daemons do, and opens files until all the
+ *             numbers are taken again
  *   files     it puts a file in the place of each (dup2)
  *   sockets   it puts a connected socket in the place of each
  *   ended     it puts a socket whose other end is closed in the place of each
@@ -27,7 +28,8 @@
 #define WORDS "the program's own words"
 
 static char before[MOST], ours[MOST];
-/* What the program has in the place of each: the other end, if it is a socket, and the file that it is. */
+/* What the program has in place of each: the other end, if it is a socket, and the identity of the
+ * file. */
 static int other[MOST];
 static struct stat now_is[MOST];
 

@@ -17,8 +17,8 @@ static inline void get(int fd, void *what, size_t len)
 	CHECK(read(fd, what, len) == (ssize_t)len);
 }
 
-/* Runs `opens` here, and `owns`, which never returns, in a process that is started anew. They have the two ends of a socket that
-   keeps messages apart. */
+/* Runs `opens` here, and `owns`, which never returns, in a new process. They have the two ends of a
+ * socket that preserves message boundaries. */
 static inline int two_processes(int argc, char **argv, void (*owns)(int sock), void (*opens)(pid_t owner, int sock))
 {
 	int pair[2];

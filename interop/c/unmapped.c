@@ -1,4 +1,5 @@
-/* Memory that vanished under its MR: a completion with an error, never a signal; a fresh queue pair works on. */
+/* Memory that vanished under its MR: a completion with an error, never a signal; a new queue pair
+ * works. */
 #include "rc_loopback.h"
 
 #include <sys/mman.h>

@@ -1,7 +1,8 @@
-/* What a program sees whose GPU is pulled: it has memory of CUDA mapped by a dma-buf, and so has another process that it sent the
- * descriptor to.
+/* What a program sees when its GPU is unplugged: it has CUDA memory mapped by a dma-buf, and so has
+ * another process to which it sent the descriptor.
  *
- *     unplugged FILE    is ready, waits until FILE is there, and looks at what is left of GPU 0; GPU 1 is as it was */
+ *     unplugged FILE    prints that it is ready, waits until FILE exists, and checks what is left
+ *                       of GPU 0; GPU 1 is unchanged */
 #define _GNU_SOURCE
 #include "cuda_api.h"
 
@@ -61,7 +62,7 @@ static int receive_fd(int socket)
 	return fd;
 }
 
-/* Whether the byte can be read, and written. */
+/* Whether the byte can be read and written. */
 static int is_there(volatile unsigned char *byte, int write)
 {
 	fault = 0;
@@ -88,7 +89,8 @@ static void wait_for(const char *file)
 		usleep(1000);
 }
 
-/* The pages go soon after: for another process than the GPU's, a message is on its way. */
+/* The pages go away soon afterwards: in a process other than the GPU's, a message must arrive
+ * first. */
 static void look(unsigned char *gone, unsigned char *own, unsigned char *other, const char *who)
 {
 	for (int tries = 0; is_there(gone, 0); tries++) {
@@ -172,7 +174,7 @@ int main(int argc, char **argv)
 	wait_for(argv[1]);
 	look(gone, own, kept, "the program");
 	CHECK(mmap(NULL, LEN, PROT_READ, MAP_SHARED, fd, 0) == MAP_FAILED);
-	/* And by the numbers of CUDA. */
+	/* And by the error codes of CUDA. */
 	CU_IS(cuMemcpyDtoH_v2(bytes, a, 8), CU_DEVICE_UNAVAILABLE);
 	CU_IS(cuMemcpyHtoD_v2(a, bytes, 8), CU_DEVICE_UNAVAILABLE);
 	CU_IS(cuMemsetD8_v2(a, 0, 8), CU_DEVICE_UNAVAILABLE);

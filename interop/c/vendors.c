@@ -1,4 +1,4 @@
-/* Vendors' libraries load beside ours, register their drivers, and find no device of theirs. */
+/* Vendors' libraries load next to ours, register their drivers, and find no device of their own. */
 #include <dlfcn.h>
 #include <infiniband/verbs.h>
 #include <stdbool.h>

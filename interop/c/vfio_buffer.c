@@ -1,8 +1,8 @@
 /*
  * A dma-buf of device memory that the CPU cannot map: the start of a BAR, exported by VFIO.
  *
- * vfio_buffer DEVICE GROUP BAR: the buffer goes out on standard input, and the program ends when the other side of that
- * socket is closed.
+ * vfio_buffer DEVICE GROUP BAR: sends the buffer on standard input, a socket, and ends when the
+ * other side of that socket is closed.
  */
 #include "send_fd.h"
 
@@ -53,7 +53,7 @@ int main(int argc, char **argv)
 	check(ioctl(container, VFIO_SET_IOMMU, VFIO_TYPE1v2_IOMMU), "SET_IOMMU");
 	device = check(ioctl(group, VFIO_GROUP_GET_DEVICE_FD, argv[1]), "GET_DEVICE_FD");
 
-	/* Memory decoding on: a buffer is born revoked without it. */
+	/* Memory decoding on: without it, a buffer is revoked from the start. */
 	check(ioctl(device, VFIO_DEVICE_GET_REGION_INFO, &config), "GET_REGION_INFO");
 	if (pread(device, &command, sizeof command, config.offset + 4) != sizeof command)
 		err(1, "pread");

@@ -1,8 +1,10 @@
-/* A device of VFIO: bound, its memory exported, registered by every NIC that can lose it, and taken away.
+/* A VFIO device: binds it, exports its memory, registers that with every NIC that can lose it, and
+ * takes it away.
  *
- * vfio_device traffic: each NIC reaches it. vfio_device unreached: none has a path. vfio_device pinned: none that cannot
- * lose it is served. vfio_device taken: what a disabled memory, a reset and a close do to a region; vfio_device rules.
- * The node is the one that PEERDMA_DRM_NODE names. */
+ * vfio_device traffic: each NIC reaches it. vfio_device unreached: none has a path. vfio_device
+ * pinned: NICs that cannot lose it are not served. vfio_device taken: what disabled memory, a reset
+ * and a close do to a region; vfio_device rules. The node is the one that PEERDMA_DRM_NODE
+ * names. */
 #include "exported.h"
 
 #include <fcntl.h>
@@ -114,10 +116,10 @@ static void traffic(void)
 	CHECK(dmabuf >= 0 && lseek(dmabuf, 0, SEEK_END) == (off_t)SIZE && fcntl(dmabuf, F_GETFD) == FD_CLOEXEC);
 	CHECK(mmap(NULL, SIZE, PROT_READ, MAP_SHARED, dmabuf, 0) == MAP_FAILED && errno == EINVAL);
 	every_nic_writes(dmabuf, SIZE);
-	/* The last of them wrote where the BAR shows it. */
+	/* The last NIC's bytes are visible in the BAR. */
 	CHECK(bar_has(fd, SIZE + (uint64_t)nic_count * 4096, (unsigned)nic_count + 2));
 	CHECK(close(dmabuf) == 0);
-	/* Ranges that are not side by side are so in the buffer. */
+	/* Ranges that are not adjacent in the BAR are adjacent in the buffer. */
 	dmabuf = get(fd, &two);
 	CHECK(dmabuf >= 0 && lseek(dmabuf, 0, SEEK_END) == (off_t)(SIZE + 4096));
 	mr = reg_exported(&nics[0], dmabuf, SIZE + 4096);
@@ -146,7 +148,7 @@ static struct loop *nic(const char *name)
 	errx(1, "there is no NIC %s", name);
 }
 
-/* After an error the queue pairs are connected anew; regions stay. */
+/* After an error the queue pairs are connected again; regions stay. */
 static void connect_again(struct loop *l)
 {
 	struct ibv_qp_attr reset = { .qp_state = IBV_QPS_RESET };
@@ -187,7 +189,8 @@ static void taken(void)
 	CHECK(moves && dies);
 	CHECK(loop_write_to(dynamic, moves, 0, 1) == IBV_WC_SUCCESS && loop_finds(revocable, dies, 0, 1));
 
-	/* Memory is disabled: nobody reaches it, and nobody new is served. What is exported now begins so. */
+	/* Memory is disabled: nobody reaches it, and no new importer is served. A buffer exported now
+	 * starts revoked. */
 	set_command(fd, 0);
 	CHECK(is_refused(dynamic, moves) && is_refused(revocable, dies));
 	errno = 0;
@@ -198,10 +201,11 @@ static void taken(void)
 	CHECK(both >= 0 && !reg_exported(dynamic, both, 8192) && errno == ENODEV);
 	CHECK(REFUSED(pread(fd, &byte, 1, (off_t)bar), EIO));
 	CHECK(REFUSED(pwrite(fd, &byte, 1, (off_t)bar), EIO));
-	/* Writing what is there changes nothing. */
+	/* Writing the present value changes nothing. */
 	set_command(fd, 0);
 
-	/* It is back, with what it held: who follows moves has it again, who was told that it is over has not. */
+	/* It is back, with its contents: importers that follow moves have it again; those whose access was
+	 * revoked do not. */
 	set_command(fd, PCI_COMMAND_MEMORY);
 	CHECK(pread(fd, &command, 2, (off_t)config + 4) == 2 && command == PCI_COMMAND_MEMORY);
 	CHECK(bar_has(fd, 0, 1) && loop_finds(dynamic, moves, 0, 1) && is_refused(revocable, dies));
@@ -229,7 +233,7 @@ static void taken(void)
 	CHECK(!bar_has(fd, 0, 4));
 	CHECK(loop_write_to(dynamic, moves, 0, 5) == IBV_WC_SUCCESS && bar_has(fd, 0, 5));
 
-	/* Without the device there is nothing any more, and another program may have it. */
+	/* Once the device is closed nothing remains, and another program may have it. */
 	CHECK(close(fd) == 0);
 	CHECK(is_refused(dynamic, moves) && is_refused(revocable, dies));
 	errno = 0;
@@ -303,7 +307,7 @@ static void region_rules(int fd, uint64_t size)
 	CHECK(pwrite(fd, &word, 8, (off_t)(bar + size - 8)) == 8 && pread(fd, &found, 8, (off_t)(bar + size - 8)) == 8);
 	CHECK(found == word && pread(fd, edge, 64, (off_t)(bar + size - 8)) == 8);
 	CHECK(REFUSED(pread(fd, edge, 1, (off_t)(bar + size)), EINVAL));
-	/* Registers: what is read only stays, and a BAR says how large it is. */
+	/* Registers: read-only bits stay, and a BAR reports its size. */
 	CHECK(pread(fd, &found, 8, (off_t)config) == 8 && (found & 0xffff) == 0x1b36);
 	CHECK(pwrite(fd, &all, 4, (off_t)config) == 4 && pread(fd, &all, 8, (off_t)config) == 8 && all == found);
 	all = UINT64_MAX;
@@ -328,7 +332,7 @@ static void bind_rules(void)
 	CHECK(fd >= 0 && iommu >= 0 && null >= 0);
 	CHECK(stat(node, &by_path) == 0 && fstat(fd, &by_fd) == 0 && S_ISCHR(by_path.st_mode));
 	CHECK(by_path.st_rdev == by_fd.st_rdev && access("/dev/iommu", R_OK | W_OK) == 0);
-	/* Nothing before it is bound. */
+	/* Nothing works before it is bound. */
 	CHECK(REFUSED(ioctl(fd, VFIO_DEVICE_RESET), EINVAL) && REFUSED(export(fd, 0, 4096), EINVAL));
 	CHECK(REFUSED(pread(fd, &bind, 4, 0), EINVAL) && REFUSED(ioctl(fd, BIND, NULL), EFAULT));
 	CHECK(REFUSED(ioctl(fd, BIND, &bind), EINVAL));

@@ -1,9 +1,10 @@
 /*
- * A buffer of the vgem driver with fences on demand: what it takes to see a dma-buf of the kernel busy.
+ * A buffer of the vgem driver with fences on demand, to test a busy dma-buf of the kernel.
  *
- * Standard input is a socket. First the buffer goes out on it (SCM_RIGHTS, with one byte); then each byte that comes in
- * is an order, answered by the same byte when done: 'r' or 'w' puts a fence for work that reads or writes on the buffer,
- * 's' signals the last one. The driver signals forgotten fences itself after ten seconds.
+ * Standard input is a socket. The program first sends the buffer on it (SCM_RIGHTS, with one byte);
+ * then each byte that it receives is an order, answered by the same byte when done: 'r' or 'w' puts
+ * a fence for work that reads or writes on the buffer, 's' signals the last fence. The driver
+ * itself signals forgotten fences after ten seconds.
  */
 #include "send_fd.h"
 

@@ -1,7 +1,7 @@
-/* The peer of a forger. Its QPs are connected to QPNs 0x1000, 0x1001, ... at the IPv4 address in argv[1] and expect
- * sequence number 100; each lets its peer WRITE, READ and do atomics in one region of 4,096 bytes. Once all is ready it
- * prints, on a line each, "qp NUMBER" for every QP and "mr RKEY ADDRESS". It counts what its receives bring, and ends when one
- * brings the byte 'q'. */
+/* The peer of a forger. Its QPs are connected to QPNs 0x1000, 0x1001, ... at the IPv4 address in
+ * argv[1] and expect sequence number 100; each lets its peer WRITE, READ and do atomics in one
+ * region of 4,096 bytes. Once everything is ready it prints, on a line each, "qp NUMBER" for every
+ * QP and "mr RKEY ADDRESS". It counts received messages, and ends when one is the byte 'q'. */
 #include <arpa/inet.h>
 #include <infiniband/verbs.h>
 #include <stdio.h>
@@ -14,7 +14,7 @@
 #define REGION 4096
 
 static unsigned char region[REGION] __attribute__((aligned(4096)));
-/* A place for each receive: what it holds is read when its completion is, and others may have come by then. */
+/* A slot for each receive: it is read with its completion, and others may have arrived by then. */
 static unsigned char inbox[QPS * RECVS][RECV_SIZE] __attribute__((aligned(4096)));
 
 static int fail(const char *what)

@@ -1,8 +1,9 @@
-/* GPU memory under verbs while a fault plan, or somebody at a keyboard, moves it and takes it away.
+/* GPU memory under verbs while a fault plan, or a user by hand, moves it and takes it away.
  *
- * "storm N": N WRITEs into a dma-buf, each looked at by CUDA; one key for all of them. "dead N": the same, until the key is dead.
- * "copies N": N copies to and fro by CUDA; says how many came back wrong. "twice": two allocations. "sleep FILE": the region is
- * used, and once more when FILE is there. */
+ * "storm N": N WRITEs into a dma-buf, each checked through CUDA; one key for all of them. "dead N":
+ * the same, until the key is dead. "copies N": N copies there and back by CUDA; prints how many
+ * came back wrong. "twice": two allocations. "sleep FILE": uses the region, and once more when FILE
+ * exists. */
 #define _GNU_SOURCE
 #include "cuda_api.h"
 #include "rc_loopback.h"
@@ -30,7 +31,8 @@ static void fill(unsigned char *bytes, unsigned seed)
 		bytes[i] = (unsigned char)(i * 31 + (i >> 8) + seed * 7);
 }
 
-/* Whether the bytes came by RDMA and were found by CUDA; else what the completion said. */
+/* Whether the bytes arrived by RDMA and were found through CUDA; otherwise the status of the
+ * completion. */
 static int written(struct loop *l, struct ibv_mr *mr, cu_ptr a, unsigned seed, int look)
 {
 	uint64_t at = a + seed % 15 * LOOP_SIZE;

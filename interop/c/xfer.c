@@ -1,8 +1,8 @@
-/* Every operation of a reliable connection, at many sizes, between two hosts, with every byte looked at on the far side:
- * one at a time, and then SENDs, WRITEs and READs sixteen at a time.
+/* Every operation of a reliable connection, at many sizes, between two hosts, with every byte
+ * checked on the far side: one at a time, and then SENDs, WRITEs and READs sixteen at a time.
  *
  *   xfer -d DEVICE -g GID_INDEX -m MTU -p PORT              serves
- *   xfer -d DEVICE -g GID_INDEX -m MTU -p PORT [-l] HOST    asks for the operations; -l: large ones, too
+ *   xfer -d DEVICE -g GID_INDEX -m MTU -p PORT [-l] HOST    requests the operations; -l: large, too
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -20,7 +20,7 @@
 #define ROOM (8u << 20)
 #define GUARD 64u
 #define PATIENCE 60
-/* Requests that are under way at once, and the place that each has on both sides. */
+/* The number of requests in flight, and the space that each has on both sides. */
 #define BURST 16u
 #define SLOT (256u << 10)
 
@@ -200,11 +200,11 @@ static void say(const char *words)
 static const enum ibv_wr_opcode codes[OPS] = { IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_RDMA_WRITE,
 	IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_RDMA_READ, IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD };
 
-/* What the n-th request of a burst is, and whether the server has a receive for it. */
+/* The n-th request of a burst, and whether the server has a receive for it. */
 static unsigned op_of(unsigned n, unsigned seed) { return (n * 3 + n / 5 + seed) % CAS; }
 static int receives(unsigned op) { return op == SEND || op == SEND_IMM || op == WRITE_IMM; }
 
-/* Fills the places of a burst: with bytes to be sent or read, or with those that are to be written over. */
+/* Fills the places of a burst: with bytes to send or read, or with bytes to be overwritten. */
 static void lay_out(uint32_t size, unsigned seed, int asks)
 {
 	for (unsigned n = 0; n < BURST; n++) {
@@ -217,7 +217,7 @@ static void lay_out(uint32_t size, unsigned seed, int asks)
 	}
 }
 
-/* Looks at the places that were filled by the other side. */
+/* Checks the places that the other side filled. */
 static void look(uint32_t size, unsigned seed, int asks)
 {
 	for (unsigned n = 0; n < BURST; n++) {

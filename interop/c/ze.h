@@ -1,4 +1,5 @@
-/* Level Zero by the system's loader: one driver, its first device, and a check that names the number that came. */
+/* Level Zero by the system's loader: one driver, its first device, and a check that prints the
+ * result of a failed call. */
 #ifndef ZE_H
 #define ZE_H
 
@@ -65,7 +66,7 @@ static inline ze_command_list_handle_t ze_immediate(void)
 	return list;
 }
 
-/* Memory that the CPU reaches; `next` leads on from its description. */
+/* Memory that the CPU reaches; `next` is the chain of its descriptor. */
 static inline void *ze_host_memory(const void *next, size_t len, size_t align)
 {
 	ze_host_mem_alloc_desc_t desc = { .stype = ZE_STRUCTURE_TYPE_HOST_MEM_ALLOC_DESC, .pNext = next };

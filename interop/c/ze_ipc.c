@@ -1,5 +1,6 @@
-/* Memory and events of one process in another: by the descriptor alone, as libfabric and MPI pass it on, and by the whole handle. It
-   starts itself again as the process that owns them, and kills that at the end. */
+/* Memory and events of one process in another: by the descriptor alone, as libfabric and MPI pass
+ * it on, and by the whole handle. The program starts itself again as the owner, and kills that at
+ * the end. */
 #include "ze.h"
 #include "two_processes.h"
 
@@ -47,7 +48,7 @@ static void opens(pid_t owner, int sock)
 	CHECK(close(fd) == 0);
 	ZE(zeCommandListAppendMemoryCopy(now, bytes, a + MIB - 64, 64, NULL, 0, NULL));
 	CHECK(bytes[0] == 0x11 && bytes[63] == 0x11);
-	/* The handle as it is: its descriptor is another process's. */
+	/* The unchanged handle: its descriptor belongs to the other process. */
 	get(sock, &whole, sizeof(whole));
 	ZE(zeMemOpenIpcHandle(context, device, whole, 0, (void **)&b));
 	memset(bytes, 0x22, sizeof(bytes));
@@ -61,7 +62,7 @@ static void opens(pid_t owner, int sock)
 	memset(&whole, 0, sizeof(whole));
 	memcpy(&whole, &events, sizeof(whole));
 	ZE_IS(zeMemOpenIpcHandle(context, device, whole, 0, (void **)&b), ZE_RESULT_ERROR_INVALID_ARGUMENT);
-	/* Memory that the CPU reaches is memory that it reaches here. */
+	/* Memory that the CPU reaches there, it also reaches here. */
 	get(sock, &whole, sizeof(whole));
 	ZE(zeMemOpenIpcHandle(context, device, whole, 0, (void **)&b));
 	CHECK(b[0] == 0x44 && b[4999] == 0x44);
@@ -75,12 +76,12 @@ static void opens(pid_t owner, int sock)
 	ZE(zeEventHostSynchronize(event, UINT64_MAX));
 	ZE(zeEventDestroy(event));
 	ZE(zeEventPoolCloseIpcHandle(pool));
-	/* Freed and allocated anew: the old handle leads nowhere. */
+	/* Freed and allocated again: the old handle is invalid. */
 	get(sock, &whole, sizeof(whole));
 	ZE_IS(zeMemOpenIpcHandle(context, device, whole, 0, (void **)&b), ZE_RESULT_ERROR_INVALID_ARGUMENT);
 	get(sock, &whole, sizeof(whole));
 	ZE(zeMemOpenIpcHandle(context, device, whole, 0, (void **)&b));
-	/* The owner is killed. Nothing hangs, what was opened stays, and its handle leads nowhere. */
+	/* The owner is killed. Nothing hangs, opened memory stays, and the handle is invalid. */
 	CHECK(kill(owner, SIGKILL) == 0 && waitpid(owner, &status, 0) == owner);
 	ZE(zeCommandListAppendMemoryCopy(now, bytes, b, 64, NULL, 0, NULL));
 	CHECK(bytes[0] == 0x33);

@@ -1,4 +1,5 @@
-/* Memory of Level Zero under verbs: the dma-buf that the driver tells of is registered, and written by RDMA. */
+/* Level Zero memory under verbs: registers the dma-buf that the driver reports, and writes it by
+ * RDMA. */
 #include "ze.h"
 #include "rc_loopback.h"
 
@@ -7,8 +8,8 @@ static const int ACCESS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV
 static const ze_external_memory_export_desc_t EXPORTED = { .stype = ZE_STRUCTURE_TYPE_EXTERNAL_MEMORY_EXPORT_DESC,
 	.flags = ZE_EXTERNAL_MEMORY_TYPE_FLAG_DMA_BUF };
 
-/* Memory that the CPU reaches is a dma-buf, too, if it was made for that: what a peer writes there is what the CPU reads, in each
-   mapping of it. Its pages are not pinned by their address. */
+/* Memory that the CPU reaches is a dma-buf, too, if it was allocated for export: the CPU reads what
+ * a peer writes there, in each mapping. Its pages cannot be pinned by their address. */
 static void exported_host_memory(struct loop *l, size_t align)
 {
 	ze_external_memory_import_fd_t import = { .stype = ZE_STRUCTURE_TYPE_EXTERNAL_MEMORY_IMPORT_FD,
@@ -35,7 +36,7 @@ static void exported_host_memory(struct loop *l, size_t align)
 	ZE(zeMemFree(context, b));
 }
 
-/* All other is plain pages, which are pinned by their address and are no dma-buf. */
+/* All other memory is plain pages, which can be pinned by their address and are not a dma-buf. */
 static void plain_host_memory(struct loop *l)
 {
 	ze_external_memory_export_fd_t file = { .stype = ZE_STRUCTURE_TYPE_EXTERNAL_MEMORY_EXPORT_FD,
@@ -53,7 +54,7 @@ static void plain_host_memory(struct loop *l)
 	ZE_IS(zeMemGetAllocProperties(context, a, &about, NULL), ZE_RESULT_ERROR_UNSUPPORTED_FEATURE);
 	ZE_IS(zeMemGetIpcHandle(context, a, &handle), ZE_RESULT_ERROR_UNSUPPORTED_FEATURE);
 	ZE(zeMemFree(context, a));
-	/* More than the share of system memory that the GPU has. */
+	/* More than the GPU's share of system memory. */
 	ZE_IS(zeMemAllocHost(context, &desc, 5000 * MIB, 0, &too_much), ZE_RESULT_ERROR_OUT_OF_HOST_MEMORY);
 }
 
@@ -69,7 +70,7 @@ int main(void)
 	ze_start();
 	now = ze_immediate();
 	CHECK(loop_open(&l) == 0 && loop_write(&l, 1) == 0);
-	/* The address itself is nobody's memory. */
+	/* The address itself cannot be registered. */
 	a = ze_device_memory(MIB);
 	CHECK_ERRNO(!ibv_reg_mr(l.pd, a, MIB, ACCESS), EFAULT);
 	fd = ze_dma_buf(a);
@@ -81,7 +82,7 @@ int main(void)
 	CHECK(loop_poll(l.cq) == IBV_WC_SUCCESS);
 	ZE(zeCommandListAppendMemoryCopy(now, back, a + 8000, LOOP_SIZE, NULL, 0, NULL));
 	CHECK(!memcmp(back, l.buf, LOOP_SIZE));
-	/* The region holds the memory when the program has freed it. */
+	/* The region keeps the memory after the program has freed it. */
 	ZE(zeMemFree(context, a));
 	CHECK(loop_post_write(&l, l.buf, LOOP_SIZE, (uintptr_t)a + 8000, mr->rkey) == 0);
 	CHECK(loop_poll(l.cq) == IBV_WC_SUCCESS);

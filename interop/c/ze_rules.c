@@ -1,4 +1,5 @@
-/* What Level Zero's driver answers by the system's loader: numbers for each mistake, order, events, lists, mapped memory. */
+/* The results of Level Zero's driver through the system's loader: error codes, order, events,
+ * lists, mapped memory. */
 #include "ze.h"
 
 #include <level_zero/zes_api.h>
@@ -93,13 +94,13 @@ static void memory(void)
 	CHECK(to[0] == 1 && to[11] == 4);
 	ZE_IS(zeCommandListAppendMemoryFill(now, a, pattern, 3, 12, NULL, 0, NULL), ZE_RESULT_ERROR_INVALID_SIZE);
 	ZE_IS(zeCommandListAppendMemoryFill(now, a, NULL, 4, 12, NULL, 0, NULL), ZE_RESULT_ERROR_INVALID_NULL_POINTER);
-	/* Half inside, outside, round the end, nothing. */
+	/* Half inside, outside, wrapping around the end, empty. */
 	ZE_IS(zeCommandListAppendMemoryCopy(now, to, (char *)a + MIB - 8, 16, NULL, 0, NULL), ZE_RESULT_ERROR_INVALID_ARGUMENT);
 	ZE_IS(zeCommandListAppendMemoryCopy(now, b, from, 101, NULL, 0, NULL), ZE_RESULT_ERROR_INVALID_ARGUMENT);
 	ZE_IS(zeCommandListAppendMemoryCopy(now, (void *)(UINTPTR_MAX - 3), from, 16, NULL, 0, NULL), ZE_RESULT_ERROR_INVALID_ARGUMENT);
 	ZE_IS(zeCommandListAppendMemoryCopy(now, NULL, from, 16, NULL, 0, NULL), ZE_RESULT_ERROR_INVALID_NULL_POINTER);
 	ZE(zeCommandListAppendMemoryCopy(now, a, from, 0, NULL, 0, NULL));
-	/* Whose an address is. One that nobody knows is no mistake, and nothing. */
+	/* Queries of addresses. An unknown address is not an error, and has no type. */
 	ZE(zeMemGetAllocProperties(context, (char *)a + 4711, &about, &owner));
 	CHECK(about.type == ZE_MEMORY_TYPE_DEVICE && owner == device && about.id != 0);
 	ZE(zeMemGetAllocProperties(context, from, &about, &owner));
@@ -117,7 +118,7 @@ static void memory(void)
 	ZE_IS(zeCommandListAppendMemoryCopy(now, shared, from, 5001, NULL, 0, NULL), ZE_RESULT_ERROR_INVALID_ARGUMENT);
 	ZE(zeMemGetAllocProperties(context, shared, &about, &owner));
 	CHECK(about.type == ZE_MEMORY_TYPE_SHARED && owner == device);
-	/* Freed by its own context alone, whole, and once. */
+	/* Freed only by its own context, whole, and once. */
 	ZE_IS(zeMemFree(other, a), ZE_RESULT_ERROR_INVALID_ARGUMENT);
 	ZE_IS(zeMemFree(context, (char *)a + 1), ZE_RESULT_ERROR_INVALID_ARGUMENT);
 	ZE_IS(zeMemFree(context, from), ZE_RESULT_ERROR_INVALID_ARGUMENT);
@@ -131,7 +132,7 @@ static void memory(void)
 	ZE_IS(zeContextDestroy(other), ZE_RESULT_ERROR_INVALID_ARGUMENT);
 }
 
-/* Descriptors are the driver's: one for each allocation, closed with it. */
+/* Descriptors belong to the driver: one for each allocation, closed with it. */
 static void files(void)
 {
 	ze_external_memory_import_fd_t import = { .stype = ZE_STRUCTURE_TYPE_EXTERNAL_MEMORY_IMPORT_FD,
@@ -171,7 +172,7 @@ static void files(void)
 	ZE_IS(zeMemOpenIpcHandle(context, device, bare, 0, &c), ZE_RESULT_ERROR_INVALID_ARGUMENT);
 	memset(&handle, 0xff, sizeof(handle));
 	ZE_IS(zeMemOpenIpcHandle(context, device, handle, 0, &c), ZE_RESULT_ERROR_INVALID_ARGUMENT);
-	/* What was imported holds the memory. */
+	/* An import keeps the memory. */
 	ZE(zeCommandListAppendMemoryCopy(now, back, (char *)b + MIB - 4, 4, NULL, 0, NULL));
 	CHECK(!memcmp(word, back, 4));
 	ZE(zeMemFree(context, b));
@@ -237,7 +238,7 @@ static void lists(void)
 	ZE(zeCommandListAppendMemoryCopy(now, to, a + 64, 8, NULL, 0, NULL));
 	CHECK(!memcmp(to, "fiftlett", 8));
 	ZE_IS(zeCommandListAppendMemoryCopyRegion(now, a, &box, 4, 0, from, &wide, 8, 0, NULL, 0, NULL), ZE_RESULT_ERROR_INVALID_ARGUMENT);
-	/* What is of another context, and what is of no use here. */
+	/* Objects of another context, and invalid arguments. */
 	ZE(zeCommandListClose(others));
 	ZE_IS(zeCommandQueueExecuteCommandLists(queue, 1, &others, NULL), ZE_RESULT_ERROR_INVALID_COMMAND_LIST_TYPE);
 	ZE_IS(zeCommandQueueExecuteCommandLists(others_queue, 1, &others, fence), ZE_RESULT_ERROR_INVALID_SYNCHRONIZATION_OBJECT);
@@ -301,7 +302,7 @@ static void mapped(void)
 	ZE_IS(zePhysicalMemDestroy(context, two), ZE_RESULT_ERROR_INVALID_ARGUMENT);
 }
 
-/* Physical memory of the host: the CPU follows its address, as often as it is mapped, and nowhere else. */
+/* Physical memory of the host: the CPU can access it wherever it is mapped, and nowhere else. */
 static void mapped_for_the_host(void)
 {
 	/* ZE_PHYSICAL_MEM_FLAG_ALLOCATE_ON_HOST, which older headers do not have. */
@@ -328,7 +329,7 @@ static void mapped_for_the_host(void)
 	ZE(zeCommandListAppendMemoryCopy(now, back, at + page, 4, NULL, 0, NULL));
 	CHECK(back[0] == 0x55 && back[1] == 0x3c);
 	ZE(zeVirtualMemUnmap(context, at, 2 * page));
-	/* The system is asked, which a device pointer gives EFAULT. */
+	/* A system call with a device pointer gets EFAULT. */
 	CHECK_ERRNO(read(zero, at, 1) < 0, EFAULT);
 	CHECK(read(zero, again, 1) == 1 && again[0] == 0);
 	ZE(zePhysicalMemDestroy(context, memory));
@@ -371,7 +372,7 @@ static void management(void)
 	ZE(zeMemFree(context, a));
 }
 
-/* The tables as a loader asks for them: nothing is written beyond what its version has. */
+/* The tables as a loader asks for them: nothing is written beyond the entries of its version. */
 static void tables(void)
 {
 	typedef ze_result_t get_table(uint32_t, void **);
@@ -399,7 +400,7 @@ static void tables(void)
 	}
 }
 
-/* A child has none of it, and the CPU none of the memory. */
+/* A child has none of it, and its CPU does not reach the memory. */
 static void children(void)
 {
 	ze_memory_allocation_properties_t about = { .stype = ZE_STRUCTURE_TYPE_MEMORY_ALLOCATION_PROPERTIES };

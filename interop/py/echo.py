@@ -1,4 +1,4 @@
-"""Servers and clients of asyncio: many connections at once, each half closed when its data is sent.
+"""asyncio servers and clients: many connections at once, each half-closed when its data is sent.
 
     echo.py server HOST PORT
     echo.py client HOST PORT

@@ -1,4 +1,4 @@
-"""Packets that no honest peer sends, at victim.c in another network namespace.
+"""Sends packets that no honest peer sends to victim.c in another network namespace.
 
 argv: the R_Key and the address of the victim's region, and its QPNs. Every packet is made here, its ICRC by zlib. After
 each forgery the same QP has to carry a message as if nothing had been: its acknowledgement is also the proof that the forgery
@@ -72,7 +72,8 @@ class Qp:
         """The opcode, sequence number and syndrome of the next packet of the victim; it must be for this QP."""
         packet = mine.recv(9000)
         opcode, _, _, qpn, psn = struct.unpack(">BBHII", packet[:12])
-        # Answers that were sent together are numbered from 0, and a socket does not show their numbers.
+        # Answers that were sent as one batch are numbered from 0, and a socket does not show their
+        # numbers.
         assert any(with_icrc(packet[:-4], VICTIM, ME, n) == packet for n in range(64)), "ICRC"
         assert qpn & 0xFFFFFF == self.own, f"for QP {qpn:#x}, not {self.own:#x}"
         return opcode, psn & 0xFFFFFF, packet[12]
@@ -111,23 +112,25 @@ def dropped(counter, *datagrams, s=mine, dst=VICTIM):
 
 
 def fresh():
-    """A packet that would be taken if nothing were wrong with it."""
+    """A packet that would be accepted if nothing were wrong with it."""
     return qp.bth(SEND_ONLY) + b"forged!!"
 
 
-# Nobody is there: a QPN of this process, of no process, and QP 0, which RoCE does not have.
+# No such QP: a QPN of this process, of no process, and QP 0, which RoCE does not have.
 dropped("rx_unknown_qpn", *[with_icrc(bth(SEND_ONLY, n, 1)) for n in (qp.qpn ^ 0x2000, 900 << 14 | 77, 0)])
-# QP 1 takes management datagrams alone. The QP of groups is at no host's own address (IBA 9.6.1.3.1).
+# QP 1 takes only management datagrams. The multicast QPN is invalid at a host's own address (IBA
+# 9.6.1.3.1).
 dropped("rx_malformed_packets", with_icrc(bth(SEND_ONLY, 1, 1)))
 dropped("rx_wrong_destination", with_icrc(bth(SEND_ONLY, 0xFFFFFF, 1)))
-# The ICRC is wrong, or covers another place.
+# The ICRC is wrong, or is computed for other addresses.
 good = with_icrc(fresh())
 dropped("rx_icrc_encapsulated", good[:-1] + bytes([good[-1] ^ 1]), good[:20] + b"X" + good[21:], with_icrc(fresh(), STRANGER))
-# Cut off, everywhere; less than an ICRC is not even that.
+# Truncated at every length; with fewer bytes than an ICRC there is not even an ICRC.
 good = with_icrc(fresh())
 dropped("rx_icrc_encapsulated", *[good[:n] for n in range(4, len(good))])
 dropped("rx_malformed_packets", *[good[:n] for n in range(4)])
-# The ICRC is right, and the packet makes no sense: no such opcode; a later transport version; more padding than payload; no
+# The ICRC is correct, but the packet makes no sense: no such opcode; a later transport version;
+# more padding than payload; no
 # room for the headers that the opcode announces; nothing.
 dropped("rx_malformed_packets", with_icrc(qp.bth(0x1F) + b"12345678"))
 dropped("rx_malformed_packets", with_icrc(qp.bth(SEND_ONLY, flags=0x01) + b"12345678"))
@@ -139,7 +142,7 @@ dropped("pkey_violation", with_icrc(qp.bth(SEND_ONLY, pkey=0x8001) + b"forged!!"
 forge(qp.bth(SEND_ONLY, pkey=0x7FFF) + b"limited.")
 qp.acked(qp.psn)
 qp.psn += 1
-# Another host than the QP's peer; an address of the victim's host that is not its port's.
+# A host other than the QP's peer; an address of the victim's host that does not belong to its port.
 dropped("rx_wrong_source", with_icrc(fresh(), STRANGER), s=strangers)
 dropped("rx_wrong_destination", with_icrc(fresh(), ME, OTHER), dst=OTHER)
 # Another transport, and answers to what was never asked.
@@ -156,19 +159,19 @@ forge(qp.bth(SEND_ONLY, 100) + b"all well")
 qp.acked(qp.psn - 1)
 expected["duplicate_request"] += 1
 qp.carries()
-# From the future: refused once, then dropped in silence until the expected one comes.
+# PSNs ahead of the expected one: NAKed once, then dropped silently until the expected one arrives.
 for ahead in (1, 5, 1 << 22):
     forge(qp.bth(SEND_ONLY, qp.psn + ahead) + b"too soon")
 qp.refused(SEQUENCE)
 expected["out_of_sequence"] += 1
 qp.carries()
-# Noise, with a right ICRC as a stranger can compute it too, so that it reaches the parser.
+# Noise with a correct ICRC, which any sender can compute, so that it reaches the parser.
 noise = random.Random(4791)
 for _ in range(5000):
     head = bth(noise.randrange(256), noise.choice([qp.qpn, noise.getrandbits(24)]), noise.getrandbits(24))
     raw(with_icrc(head + noise.randbytes(noise.randrange(64)), STRANGER), strangers)
 qp.carries()
-# The same READ again and again: no more answers wait than the QP has resources for.
+# The same READ repeatedly: no more answers are queued than the QP has resources for.
 for _ in range(64):
     forge(qp.bth(READ) + reth(8))
 expected["duplicate_request"] += 63
@@ -195,13 +198,14 @@ def fatal(index, syndrome, counter, packet):
 
 access, invalid = "resp_remote_access_errors", "resp_remote_invalid_request"
 fatal(1, ACCESS, access, lambda q: q.bth(WRITE_ONLY) + reth(8, rkey=RKEY ^ 0x100) + b"12345678")
-# Lengths that lie: beyond the region, around the end of the address space, less than the payload, more than a message may be.
+# Wrong lengths: beyond the region, wrapping around the address space, less than the payload, longer
+# than a message may be.
 fatal(2, ACCESS, access, lambda q: q.bth(WRITE_ONLY) + reth(8, address=ADDRESS + 4092) + b"12345678")
 fatal(3, ACCESS, access, lambda q: q.bth(READ) + reth(4096, address=2**64 - 8))
 fatal(4, INVALID, invalid, lambda q: q.bth(WRITE_ONLY) + reth(8) + b"1234567812345678")
 fatal(5, INVALID, invalid, lambda q: q.bth(READ) + reth(0x80000004))
 fatal(6, INVALID, invalid, lambda q: q.bth(WRITE_FIRST) + reth(4096) + b"short of an MTU.")
-# Longer than its receive; the middle of nothing; an atomic across two words.
+# Longer than its receive; a Middle packet without a First; an atomic across two words.
 fatal(7, INVALID, "resp_local_length_error", lambda q: q.bth(SEND_ONLY) + bytes(68))
 fatal(8, INVALID, invalid, lambda q: q.bth(SEND_MIDDLE) + bytes(1024))
 fatal(9, INVALID, invalid, lambda q: q.bth(FETCH_ADD) + struct.pack(">QIQQ", ADDRESS + 4, RKEY, 1, 0))

@@ -1,4 +1,4 @@
-"""Processes of Python's multiprocessing that each use verbs, through Debian's pyverbs.
+"""Processes of Python's multiprocessing that all use verbs, through Debian's pyverbs.
 
 argv[1] is the start method: fork, spawn or forkserver. Prints "ok" when parent and children moved their bytes.
 """

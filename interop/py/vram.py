@@ -44,7 +44,7 @@ def compare(at, words):
 
 
 def content(words):
-    """Bytes that no other place and no other round has."""
+    """Bytes that are unique to this place and this round."""
     return hashlib.shake_128(words.encode()).digest(SIZE)
 
 

@@ -1,5 +1,6 @@
-// What google/rdma-unit-test is told of peerdma's device, by the rules of its README: what the device can do, and nothing of
-// which tests to leave out. The suite's sources stay as they are, so its main() does not know of this file.
+// Describes peerdma's device to google/rdma-unit-test, by the rules of its README: what the device
+// can do, not which tests to leave out. The suite's sources are unchanged, so its main() does not
+// know of this file.
 
 #include <string>
 
@@ -16,7 +17,8 @@ class IntrospectionPeerdma : public NicIntrospection {
   // ibv_rereg_mr works.
   bool SupportsReRegMr() const override { return true; }
 
-  // It is software, as rxe is: where a test has a number of rounds for hardware and one for such a device, it is this one.
+  // It is software, like rxe: a test with one number of rounds for hardware and another for
+  // software uses the latter.
   bool IsSlowNic() const override { return true; }
 };
 

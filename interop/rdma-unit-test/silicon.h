@@ -1,5 +1,5 @@
-// traffic/rnr_nack_test.cc asks for a flag that the published suite defines nowhere. It says whether the device is as fast as
-// hardware, and so how long the test waits for a packet.
+// traffic/rnr_nack_test.cc uses a flag that the published suite does not define. It says whether
+// the device is as fast as hardware, and so how long the test waits for a packet.
 
 #include "absl/flags/declare.h"
 #include "absl/flags/flag.h"

@@ -1,4 +1,4 @@
-/* A libamdhip64.so of memory alone, over HSA. */
+/* A libamdhip64.so with only memory functions, over HSA. */
 #include <hip/hip_runtime.h>
 #include <hsa/hsa.h>
 #include <hsa/hsa_ext_amd.h>

@@ -1,4 +1,4 @@
-//! Programs of this workspace that are no artefact: cargo builds them when a test asks for them.
+//! Programs of this workspace that are not artefacts: cargo builds them when a test asks for them.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};

@@ -101,7 +101,7 @@ pub struct Lan {
 }
 
 impl Lan {
-    /// Creates so many hosts.
+    /// Creates this many hosts.
     #[track_caller]
     pub fn new(hosts: usize) -> Self {
         let switch = Netns::new();

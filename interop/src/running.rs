@@ -144,7 +144,7 @@ impl Running {
         self.signal(Signal::STOP);
     }
 
-    /// Lets a stopped group go on (SIGCONT).
+    /// Resumes a stopped group (SIGCONT).
     pub fn resume(&self) {
         self.signal(Signal::CONT);
     }

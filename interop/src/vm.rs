@@ -1,5 +1,5 @@
-//! A virtual machine with a Debian kernel, under QEMU's emulation: for features that the kernel of
-//! the test machine lacks or does not let us set.
+//! A virtual machine with a Debian kernel, under QEMU's emulation, for features that the test
+//! machine's kernel lacks or that we may not set there.
 //!
 //! The scripts in `interop/vm` do the work and can be used by hand. Kernel and QEMU are in
 //! `target/vm`.

@@ -32,7 +32,7 @@ fn facts(out: &Output) -> Vec<&str> {
     facts
 }
 
-/// Requires that the log tells it, once.
+/// Requires that the log reports it exactly once.
 #[track_caller]
 fn says_once(out: &Output) {
     assert_eq!(out.stderr.matches(SAID).count(), 1, "{out}");

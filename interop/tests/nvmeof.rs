@@ -24,7 +24,7 @@ struct Target {
     port: u16,
     scratch: Scratch,
     running: Running,
-    /// Its standard input, whose end is its end.
+    /// Its standard input; the target ends with it.
     input: File,
 }
 
@@ -113,7 +113,7 @@ fn sha256(bytes: &[u8], scratch: &Scratch) -> String {
     String::from_utf8_lossy(&out.stdout).split(' ').next().expect("a sum").to_owned()
 }
 
-/// What holds of the machine's view of a target, and of the target's files afterwards.
+/// Checks the machine's view of a target, and the target's files afterwards.
 #[track_caller]
 fn assert_moved(target: &Target, out: &VmOutput, scratch: &Scratch) {
     let port = target.port;
@@ -175,7 +175,7 @@ fn the_kernels_host_finds_reads_and_writes_namespaces_by_each_kind_of_memory() {
         // The first namespace was read, half of the second one written.
         assert!(moved(&report, through) > (2 * ONE + COPIED / 2) as u64, "{report}");
         assert_eq!(moved(&report, idle), 0, "{report}");
-        // Commands that failed would be named here.
+        // Failed commands would be listed here.
         report.never_says("opcode").never_says("failed").never_says("refused");
     }
 }

@@ -28,7 +28,7 @@ fn count(file: &Path, filter: &str) -> usize {
     out.success().stdout.lines().count()
 }
 
-/// The part of a packet that all recorders see alike: everything behind its UDP header.
+/// The part of a packet that is the same for all recorders: everything after its UDP header.
 fn roce(packet: &[u8]) -> Vec<u8> {
     let ip = if packet[0] >> 4 == 6 { 40 } else { 20 };
     packet[ip + 8..].to_vec()

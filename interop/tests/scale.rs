@@ -90,7 +90,7 @@ fn everybody_to_everybody(lonely: Option<usize>) -> Vec<Output> {
     outs
 }
 
-/// One in so many processes that come and go may lose a message, since a machine may stop a process
+/// One in this many short-lived processes may lose a message, since a machine may stop a process
 /// for long (docs/DIFFERENCES.md). Losses by closed sockets would be one in twenty; losses by
 /// steering queries, and by rings that outlive a VF's name, one in some hundreds.
 const ONE_IN: u64 = 320;

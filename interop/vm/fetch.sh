@@ -46,13 +46,13 @@ unpack() {
 
 number() { od -An -t "u$3" -j "$2" -N "$3" "$1" | tr -d ' '; }
 
-# The ELF kernel inside a bzImage, which QEMU starts at once: where the payload lies is in the header
+# The ELF kernel inside a bzImage, which QEMU starts directly: the header tells where the payload is
 # (Documentation/arch/x86/boot.rst: setup_sects, payload_offset, payload_length).
 vmlinux() {
     local at=$((($(number "$1" 0x1f1 1) + 1) * 512 + $(number "$1" 0x248 4))) length
     length=$(number "$1" 0x24c 4)
     dd if="$1" of="$2.packed" iflag=skip_bytes,count_bytes skip="$at" count="$length" bs=1M status=none
-    # The last word of the payload is its unpacked size, which is none of the decompressor's business.
+    # The last word of the payload is its unpacked size, which is not part of the compressed data.
     case $(number "$2.packed" 0 4) in
         4247762216) zstd -dcq "$2.packed" >"$2" || true ;;
         1484404733) xz -dcq --single-stream "$2.packed" >"$2" || true ;;

@@ -24,7 +24,8 @@ copy() {
     cp -L "$1" "$root$2"
 }
 
-# Debug information is most of a program of ours, and all of it would be read at boot. strip refuses what is no program.
+# Our programs are mostly debug information, all of which would be read at boot. strip refuses files
+# that are not programs.
 thin() { strip --strip-debug "$root$1" 2>/dev/null || true; }
 
 # ldd names libraries by absolute path, and complains of files that have none.
@@ -57,7 +58,8 @@ while getopts m:p:f: option; do
             copy "$program" "$program"
             thin "$program"
             libraries "$program"
-            # An applet of the same name stays: programs that replace one are started by their path.
+            # A busybox applet of the same name stays: programs that replace an applet are started
+            # by their path.
             name=$root/bin/$(basename "$OPTARG")
             [ -e "$name" ] || ln -s "$program" "$name"
             ;;

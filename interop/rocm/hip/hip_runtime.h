@@ -1,4 +1,5 @@
-/* What ucx_perftest calls of HIP, whose own library needs kernels: memory, by HSA (../hip.c). */
+/* The functions of HIP that ucx_perftest calls: memory, over HSA (../hip.c). HIP's own library
+ * needs kernels. */
 #ifndef PEERDMA_HIP_RUNTIME_H
 #define PEERDMA_HIP_RUNTIME_H
 

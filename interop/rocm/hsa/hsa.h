@@ -1,5 +1,5 @@
-/* Debian's header, and what came to it later that programs look for. It is found beside and below its own directory, by both of its
- * names. */
+/* Debian's header, and later additions that programs look for. It is found beside and below its own
+ * directory, by both of its names. */
 #include_next <hsa/hsa.h>
 
 #ifndef PEERDMA_HSA_H

@@ -1,4 +1,4 @@
-/* Debian's header, and what came to it later that programs look for, likewise. */
+/* Debian's header, and later additions that programs look for, likewise. */
 #include "hsa.h"
 #include_next <hsa/hsa_ext_amd.h>
 

@@ -173,7 +173,7 @@ impl Flow {
     }
 }
 
-/// The knowledge of the attacker, and the packets that it makes from it.
+/// What the attacker knows, and the packets that it makes from that.
 struct Attack {
     rng: Rng,
     corpus: Vec<Vec<u8>>,

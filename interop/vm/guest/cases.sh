@@ -1,7 +1,8 @@
 #!/bin/sh
 # Runs the cases of /cases on the device of $guest (`rxe`: the kernel's; `peerdma`), one after the other, and prints what each
-# said under a line "=== NUMBER". A case is a line "ROLE PROGRAM ARGS": ROLE is `serves` or `asks`. One that asks tries until
-# the other side listens: while it says what matches $early.
+# printed under a line "=== NUMBER". A case is a line "ROLE PROGRAM ARGS": ROLE is `serves` or
+# `asks`. A program that asks retries until the other side listens: as long as its output matches
+# $early.
 ifconfig eth0 10.78.0.2 netmask 255.255.255.0 mtu 4300 up
 if [ "$guest" = rxe ]; then
     rdma link add rxe0 type rxe netdev eth0
@@ -16,7 +17,7 @@ fi
 number=0 failed=0
 while read -r role command; do
     status=0
-    # The server of a case that the other side gave up must not stay for ever.
+    # The server must not stay for ever if the other side gave up the case.
     timeout "$patience" $command >out 2>&1 </dev/null || status=$?
     if [ "$role" = asks ]; then
         for _ in $(seq 150); do

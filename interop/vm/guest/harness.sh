@@ -1,5 +1,5 @@
 #!/bin/sh
-# What a script relies on: its variables, its kernel's modules, an unprivileged user's shell, lo.
+# Tests what scripts rely on: variables, kernel modules, an unprivileged user's shell, lo.
 set -e
 [ -e /sys/module/vgem ]
 ifconfig lo | grep -q 127.0.0.1

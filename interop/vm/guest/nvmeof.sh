@@ -26,7 +26,7 @@ up() {
     rdma link add rxe0 type rxe netdev eth0
     # Its GIDs follow the addresses of the interface a moment later.
     wait_for "GID" grep -q ffff:0a4e:0002 /sys/class/infiniband/rxe0/ports/1/gids/1
-    # What the kernel says from here on is about what follows.
+    # Kernel messages from here on are about what follows.
     dmesg -c >/dev/null
 }
 
@@ -37,13 +37,14 @@ connect() {
     nvme connect $fabric -s "$port" -n "nqn.2026-11.org.example:$port" "$@"
 }
 
-# The block device of namespace $1. The kernel looks at the namespaces of a controller in no particular order.
+# The block device of namespace $1. The kernel scans the namespaces of a controller in no particular
+# order.
 disk() { grep -lx "$1" /sys/block/nvme[0-9]n[0-9]/nsid 2>/dev/null | cut -d/ -f4; }
 has_disks() { [ -b "/dev/$(disk 1)" ] && [ -b "/dev/$(disk 2)" ]; }
 
 verify() { fio --name=verify --direct=1 --ioengine=io_uring --verify=crc32c --minimal --output=/tmp/fio "$@" || fail "fio $*: $(cat /tmp/fio)"; }
 
-# What the kernel said of the host since the last time.
+# The kernel's messages about the host since the last call.
 said() { dmesg -c | grep -i "nvme\|rdma\|rxe\|blk\|I/O error"; }
 
 moves() {
@@ -63,10 +64,10 @@ moves() {
         nvme smart-log /dev/nvme0 || fail "smart-log"
         nvme error-log -e 1 /dev/nvme0 || fail "error-log"
         nvme fw-log /dev/nvme0 || fail "fw-log"
-        # What lies there reads as it was written on the other side.
+        # The data reads as it was written on the other side.
         echo "=== sum $port"
         dd "if=/dev/$one" bs=128k iflag=direct 2>/dev/null | sha256sum
-        # And the other way: with commands of many sizes, some of them in the capsule.
+        # And the other way: commands of many sizes, some with in-capsule data.
         dd if=/pattern "of=/dev/$two" bs=128k count=16 oflag=direct 2>/dev/null || fail "a write"
         dd if=/pattern "of=/dev/$two" bs=4k skip=512 seek=512 count=256 oflag=direct 2>/dev/null || fail "a write"
         dd if=/pattern "of=/dev/$two" bs=1536 skip=2048 seek=2048 oflag=direct 2>/dev/null || fail "a write"
