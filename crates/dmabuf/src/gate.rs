@@ -22,8 +22,8 @@
 //! [`Gate::revoke`].
 //!
 //! An importer that finds its map stale may drop it at once if it holds the exporter's own lock,
-//! since the mover holds that too. Dropping a map that is *not* stale while another thread is inside
-//! is the importer's own mistake: the gate guard keeps the buffer in place, but not the map.
+//! since the mover holds that too. Dropping a map that is *not* stale while another thread is
+//! inside is the importer's own mistake: the guard keeps the buffer in place, but not the map.
 //!
 //! * **A stopped importer blocks nobody**, unless it stopped in the middle of a copy. So an access
 //!   holds the gate for at most [`PIECE`] bytes.

@@ -1,8 +1,8 @@
 #!/bin/sh
-# Runs the cases of /cases on the device of $guest (`rxe`: the kernel's; `peerdma`), one after the other, and prints what each
-# printed under a line "=== NUMBER". A case is a line "ROLE PROGRAM ARGS": ROLE is `serves` or
-# `asks`. A program that asks retries until the other side listens: as long as its output matches
-# $early.
+# Runs the cases of /cases on the device of $guest (`rxe`: the kernel's; `peerdma`), one after the
+# other, and prints the output of each under a line "=== NUMBER". A case is a line "ROLE PROGRAM
+# ARGS": ROLE is `serves` or `asks`. A program that asks retries until the other side listens: as
+# long as its output matches $early.
 ifconfig eth0 10.78.0.2 netmask 255.255.255.0 mtu 4300 up
 if [ "$guest" = rxe ]; then
     rdma link add rxe0 type rxe netdev eth0
