@@ -12,6 +12,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("iba", &[]),
     ("environment", &[]),
     ("pci", &[]),
+    ("doctor", &["pci"]),
     ("threads", &[]),
     ("descriptors", &["threads"]),
     ("pcap", &["descriptors"]),
@@ -74,6 +75,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         "peerdma",
         &[
             "descriptors",
+            "doctor",
             "environment",
             "iba",
             "umem",

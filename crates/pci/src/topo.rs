@@ -17,6 +17,7 @@ pub use device::{Device, DeviceKind, Memory};
 pub use link::Link;
 pub use verdict::{PeerToPeer, Refusal};
 
+use crate::bdf::Bdf;
 use crate::sysfs::SysfsError;
 use crate::topo::scan::Scan;
 use crate::tree::PciTree;
@@ -27,6 +28,7 @@ pub struct Topology {
     tree: Arc<PciTree>,
     devices: Vec<Device>,
     many_nodes: bool,
+    hidden: bool,
     remarks: Vec<String>,
 }
 
@@ -70,7 +72,7 @@ impl Topology {
             device.label = format!("{}{number}", device.kind.label());
             *number += 1;
         }
-        Ok(Self { tree, devices, many_nodes: false, remarks: vec![] })
+        Ok(Self { tree, devices, many_nodes: false, hidden: false, remarks: vec![] })
     }
 
     /// Reads the machine whose sysfs is mounted at `root`, or a copy of it.
@@ -82,7 +84,7 @@ impl Topology {
         let tree = PciTree::from_sysfs(root, scan::cpu(root))?;
         let scan = Scan::new(root, &tree);
         let mut topology = Self::new(Arc::new(tree), scan.devices)?;
-        topology.many_nodes = scan.many_nodes;
+        (topology.many_nodes, topology.hidden) = (scan.many_nodes, scan.hidden);
         if scan.virtual_functions > 0 {
             let many = scan.virtual_functions;
             topology.remarks.push(format!("Left out: {many} virtual functions."));
@@ -105,6 +107,12 @@ impl Topology {
     /// What this view of the machine leaves out or assumes, in sentences.
     pub fn remarks(&self) -> &[String] {
         &self.remarks
+    }
+
+    /// Bridges whose ACS redirects. `None` if this user may not see it, and it is only assumed.
+    pub fn redirecting(&self) -> Option<Vec<Bdf>> {
+        let bridges = self.tree.functions().filter(|function| function.acs.redirects());
+        (!self.hidden).then(|| bridges.map(|function| function.bdf).collect())
     }
 
     /// What lies between two devices.

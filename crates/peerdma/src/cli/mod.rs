@@ -2,6 +2,7 @@
 
 mod demo;
 mod dmabuf;
+mod doctor;
 mod explain;
 mod gpu;
 mod matrix;
@@ -29,6 +30,9 @@ enum Command {
     /// List the dma-bufs that the processes of this user have open
     #[command(name = "dmabuf")]
     DmaBuf(dmabuf::Args),
+    /// Look at this host, and say for each use of RDMA and peer memory whether it works, why not,
+    /// and what helps
+    Doctor(doctor::Args),
     /// Say what a completion status means, or why the work requests of a program failed
     Explain(explain::Args),
     /// List the software GPUs and buffers of running programs, or move, evict, reset and unplug
@@ -49,6 +53,7 @@ pub(crate) fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Demo(args) => demo::main(args),
         Command::DmaBuf(args) => dmabuf::main(args),
+        Command::Doctor(args) => doctor::main(args),
         Command::Explain(args) => explain::main(args),
         Command::Gpu(args) => gpu::main(args),
         Command::Matrix(args) => matrix::main(args),
