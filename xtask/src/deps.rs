@@ -108,7 +108,20 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("nvmet", &["dmabuf", "orchestrator", "providers", "storage", "umem", "verbs"]),
     (
         "bench",
-        &["hmm", "iba", "wire", "umem", "dmabuf", "transport", "link", "device", "gpu", "verbs"],
+        &[
+            "hmm",
+            "iba",
+            "wire",
+            "umem",
+            "dmabuf",
+            "transport",
+            "link",
+            "device",
+            "gpu",
+            "providers",
+            "storage",
+            "verbs",
+        ],
     ),
     ("xtask", &[]),
 ];

@@ -9,6 +9,7 @@ mod level_zero;
 mod memory;
 mod pcap;
 mod peer_memory;
+mod storage;
 mod vm;
 mod wire;
 mod write;
@@ -35,7 +36,7 @@ const fn bench(
     Bench { name, about, only_when_named: false, run }
 }
 
-pub(crate) const ALL: [Bench; 16] = [
+pub(crate) const ALL: [Bench; 17] = [
     bench("write", "ib_write_bw against process_vm_writev", write::run),
     bench("fd-backed", "WRITE between memfds against memcpy", fd_backed::run),
     bench("write-lat", "ib_write_lat against a process_vm_writev ping-pong", latency::write),
@@ -55,6 +56,7 @@ pub(crate) const ALL: [Bench; 16] = [
         level_zero::run,
     ),
     bench("hmm", "a page back from a device against a bare userfaultfd", hmm::run),
+    bench("storage", "a file into GPU memory against ordinary memory", storage::run),
     bench("connect", "cmtime against TCP connections", connect::run),
     bench("qps", "10,000 QPs in one process", memory::qps),
     bench("pcap", "what recording every packet costs", pcap::run),
