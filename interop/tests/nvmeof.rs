@@ -1,5 +1,6 @@
-//! The NVMe-oF target of `examples/nvmet`, and the host of the Linux kernel: `nvme-rdma` on
-//! `rdma_rxe`, in a virtual machine. docs/NVMEOF.md has the results.
+//! The NVMe-oF target of `examples/nvmet` with the host of the Linux kernel, `nvme-rdma` on
+//! `rdma_rxe` in a virtual machine; and our host with the kernel's target. docs/NVMEOF.md has the
+//! results.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -44,6 +45,15 @@ impl Target {
         Self { port, scratch, running, input }
     }
 
+    /// Ends it as a crash would, and starts another one on the same files.
+    #[track_caller]
+    fn restart(&mut self, program: &Path, tap: &Tap, memory: &str) -> Output {
+        self.running.kill();
+        let out = self.running.end();
+        (self.running, self.input) = start(program, tap, self.port, memory, &self.scratch);
+        out
+    }
+
     /// The bytes of a namespace.
     fn file(&self, name: &str) -> Vec<u8> {
         fs::read(self.scratch.file(name)).expect("it is there")
@@ -59,6 +69,7 @@ impl Target {
     }
 }
 
+/// Starts a target on files that are there.
 #[track_caller]
 fn start(program: &Path, tap: &Tap, port: u16, memory: &str, scratch: &Scratch) -> (Running, File) {
     let input = scratch.file("input");
@@ -85,18 +96,24 @@ fn nqn(port: u16) -> String {
     format!("nqn.2026-11.org.example:{port}")
 }
 
-/// The target's program.
+/// A program of `examples/nvmet`.
 #[track_caller]
-fn nvmet() -> PathBuf {
-    let programs = built(["build", "-p", "nvmet", "--bin", "nvmet"]);
+fn example(name: &str) -> PathBuf {
+    let programs = built(["build", "-p", "nvmet", "--bin", name]);
     programs.into_iter().next().expect("cargo builds it")
 }
 
 /// A machine with the kernel's host, and its part of the script.
 fn host(what: &str, tap: &Tap) -> Vm {
-    let vm = Vm::new("nvmeof").wired_to(tap).module("rdma_rxe").module("nvme-rdma");
-    let programs = ["rdma", "nvme", "fio", "blkdiscard"];
-    programs.iter().fold(vm, |vm, name| vm.program(name)).variable("what", what).limit(PATIENCE)
+    let vm = machine(what, tap).module("nvme-rdma");
+    let programs = ["nvme", "fio", "blkdiscard"];
+    programs.iter().fold(vm, |vm, name| vm.program(name))
+}
+
+/// A machine with the kernel's device, and its part of the script.
+fn machine(what: &str, tap: &Tap) -> Vm {
+    let vm = Vm::new("nvmeof").wired_to(tap).module("rdma_rxe").program("rdma");
+    vm.variable("what", what).limit(PATIENCE)
 }
 
 /// The bytes of a row of the target's report.
@@ -156,7 +173,7 @@ fn assert_moved(target: &Target, out: &VmOutput, scratch: &Scratch) {
 fn the_kernels_host_finds_reads_and_writes_namespaces_by_each_kind_of_memory() {
     needs!(Need::Vm, Need::Namespaces, Need::Program("rdma"), Need::Program("sha256sum"));
     needs!(Need::Program("nvme"), Need::Program("fio"));
-    let (program, tap, scratch) = (nvmet(), Tap::new(), Scratch::new());
+    let (program, tap, scratch) = (example("nvmet"), Tap::new(), Scratch::new());
     let memories = [(4420, "system"), (4421, "cmb"), (4422, "gpu")];
     let targets = memories.map(|(port, memory)| Target::new(&program, &tap, port, memory));
     let copied = scratch.file("pattern");
@@ -178,4 +195,100 @@ fn the_kernels_host_finds_reads_and_writes_namespaces_by_each_kind_of_memory() {
         // Failed commands would be listed here.
         report.never_says("opcode").never_says("failed").never_says("refused");
     }
+}
+
+/// The controller is reset, and the target killed, with many commands under way.
+#[test]
+fn the_kernels_host_comes_back_after_resets_and_a_targets_end_with_nothing_lost() {
+    needs!(Need::Vm, Need::Namespaces, Need::Program("rdma"));
+    needs!(Need::Program("nvme"), Need::Program("fio"));
+    let (program, tap, scratch) = (example("nvmet"), Tap::new(), Scratch::new());
+    let mut target = Target::new(&program, &tap, 4420, "gpu");
+    let copied = scratch.file("pattern");
+    fs::write(&copied, pattern(0, COPIED)).expect("room");
+    let vm = host("recovers", &tap).file(&copied, "/pattern").variable("ports", "4420");
+    let mut ended = Vec::new();
+    let out = std::thread::scope(|scope| {
+        let machine = scope.spawn(move || vm.run());
+        while !machine.is_finished() {
+            // The machine asks for it by the second namespace.
+            let asked =
+                target.file("two").starts_with(format!("kill {}", ended.len() + 1).as_bytes());
+            match asked {
+                true => ended.push(target.restart(&program, &tap, "gpu")),
+                false => std::thread::sleep(Duration::from_millis(20)),
+            }
+        }
+        machine.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    });
+    out.all.success();
+    assert_eq!(ended.len(), 2, "{}", out.all);
+    let kernel = out.section("kernel").never_says("I/O error").never_says("Removing after");
+    assert_eq!(kernel.stdout.matches("Successfully reconnected").count(), 2, "{kernel}");
+    assert!(target.file("one")[..COPIED] == pattern(0, COPIED), "other bytes than were written");
+    let last = target.end();
+    for out in ended.iter().chain([&last]) {
+        out.never_says("opcode").never_says("refused").never_says("silent");
+    }
+    assert_eq!(moved(&last, "of these, bounced"), 0, "{last}");
+    assert_ne!(moved(&last, "bus address"), 0, "{last}");
+}
+
+/// The small host of `examples/nvmet`, and the kernel's own target.
+#[test]
+fn our_host_verifies_namespaces_of_the_kernels_target() {
+    needs!(Need::Vm, Need::Namespaces, Need::Program("rdma"), Need::Program("sha256sum"));
+    let (program, tap, scratch) = (example("nvmet-host"), Tap::new(), Scratch::new());
+    let copied = scratch.file("pattern");
+    fs::write(&copied, pattern(0, COPIED)).expect("room");
+    let vm = machine("serves", &tap).module("nvmet-rdma").file(&copied, "/pattern");
+    let write = scratch.file("write");
+    fs::write(&write, pattern(1, TWO)).expect("room");
+    fs::write(scratch.file("over"), "over").expect("room");
+    // With files of the scratch directory as standard input and output.
+    let ours = |words: &str, input: &str, output: &str| {
+        let target = format!("{}:4420", Tap::GUEST);
+        let files = [input, output].map(|name| match name {
+            "" => "/dev/null".into(),
+            name => scratch.file(name),
+        });
+        Program::new("sh")
+            .mode(Mode::Plain)
+            .args(["-c", "in=$1 out=$2; shift 2; exec \"$@\" <\"$in\" >\"$out\"", "sh"])
+            .args(&files)
+            .args([&program])
+            .args(["--netdev", Tap::INTERFACE, "--nqn", "nqn.2026-11.org.example:kernel", &target])
+            .args(words.split(' '))
+            .limit(PATIENCE)
+            .in_netns(&tap.host)
+            .output()
+    };
+    let out = std::thread::scope(|scope| {
+        let machine = scope.spawn(move || vm.run());
+        // It shows itself when its target listens.
+        while !tap.host.tool("ip", &["neigh"]).contains(Tap::GUEST) {
+            assert!(!machine.is_finished(), "the machine ended early");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        ours("discover", "", "found").success();
+        ours("list", "", "list").success();
+        ours("read 2 0 1024", "", "read").success();
+        // More than the kernel's capsules bring, and what they do bring.
+        for words in ["verify 1 --bytes 4096", "verify 1 --bytes 8192", "verify 1 --bytes 131072"] {
+            ours(words, "", "verified").success();
+        }
+        ours("write 1 0", "write", "").success();
+        ours("write 2 0", "over", "").success();
+        machine.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    });
+    out.all.success();
+    let file = |name: &str| fs::read(scratch.file(name)).expect("it is there");
+    let text = |name: &str| String::from_utf8(file(name)).expect("words");
+    let at = format!("nqn.2026-11.org.example:kernel at {}:4420", Tap::GUEST);
+    assert!(text("found").contains(&at), "{}", text("found"));
+    assert_eq!(text("list").matches(" 2048   4096 ").count(), 2, "{}", text("list"));
+    assert!(file("read") == pattern(0, COPIED), "what the kernel has reads differently");
+    let sum = &out.section("sum").stdout;
+    assert_eq!(sum.split(' ').next(), Some(&*sha256(&pattern(1, TWO), &scratch)), "{}", out.all);
+    out.section("kernel").never_says("rror").never_says("fail");
 }

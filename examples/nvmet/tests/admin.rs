@@ -78,6 +78,7 @@ fn identify_controller_has_what_the_kernels_host_insists_on() {
     assert_eq!(half(520), 1 << 3, "ONCS: Write Zeroes alone");
     assert_eq!(word(536), 1 | 1 << 2 | 1 << 20, "SGLS: keyed, offsets");
     assert_eq!(word(1792), (64 + 16384) / 16, "IOCCSZ");
+    assert_eq!(host.in_capsule(), 16384, "what the host makes of it");
     assert_eq!(word(1796), 1, "IORCSZ");
     assert_eq!(half(1800), 0, "ICDOFF");
     assert_eq!(page[1803], 1, "MSDBD");

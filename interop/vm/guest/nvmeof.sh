@@ -83,5 +83,81 @@ moves() {
     done
 }
 
+# state: of the controller. A reset and a lost connection make it "resetting" and "connecting" for a while.
+is_live() { [ "$(cat /sys/class/nvme/nvme0/state)" = live ]; }
+# The number of reads and writes that the first namespace has completed.
+completed() { awk '{ print $1 + $5 }' "/sys/block/$one/stat"; }
+goes_on() { [ "$(completed)" -gt "$goal" ]; }
+# reconnects COUNT: whether the kernel came back that often after it had lost the target.
+reconnected() { [ "$(dmesg | grep -c "Successfully reconnected")" -ge "$1" ]; }
+# tell WORD: to the other side, by the first block of the second namespace.
+tell() { echo "$1" | dd "of=/dev/$two" bs=512 count=1 conv=sync oflag=direct 2>/dev/null || fail "$1 cannot be told"; }
+
+# For as long as there is no /tmp/over: writes, each verified, with many under way.
+load() {
+    while [ ! -e /tmp/over ]; do
+        fio --name=load "--filename=/dev/$one" --size=4m --rw=randwrite --bssplit=4k/70:16k/10:128k/20 --direct=1 \
+            --ioengine=io_uring --iodepth=32 --verify=crc32c --minimal >>/tmp/fio 2>&1 || touch /tmp/failed
+    done
+}
+
+recovers() {
+    connect "$ports" -k 5 --reconnect-delay=1 --ctrl-loss-tmo=100 || fail "connection"
+    wait_for "namespaces" has_disks
+    one=$(disk 1) two=$(disk 2)
+    load &
+    for _ in 1 2 3; do
+        goal=$(($(completed) + 200))
+        wait_for "reads and writes" goes_on
+        echo 1 >/sys/class/nvme/nvme0/reset_controller || fail "reset"
+        wait_for "controller after a reset" is_live
+    done
+    for number in 1 2; do
+        goal=$(($(completed) + 200))
+        wait_for "reads and writes" goes_on
+        tell "kill $number"
+        wait_for "reconnection" reconnected "$number"
+        wait_for "controller after a reconnection" is_live
+    done
+    goal=$(($(completed) + 200))
+    wait_for "reads and writes" goes_on
+    touch /tmp/over
+    wait
+    [ ! -e /tmp/failed ] || fail "fio: $(cat /tmp/fio)"
+    echo "=== runs"
+    wc -l </tmp/fio
+    # A namespace that nothing was lost of, and a target that is told so.
+    dd if=/pattern "of=/dev/$one" bs=128k oflag=direct 2>/dev/null || fail "a write"
+    nvme disconnect -n "nqn.2026-11.org.example:$ports"
+    echo "=== kernel"
+    said
+}
+
+# serves: the kernel's own target, until the other side has written "over" to its second namespace.
+serves() {
+    local nvmet=/sys/kernel/config/nvmet nqn=nqn.2026-11.org.example:kernel
+    mount -t configfs none /sys/kernel/config
+    mkdir "$nvmet/subsystems/$nqn" "$nvmet/ports/1"
+    echo 1 >"$nvmet/subsystems/$nqn/attr_allow_any_host"
+    for number in 1 2; do
+        dd if=/dev/zero of=/tmp/disk$number bs=1M count=8 2>/dev/null
+        mkdir "$nvmet/subsystems/$nqn/namespaces/$number"
+        cd "$nvmet/subsystems/$nqn/namespaces/$number" || fail "no namespace"
+        # The files are in a tmpfs.
+        echo /tmp/disk$number >device_path && echo 1 >buffered_io && echo 1 >enable || fail "the namespace is not enabled"
+    done
+    dd if=/pattern of=/tmp/disk2 bs=1M conv=notrunc 2>/dev/null
+    cd "$nvmet/ports/1" || fail "no port"
+    echo ipv4 >addr_adrfam && echo rdma >addr_trtype && echo 10.78.0.2 >addr_traddr && echo 4420 >addr_trsvcid || fail "the port"
+    ln -s "$nvmet/subsystems/$nqn" "subsystems/$nqn" || fail "it does not listen: $(said)"
+    ping -c 1 10.78.0.1 >/dev/null || fail "nobody is there"
+    wait_for "end" grep -q ^over /tmp/disk2
+    echo "=== sum"
+    dd if=/tmp/disk1 bs=1M 2>/dev/null | sha256sum
+    rm "subsystems/$nqn"
+    echo "=== kernel"
+    said
+}
+
 up
 $what

@@ -117,7 +117,8 @@ fn main() -> Outcome {
             let namespace = find(nsid)?;
             for opcode in [opcode::WRITE, opcode::READ] {
                 let began = Instant::now();
-                verify(host.io()?, &namespace, opcode, bytes, count)?;
+                let most = host.in_capsule();
+                verify(host.io()?, &namespace, opcode, bytes, count, most)?;
                 let rate = count as f64 / began.elapsed().as_secs_f64();
                 let name = if opcode == opcode::READ { "reads" } else { "writes" };
                 println!("{count} {name} of {bytes} bytes: {rate:.0} in a second");
@@ -133,13 +134,15 @@ fn pattern(place: u64, len: usize) -> Vec<u8> {
     words.flat_map(u64::to_le_bytes).take(len).collect()
 }
 
-/// Writes places of a namespace, or reads and compares them.
+/// Writes places of a namespace, or reads and compares them. Capsules bring `in_capsule` bytes at
+/// most.
 fn verify(
     queue: &mut Queue,
     namespace: &NamespaceInfo,
     opcode: u8,
     len: usize,
     count: u64,
+    in_capsule: usize,
 ) -> Outcome {
     let block = namespace.block as usize;
     if len == 0 || !len.is_multiple_of(block) || len > 128 << 10 {
@@ -162,7 +165,7 @@ fn verify(
             let bytes = if opcode == opcode::WRITE { pattern(at, len) } else { Vec::new() };
             let data = match opcode {
                 opcode::READ => Data::In { len, invalidate: true },
-                _ if len <= 16384 => Data::Capsule(&bytes),
+                _ if len <= in_capsule => Data::Capsule(&bytes),
                 _ => Data::Out { bytes: &bytes, invalidate: true },
             };
             let slba = at * u64::from(blocks);

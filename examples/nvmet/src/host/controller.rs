@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 use verbs::Context;
 use zerocopy::IntoBytes;
 
+use super::queue::CAPSULE_DATA;
 use super::{Answer, Data, HostError, Queue};
 use crate::target::admin::feature;
 use crate::target::registers::{CC_ENABLE, CC_SHN_NORMAL, CSTS_CFS, CSTS_RDY, offset};
-use crate::wire::capsule::opcode;
+use crate::wire::capsule::{COMMAND_LEN, opcode};
 use crate::wire::cm::{ADMIN_DEPTH, Request};
 use crate::wire::discovery::{self, ENTRY_LEN, Entry};
 use crate::wire::fabrics::{ANY_CNTLID, Connect, ConnectData, Fabrics};
@@ -42,6 +43,8 @@ pub struct Host {
     pub admin: Queue,
     /// The I/O queues.
     pub queues: Vec<Queue>,
+    /// How many bytes of data a capsule of an I/O queue may bring.
+    in_capsule: usize,
 }
 
 /// What a host knows of a namespace.
@@ -95,7 +98,7 @@ impl Host {
         // CAST: the low half of the result.
         let cntlid = answer.completion.result.get() as u16;
         let (context, who) = (context.clone(), who.clone());
-        let mut host = Self { context, who, cntlid, admin, queues: Vec::new() };
+        let mut host = Self { context, who, cntlid, admin, queues: Vec::new(), in_capsule: 0 };
         host.set_register(offset::CC, CC_ENABLE)?;
         host.until(|csts| csts & (CSTS_RDY | CSTS_CFS) != 0)?;
         if host.register(offset::CSTS, 4)? & u64::from(CSTS_CFS) != 0 {
@@ -116,6 +119,9 @@ impl Host {
         depth: u16,
     ) -> Result<Self, HostError> {
         let mut host = Self::connect(context, who)?;
+        let page = host.identify(0x01, 0)?;
+        let capsule = u32::from_le_bytes(page[1792..1796].try_into().expect("four bytes")) as usize;
+        host.in_capsule = capsule.saturating_mul(16).saturating_sub(COMMAND_LEN).min(CAPSULE_DATA);
         let asked = u32::from(queues.max(1) - 1);
         let got = host.set_feature(feature::NUMBER_OF_QUEUES, asked | asked << 16)?;
         // CAST: the low half of the result, less one.
@@ -123,6 +129,12 @@ impl Host {
             host.add_queue(qid, depth)?;
         }
         Ok(host)
+    }
+
+    /// How many bytes of data a capsule of an I/O queue may bring: what the controller says
+    /// (IOCCSZ), and 16 KiB at most.
+    pub fn in_capsule(&self) -> usize {
+        self.in_capsule
     }
 
     /// Connects an I/O queue. Capsules have the data of its Connect.
@@ -286,9 +298,9 @@ impl Host {
         blocks: u16,
         bytes: &[u8],
     ) -> Result<Answer, HostError> {
-        let data = match bytes.len() {
-            ..=16384 => Data::Capsule(bytes),
-            _ => Data::Out { bytes, invalidate: true },
+        let data = match bytes.len() <= self.in_capsule {
+            true => Data::Capsule(bytes),
+            false => Data::Out { bytes, invalidate: true },
         };
         self.io()?.run(&Command::io(opcode::WRITE, nsid, slba, blocks), data, &mut [])
     }

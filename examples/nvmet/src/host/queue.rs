@@ -80,8 +80,10 @@ struct Busy {
     is_bound: bool,
 }
 
+/// Bytes of data in a capsule at most.
+pub(super) const CAPSULE_DATA: usize = 16384;
 /// Bytes of a capsule at most.
-const CAPSULE: usize = COMMAND_LEN + 16384;
+const CAPSULE: usize = COMMAND_LEN + CAPSULE_DATA;
 
 impl Queue {
     /// Connects a queue.
