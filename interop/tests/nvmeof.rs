@@ -234,6 +234,42 @@ fn the_kernels_host_comes_back_after_resets_and_a_targets_end_with_nothing_lost(
     assert_ne!(moved(&last, "bus address"), 0, "{last}");
 }
 
+/// The statuses of the target, as the kernel takes them: none of them costs a connection.
+#[test]
+fn the_kernels_host_understands_what_the_target_refuses() {
+    needs!(Need::Vm, Need::Namespaces, Need::Program("rdma"), Need::Program("nvme"));
+    let (program, tap, scratch) = (example("nvmet"), Tap::new(), Scratch::new());
+    let target = Target::new(&program, &tap, 4420, "system");
+    let copied = scratch.file("pattern");
+    fs::write(&copied, pattern(0, COPIED)).expect("room");
+    let vm = machine("refuses", &tap).module("nvme-rdma").program("nvme");
+    let vm = vm.file(&copied, "/pattern").variable("ports", "4420");
+    let out = std::thread::scope(|scope| {
+        let machine = scope.spawn(move || vm.run());
+        let is_asked = || target.file("two").starts_with(b"shrink");
+        while !is_asked() && !machine.is_finished() {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let one = File::options().write(true).open(target.scratch.file("one"));
+        one.and_then(|one| one.set_len(ONE as u64 / 2)).expect("our own file");
+        machine.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    });
+    out.all.success();
+    out.section("other subsystem").says("Connect Invalid Data Parameter, subsysnqn");
+    out.section("idle").says("clamping down").never_says("rror").never_says("reconnect");
+    for (section, words) in [
+        ("beyond the end", "LBA Out of Range"),
+        ("no such command", "Invalid Command Opcode"),
+        ("another length", "Data SGL Length Invalid"),
+        ("no such page", "Invalid Log Page"),
+        ("no such feature", "Invalid Field in Command"),
+        ("short file", "critical medium error"),
+    ] {
+        out.section(section).says(words);
+    }
+    target.end().never_says("silent");
+}
+
 /// The small host of `examples/nvmet`, and the kernel's own target.
 #[test]
 fn our_host_verifies_namespaces_of_the_kernels_target() {

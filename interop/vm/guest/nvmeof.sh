@@ -133,6 +133,45 @@ recovers() {
     said
 }
 
+# refused COMMAND: with words, and the controller stays.
+refused() {
+    "$@" 2>&1 && fail "$* succeeded"
+    is_live || fail "the controller does not live after $*"
+}
+is_short() { ! dd "if=/dev/$one" of=/dev/null bs=4k skip=3072 count=1 iflag=direct 2>/dev/null; }
+
+# refuses: what the target says no to.
+refuses() {
+    echo "=== other subsystem"
+    nvme connect $fabric -s "$ports" -n nqn.2026-11.org.example:other 2>&1 && fail "it is connected to what is not there"
+    said
+    connect "$ports" -k 2 --queue-size=1024 || fail "connection"
+    wait_for "namespaces" has_disks
+    one=$(disk 1) two=$(disk 2)
+    # An idle host is known to live by its Keep Alive alone.
+    sleep 5
+    is_live || fail "the controller does not live"
+    echo "=== idle"
+    said
+    echo "=== beyond the end"
+    refused nvme read "/dev/$one" --start-block=32768 --block-count=0 --data-size=512
+    echo "=== no such command"
+    refused nvme io-passthru "/dev/$one" --opcode=5 --namespace-id=1 --data-len=512 --write --input-file=/pattern
+    echo "=== another length"
+    refused nvme io-passthru "/dev/$one" --opcode=2 --namespace-id=1 --data-len=4096 --read
+    echo "=== no such page"
+    refused nvme get-log /dev/nvme0 --log-id=32 --log-len=512
+    echo "=== no such feature"
+    refused nvme get-feature /dev/nvme0 -f 125
+    echo "=== short file"
+    tell shrink
+    wait_for "a read that fails" is_short
+    dd "if=/dev/$one" of=/dev/null bs=4k count=1 iflag=direct 2>/dev/null || fail "a read"
+    is_live || fail "the controller does not live"
+    said
+    nvme disconnect -n "nqn.2026-11.org.example:$ports"
+}
+
 # serves: the kernel's own target, until the other side has written "over" to its second namespace.
 serves() {
     local nvmet=/sys/kernel/config/nvmet nqn=nqn.2026-11.org.example:kernel
