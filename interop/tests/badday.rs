@@ -77,7 +77,7 @@ fn a_sender_that_filled_its_ring_gets_retry_exceeded() {
 }
 
 #[test]
-fn what_is_left_after_a_death_is_flushed_and_destroyed() {
+fn after_a_peers_death_requests_are_flushed_and_objects_destroyed() {
     needs!(Need::Header("infiniband/verbs.h"));
     let scratch = Scratch::new();
     let program = compile("killed", &scratch);

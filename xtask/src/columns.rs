@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_be_broken_counts() {
+    fn lines_that_could_be_broken_count() {
         let long = "a word ".repeat(20);
         assert_eq!(wrong(&long), 1);
         assert_eq!(wrong(&format!("* {long}\n/// {long}\nshort\n")), 2);

@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_published_is_described_ours_by_name_and_uses_nothing_private() {
+    fn published_crates_have_a_description_our_name_and_no_private_dependency() {
         let rig = package("rig", false);
         let mut wire = package("peerdma-wire", true);
         assert!(wrong(&wire, &[]).is_empty() && wrong(&rig, &[]).is_empty());

@@ -267,7 +267,7 @@ mod tests {
 
     /// A caller that is told that the bytes are free may give them to somebody else.
     #[test]
-    fn a_second_close_answers_what_the_first_one_found() {
+    fn a_second_close_returns_the_result_of_the_first() {
         let dm = memory();
         let mut first = dm.exporter.revoked.lock().expect("nobody panicked");
         let second = std::thread::scope(|scope| {

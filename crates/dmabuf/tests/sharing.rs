@@ -109,7 +109,7 @@ fn a_revoked_importer_is_told_once_and_never_maps_again() {
 /// Whichever comes first, the memory is given back once: by the callback, or by the importer that
 /// releases it by itself.
 #[test]
-fn a_revocation_that_meets_a_release_is_told_at_most_once() {
+fn a_revocation_concurrent_with_a_release_is_reported_at_most_once() {
     let (mut told, rounds) = (0, 500);
     for round in 0..rounds {
         let (buf, exporter) = vram(Rules::default());

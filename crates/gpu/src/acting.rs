@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_buffer_is_taken_away_and_its_user_told_by_whom() {
+    fn a_revoked_buffer_tells_its_user_the_cause() {
         let (gpu, device) = gpu("revoke");
         let (one, two) = (gpu.alloc(MB, Place::VRAM), gpu.alloc(MB, Place::VRAM));
         let (one, two) = (one.expect("room"), two.expect("room"));

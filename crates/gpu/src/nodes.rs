@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_node_is_refused() {
+    fn a_gpu_without_a_node_is_refused() {
         for preset in ["nvidia", "nouveau"] {
             assert!(parse("", preset).is_err(), "{preset}");
         }

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_survives_the_trip_and_goes_on_only_forwards() {
+    fn answers_survive_a_round_trip_and_only_go_forwards() {
         let said = view().encode();
         assert_eq!(GpuView::decode(&said, 0), Some((view(), Some(7))));
         assert_eq!(GpuView::decode(&said, 7), Some((view(), None)), "no circle");

@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_window_holds_under_those_that_come_and_ends_those_that_are() {
+    fn a_setting_without_a_window_ends_all_windows_and_holds_beneath_later_ones() {
         let mut rate = Windows::default();
         rate.set(10, Some(1));
         assert_eq!(rate.set(7, None), 7);

@@ -8,7 +8,7 @@ use dmabuf::Reach;
 use gpu::{Domain, Gpu, GpuConfig, Place, Preset, copy};
 
 #[test]
-fn what_was_evicted_comes_back_when_the_gpu_uses_it() {
+fn an_evicted_buffer_comes_back_when_the_gpu_uses_it() {
     for preset in [Preset::Amdgpu, Preset::Xe, Preset::I915] {
         let (gpu, _) = open(&config(preset));
         let [bo, other] = [(); 2].map(|()| gpu.alloc(MB, Place::VRAM).expect("room"));
@@ -50,7 +50,7 @@ fn an_importer_that_reaches_vram_brings_the_buffer_back_by_mapping_it() {
 }
 
 #[test]
-fn nobody_goes_for_what_comes_back() {
+fn a_buffer_that_comes_back_evicts_no_other() {
     let (gpu, tree) = open(&config(Preset::Xe));
     let bo = gpu.alloc(MB, Place::VRAM).expect("room");
     let mr = Mr::register(&Nic::new(Dynamic, &tree), &bo.export().expect("exported"));
@@ -76,7 +76,7 @@ fn nobody_goes_for_what_comes_back() {
 }
 
 #[test]
-fn what_was_placed_in_vram_by_wish_alone_comes_when_there_is_room() {
+fn a_buffer_that_prefers_vram_moves_there_when_there_is_room() {
     let (gpu, _) = open(&config(Preset::Xe));
     let full = fill(&gpu);
     let bo = gpu.alloc(MB, Place::VRAM).expect("in GTT");
@@ -90,7 +90,7 @@ fn what_was_placed_in_vram_by_wish_alone_comes_when_there_is_room() {
 }
 
 #[test]
-fn what_was_moved_on_demand_or_is_pinned_stays() {
+fn a_buffer_that_was_moved_on_demand_or_is_pinned_stays() {
     let (gpu, tree) = open(&config(Preset::Xe));
     let bo = gpu.alloc(MB, Place::VRAM).expect("room");
     gpu.move_to(&bo, Domain::Gtt).expect("not pinned");

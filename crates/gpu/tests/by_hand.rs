@@ -23,7 +23,7 @@ fn seen(gpu: &Gpu) -> Member {
 }
 
 #[test]
-fn what_a_program_has_is_seen_and_moved_from_outside() {
+fn buffers_of_a_program_are_listed_and_moved_from_outside() {
     let (gpu, tree) = open("hand", Preset::Xe);
     let bo = gpu.alloc(2 * MB, Place::VRAM).expect("room");
     bo.write(0, &pattern(3, 4096)).expect("inside");
@@ -92,7 +92,7 @@ fn a_gpu_is_reset_and_unplugged_from_outside() {
 
 /// More buffers than one answer holds.
 #[test]
-fn a_program_with_many_buffers_tells_of_all() {
+fn a_program_with_many_buffers_reports_all() {
     let (gpu, _) = open("many", Preset::Xe);
     let bos: Vec<_> = (0..900).map(|_| gpu.alloc(4096, Place::VRAM).expect("room")).collect();
     let view = seen(&gpu).view.expect("it answers");

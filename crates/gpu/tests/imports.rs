@@ -59,7 +59,7 @@ fn a_buffer_of_this_gpu_and_process_is_itself_again() {
 }
 
 #[test]
-fn what_is_no_buffer_is_refused() {
+fn files_that_are_not_buffers_are_refused() {
     let (gpu, _) = open(&config(Preset::Xe));
     let file = std::fs::File::open("/dev/null").expect("always there");
     assert_eq!(gpu.import(&file).unwrap_err().kind, ExporterErrorKind::Invalid);

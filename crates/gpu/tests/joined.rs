@@ -58,7 +58,7 @@ fn the_parts_stay_where_they_are_and_keep_their_memory() {
 }
 
 #[test]
-fn what_takes_one_part_away_takes_the_whole() {
+fn revoking_one_part_revokes_the_whole() {
     let (gpu, tree) = open(&config(Preset::Nvidia));
     let (bos, buf) = three(&gpu);
     let dynamic = Mr::register(&Nic::new(Dynamic, &tree), &buf).expect("served");
@@ -118,7 +118,7 @@ fn neighbours_in_vram_are_mapped_by_the_cpu_as_one() {
 }
 
 #[test]
-fn what_is_no_whole_pages_of_one_gpu_is_not_joined() {
+fn only_whole_pages_of_one_gpu_are_joined() {
     let (gpu, _) = open(&config(Preset::Nvidia));
     let bo = gpu.alloc(8192, Place::VRAM).expect("room");
     let invalid = |ranges: &[(&Bo, u64, u64)]| {

@@ -163,7 +163,7 @@ fn one_importer_without_peer_to_peer_brings_a_pin_to_system_memory_in_any_order(
 }
 
 #[test]
-fn what_is_pinned_elsewhere_cannot_be_pinned_here() {
+fn a_buffer_pinned_in_one_domain_cannot_be_pinned_in_another() {
     let tree = machine(true);
     let gpu = Gpu::open_in(&config(Preset::Xe), tree.clone()).expect("a GPU");
     let bo = gpu.alloc(MB, Place::VRAM).expect("room");
@@ -184,7 +184,7 @@ fn what_is_pinned_elsewhere_cannot_be_pinned_here() {
 
 /// In a table, a length has 32 bits and an entry has whole pages.
 #[test]
-fn a_large_buffer_is_split_at_what_32_bits_hold() {
+fn a_large_buffer_is_split_into_entries_of_32_bit_length() {
     const LONGEST: u64 = 0xffff_f000;
     let tree = machine(true);
     let config = GpuConfig { vram: 16 << 30, ..config(Preset::Xe) };

@@ -38,7 +38,7 @@ fn a_dynamic_importer_follows_a_move_and_the_bytes_go_along() {
 }
 
 #[test]
-fn pressure_evicts_what_was_used_least_lately() {
+fn pressure_evicts_the_least_recently_used() {
     let (gpu, _) = open(&config(Preset::Xe));
     let bos: Vec<_> = (0..4).map(|_| gpu.alloc(MB, Place::VRAM).expect("room")).collect();
     for (n, bo) in bos.iter().enumerate() {
@@ -59,7 +59,7 @@ fn pressure_evicts_what_was_used_least_lately() {
 }
 
 #[test]
-fn what_is_pinned_stays_and_vram_full_of_it_is_full() {
+fn pinned_buffers_stay_and_can_fill_vram() {
     let (gpu, tree) = open(&config(Preset::Xe));
     let bo = gpu.alloc(4 * MB, Place::VRAM).expect("room");
     let mr = Mr::register(&Nic::new(Pinned, &tree), &bo.export().expect("exported")).expect("VRAM");

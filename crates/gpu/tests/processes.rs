@@ -246,7 +246,7 @@ fn retried(mr: &Mr, mut once: impl FnMut() -> Result<(), Miss>) -> &'static str 
 }
 
 #[test]
-fn one_processs_pressure_evicts_anothers_buffer() {
+fn pressure_in_one_process_evicts_a_buffer_of_another() {
     let config = shared("pressure");
     let gpu = open(&config);
     let tree = pci::PciConfig::default().build(&["nic0", config.name.as_str()]).expect("sound");
@@ -280,7 +280,7 @@ fn one_processs_pressure_evicts_anothers_buffer() {
 }
 
 #[test]
-fn what_a_dead_process_had_is_free_again() {
+fn memory_of_a_dead_process_is_free_again() {
     let config = shared("dead");
     let gpu = open(&config);
     let mut other = Other::start(&config);
@@ -520,7 +520,7 @@ fn a_buffer_imported_by_another_process_also_moves_and_is_revoked_there() {
 
 /// The CPU's pages there are taken away first, and only then is the memory reused.
 #[test]
-fn what_another_process_has_mapped_and_imported_goes_with_the_gpu() {
+fn mappings_and_imports_of_another_process_end_with_the_gpu() {
     let config = shared("zapped");
     let gpu = open(&config);
     let [bo, other_bo] = [(); 2].map(|()| gpu.alloc(MB, Place::VISIBLE_VRAM).expect("room"));
@@ -578,7 +578,7 @@ fn evict_soon(gpu: &Gpu, bo: &Bo) {
 }
 
 #[test]
-fn a_stopped_process_is_seen_and_said_to_be_silent() {
+fn a_stopped_process_is_listed_as_not_answering() {
     let config = shared("silent");
     let gpu = open(&config);
     let other = Other::start(&config);

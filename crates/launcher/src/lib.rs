@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_preloaded_already_stays_in_front_and_ours_is_there_once() {
+    fn earlier_preloads_stay_in_front_and_ours_is_added_once() {
         let list = |given: &str| behind(OsStr::new(given), OsStr::new("/g.so:/v.so"));
         assert_eq!(list(""), "/g.so:/v.so");
         assert_eq!(list("/asan.so /x.so"), "/asan.so:/x.so:/g.so:/v.so");

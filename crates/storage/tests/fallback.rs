@@ -14,12 +14,12 @@ use umem::HostBuf;
 const CHILD: &str = "PEERDMA_TEST_WITHOUT_IO_URING";
 
 #[test]
-fn without_io_uring_system_calls_do_and_it_is_said() {
+fn without_io_uring_system_calls_are_used_and_logged() {
     if std::env::var_os(CHILD).is_some() {
         return without();
     }
     // A limit applies to the whole process.
-    let name = "without_io_uring_system_calls_do_and_it_is_said";
+    let name = "without_io_uring_system_calls_are_used_and_logged";
     let program = std::env::current_exe().expect("this program");
     let run = Command::new(program).args(["--exact", name]).env(CHILD, "1").output();
     let run = run.expect("it starts");

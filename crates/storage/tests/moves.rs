@@ -10,7 +10,7 @@ use gpu::{CopyMode, Domain, Place, Preset};
 use storage::{Client, Engine, Error};
 
 #[test]
-fn a_buffer_that_moves_is_found_again_and_no_byte_goes_astray() {
+fn a_buffer_that_moves_is_mapped_again_and_no_byte_is_lost() {
     let (folder, tree) = (Folder::new("moves"), machine(true));
     let gpu = gpu(Preset::Xe, CopyMode::Thread, &tree);
     let [one, two] = [1, 2].map(|seed| pattern(seed, 2 * MB as usize));

@@ -172,7 +172,7 @@ fn a_file_system_without_direct_io_is_said_and_used_through_the_cache() {
 }
 
 #[test]
-fn what_leaves_the_buffer_or_is_for_reading_only_is_refused() {
+fn out_of_range_and_read_only_requests_are_refused() {
     let folder = Folder::new("refused");
     let file = folder.file("file", &pattern(7, 8192));
     let disk = Client::new(&ClientConfig::default()).expect("a client");

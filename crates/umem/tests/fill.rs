@@ -3,7 +3,7 @@
 use umem::{HostBuf, Umem};
 
 #[test]
-fn a_pattern_goes_on_without_a_seam_and_stops_where_it_is_told() {
+fn a_pattern_repeats_without_gaps_and_stops_at_the_given_length() {
     const LEN: usize = 100_000;
     let buf = HostBuf::anonymous(LEN).expect("memory exists");
     let umem = Umem::host(&buf);

@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn verdicts_come_with_what_the_test_said() {
+    fn verdicts_come_with_the_output_of_the_test() {
         let reader = read(
             "[==========] Running 4 tests from 1 test suite.\n\
              [ RUN      ] A.Passes\n\

@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_leads_to_what_was_built_last() {
+    fn a_name_links_to_the_last_build() {
         let home = std::env::temp_dir().join(format!("peerdma-name-{}", std::process::id()));
         let link = home.join("programs/suite");
         for built in ["first", "second"] {

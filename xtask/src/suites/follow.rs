@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_silent_too_long_ends_with_all_its_processes() {
+    fn a_run_that_is_silent_too_long_is_killed_with_all_its_processes() {
         // If the second sleep continued, the wait for the end of the pipes would never end.
         let (end, lines) = run("echo a; sleep 1000 & sleep 1000", Duration::from_millis(100));
         assert_eq!(lines, ["a"]);

@@ -38,7 +38,7 @@ fn a_child_has_no_part_in_gates_and_windows() {
 
 /// The parent's objects continue after a fork, and the child's end with the child.
 #[test]
-fn a_parent_goes_on_after_a_fork() {
+fn a_parent_continues_after_a_fork() {
     let gate = Gate::new("BO 1").expect("memory exists");
     let slot = GateSlot::claim(gate.fd()).expect("a free slot");
     let fd = gate.fd().try_clone_to_owned().expect("a descriptor");

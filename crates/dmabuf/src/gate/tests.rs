@@ -35,7 +35,7 @@ fn an_epoch_lets_in_until_the_buffer_moves() {
 }
 
 #[test]
-fn who_is_inside_is_waited_for_and_named() {
+fn an_access_in_progress_is_waited_for_and_its_process_named() {
     let gate = Gate::new("BO 1").expect("memory exists");
     let slot = GateSlot::claim(gate.fd()).expect("a free slot");
     let epoch = gate.epoch();
@@ -67,7 +67,7 @@ fn an_access_that_outlives_its_call_holds_the_gate_until_it_ends() {
 }
 
 #[test]
-fn who_took_the_memory_away_says_why_and_the_text_is_made_harmless() {
+fn the_reason_of_a_revocation_is_readable_and_sanitised() {
     let gate = Gate::new("BO 1").expect("memory exists");
     let slot = GateSlot::claim(gate.fd()).expect("a free slot");
     assert_eq!(slot.why(), None);
@@ -121,7 +121,7 @@ fn the_process_that_owns_a_gate_enters_it_like_any_other() {
 }
 
 #[test]
-fn who_claimed_a_gate_by_its_descriptor_first_is_waited_for_too() {
+fn a_claim_by_descriptor_before_the_owners_is_waited_for_too() {
     let gate = Gate::new("BO 1").expect("memory exists");
     let claimed = GateSlot::claim(gate.fd()).expect("a free slot");
     let own = gate.slot().expect("the same");

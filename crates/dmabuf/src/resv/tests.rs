@@ -69,7 +69,7 @@ fn words(body: impl FnOnce()) -> String {
 }
 
 #[test]
-fn taking_a_lock_twice_is_told_and_not_waited_for() {
+fn taking_a_lock_twice_panics_instead_of_waiting() {
     let resv = Resv::new();
     let guard = resv.lock();
     assert!(resv.is_held());
@@ -220,7 +220,7 @@ fn a_class_stands_for_itself_and_all_lower_ones() {
 }
 
 #[test]
-fn a_deadline_is_told_to_the_producers_of_a_class_and_of_all_lower_ones() {
+fn a_deadline_reaches_the_producers_of_a_class_and_of_all_lower_classes() {
     let (resv, engines) = one_of_each();
     let soon = Instant::now();
     resv.set_deadline(Usage::Write, soon);

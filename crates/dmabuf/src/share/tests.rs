@@ -118,7 +118,7 @@ fn attach(buf: u64, attachment: u64) -> Request {
 }
 
 #[test]
-fn what_makes_no_sense_ends_the_connection() {
+fn invalid_messages_end_the_connection() {
     let (buf, address) = export();
     let ends = |what: &str, lie: &dyn Fn(&Raw)| {
         let raw = Raw::connect(address.token);
@@ -166,7 +166,7 @@ fn a_greeting_needs_a_socket_for_notes() {
 }
 
 #[test]
-fn what_is_unknown_is_refused_or_ignored() {
+fn unknown_objects_are_refused_or_ignored() {
     let (buf, address) = export();
     let raw = Raw::connect(address.token);
     let refused = |reply| match reply {
@@ -235,7 +235,7 @@ fn an_exporter_that_does_not_answer_is_given_up() {
 
 /// A message without an answer never waits, however long the exporting process is stopped.
 #[test]
-fn what_is_given_up_waits_for_room_without_waiting() {
+fn messages_without_an_answer_are_queued_and_never_block() {
     let (socket, theirs) = socket::pair().expect("sockets");
     let theirs = PrivateFd::new(theirs);
     let (notes, _their_notes) = socket::pair().expect("sockets");

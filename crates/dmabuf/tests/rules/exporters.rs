@@ -55,7 +55,7 @@ fn each_operation_is_called_with_the_lock_or_without_as_the_rule_says() {
 }
 
 #[test]
-fn what_an_exporter_does_not_offer_is_invalid_and_memory_that_never_moves_is_always_pinned() {
+fn missing_operations_are_invalid_and_memory_that_never_moves_is_always_pinned() {
     let buf = DmaBuf::export_with(Arc::new(Bare), SIZE, "bare", Resv::new()).unwrap();
     let refused = buf.map(0, 4096).unwrap_err();
     assert!(

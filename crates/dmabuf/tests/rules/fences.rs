@@ -161,7 +161,7 @@ fn a_direction_arms_one_callback_on_the_first_fence() {
 }
 
 #[test]
-fn everybody_who_waits_is_woken() {
+fn all_waiters_are_woken() {
     let (buf, _) = memory();
     let engine = Timeline::new("gpu", "copy0");
     add(&buf, &engine.point(), Usage::Write);

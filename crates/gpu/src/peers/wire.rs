@@ -382,7 +382,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn questions_survive_the_trip_and_nonsense_is_none() {
+    fn requests_survive_a_round_trip_and_nonsense_is_refused() {
         let asks = [
             Ask::Join { geometry: 7 },
             Ask::Evict { ledger: 1, bo: u64::MAX, only_out_of_bar: true },

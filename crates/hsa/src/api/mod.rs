@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn what_libfabric_and_ucx_call_is_served() {
+    fn all_functions_that_libfabric_and_ucx_call_are_served() {
         for name in include_str!("../../names/clients.txt").lines() {
             assert!(name.starts_with('#') || find(name).is_some(), "{name}");
         }

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_a_served_directory_is_left_to_the_kernel() {
+    fn the_rest_of_a_path_below_a_served_directory_is_left_to_the_kernel() {
         let path = "/sys/class/infiniband/peerdma0/device/../peerdma0";
         assert_eq!(served(path), path);
     }
