@@ -79,7 +79,7 @@ fn judge(path: &str, text: &str, exists: impl Fn(&str) -> bool, wrong: &mut Vec<
         let Some(is_of_rules) = table else {
             let is_of_rules = cells.contains(&"here");
             if is_of_rules && last != "shown by" {
-                wrong.push(format!("{path}:{number}: the last column is to be \"shown by\""));
+                wrong.push(format!("{path}:{number}: the last column must be \"shown by\""));
             }
             table = Some(is_of_rules && last == "shown by");
             continue;

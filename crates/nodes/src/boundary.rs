@@ -8,7 +8,7 @@ use crate::errno;
 
 /// The hooks of a process that has nodes.
 #[derive(Debug)]
-#[expect(clippy::exhaustive_structs, reason = "whoever has the nodes says all of it")]
+#[expect(clippy::exhaustive_structs, reason = "the process sets all hooks")]
 pub struct Process {
     /// A node is about to be opened.
     pub opening: fn(),
