@@ -6,7 +6,9 @@
 #![allow(unsafe_code, reason = "the C library calls functions around a fork")]
 
 use std::cell::RefCell;
-use std::sync::{Once, OnceLock};
+use std::sync::OnceLock;
+
+use threads::first::First;
 
 use crate::private::{self, HeldPrivate};
 use crate::strangers::{self, HeldStrangers};
@@ -30,8 +32,8 @@ static ABOVE: OnceLock<Hold> = OnceLock::new();
 /// its own while it calls us, and keeps that lock across forks, must therefore register after this:
 /// a fork must take the two in the same order.
 pub fn watch() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
+    static ONCE: First = First::new();
+    ONCE.call(|| {
         // SAFETY: the functions live as long as the program: a library that holds them is linked so
         // that it is never unloaded, or is the program.
         let refused = unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(in_child)) };

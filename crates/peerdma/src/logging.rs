@@ -1,15 +1,15 @@
 //! `PEERDMA_LOG`: the reasons, on standard error.
 
 use std::io::{self, IsTerminal};
-use std::sync::Once;
 
+use threads::first::First;
 use tracing_subscriber::EnvFilter;
 
 /// Starts the log if `PEERDMA_LOG` asks for one. Called by entries of the C interface, because
 /// nothing may run when the library is loaded; a program that never calls a verb never pays for it.
 pub(crate) fn init() {
-    static START: Once = Once::new();
-    START.call_once(|| {
+    static START: First = First::new();
+    START.call(|| {
         let said = environment::var("PEERDMA_LOG");
         let Some(Ok(filter)) = said.map(EnvFilter::try_new) else { return };
         // It fails only if a subscriber is set already, and then that one decides.

@@ -3,6 +3,7 @@
 //! * [`spawn`] starts a thread that leaves the program's signals to the program.
 //! * [`biased`] is a lock that costs the thread that mostly takes it next to nothing.
 //! * [`barrier`] has fences of which one side pays for both.
+//! * [`first`] does something once, as `Once` does, and a fork does not split it.
 //! * [`waiters`] makes locks whole that came through a fork.
 //!
 //! What it does not do: it knows nothing of memory, sockets or devices, and starts no thread of its
@@ -19,6 +20,7 @@
 
 pub mod barrier;
 pub mod biased;
+pub mod first;
 mod number;
 mod spawn;
 #[cfg(not(loom))]

@@ -4,10 +4,12 @@ use std::ffi::c_int;
 use std::mem;
 use std::os::fd::AsRawFd;
 use std::ptr;
-use std::sync::{Arc, Once};
+use std::sync::Arc;
 
 use descriptors::Known;
 use device::{Hca, Refusal};
+
+use threads::first::First;
 
 use super::boundary::control;
 use super::own::context::{self as own, Opening};
@@ -30,7 +32,7 @@ pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut Device) -> *mut Con
 /// Sees to it that a program that ends without closing its devices leaves nothing out of its
 /// capture, and says what was counted and what fired of its fault plan.
 pub(crate) fn watch_the_end() {
-    static WATCH: Once = Once::new();
+    static WATCH: First = First::new();
     extern "C" fn at_the_end() {
         device::finish_records();
         gpu::weather::report();
@@ -44,7 +46,7 @@ pub(crate) fn watch_the_end() {
     // SAFETY: the function has the signature that atexit asks for, touches no argument, and is not
     // unloaded: the library is linked with `-z nodelete`. If it cannot be noted, the last packets
     // may be missing.
-    WATCH.call_once(|| unsafe {
+    WATCH.call(|| unsafe {
         libc::atexit(at_the_end);
     });
 }
@@ -97,8 +99,8 @@ pub(crate) fn watch_forks() {
     extern "C" fn child() {
         device::fork::child();
     }
-    static WATCH: Once = Once::new();
-    WATCH.call_once(|| {
+    static WATCH: First = First::new();
+    WATCH.call(|| {
         // An engine takes locks of buffers, and never the other way round.
         dmabuf::watch_forks();
         // SAFETY: the functions live as long as the library, which is linked never to be unloaded.

@@ -4,9 +4,11 @@ use std::ffi::c_int;
 use std::fmt::Display;
 use std::os::fd::AsRawFd;
 use std::ptr;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
+
+use threads::first::First;
 
 use crate::abi::context;
 use crate::abi::rdmacm::bell::Bell;
@@ -190,8 +192,8 @@ thread_local! {
 
 /// From the first socket on, the thread knows of forks.
 fn watch_forks() {
-    static WATCH: Once = Once::new();
-    WATCH.call_once(|| {
+    static WATCH: First = First::new();
+    WATCH.call(|| {
         context::watch_forks();
         // SAFETY: the functions live as long as the library, which is linked never to be unloaded.
         let refused = unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };

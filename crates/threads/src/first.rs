@@ -1,0 +1,224 @@
+//! What is done once in a process, and no fork splits.
+//!
+//! [`std::sync::Once`] waits for the thread that runs it. In the child of a fork that thread does
+//! not exist: if it was in the middle, the child waits for ever. Here a fork waits until whoever
+//! runs such a thing is done, as it waits for locks.
+#![allow(unsafe_code, reason = "pthread_atfork")]
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use std::thread::yield_now;
+
+/// The state of one that was done.
+const DONE: i32 = -1;
+
+/// Threads of this process that run one.
+static RUNNING: AtomicU32 = AtomicU32::new(0);
+/// Threads of this process that fork.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+thread_local! {
+    /// How many of them this thread runs, one inside the other.
+    static DEPTH: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Something that is done once.
+#[derive(Debug)]
+pub struct First {
+    /// 0, [`DONE`], or the process that is at it.
+    state: AtomicI32,
+}
+
+impl Default for First {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl First {
+    /// One that was not done yet.
+    pub const fn new() -> Self {
+        Self { state: AtomicI32::new(0) }
+    }
+
+    /// Does it if nobody has. When this returns it is done.
+    #[inline]
+    pub fn call(&self, act: impl FnOnce()) {
+        if self.state.load(Ordering::Acquire) != DONE {
+            self.run(act);
+        }
+    }
+
+    #[cold]
+    fn run(&self, act: impl FnOnce()) {
+        let _running = Running::begin();
+        // CAST: a process number.
+        let here = std::process::id() as i32;
+        loop {
+            let begun = self.state.compare_exchange(0, here, Ordering::Acquire, Ordering::Acquire);
+            match begun {
+                Ok(_) => {
+                    let undo = Undo(self);
+                    act();
+                    std::mem::forget(undo);
+                    return self.state.store(DONE, Ordering::Release);
+                }
+                Err(DONE) => return,
+                Err(there) if there == here => yield_now(),
+                // It was split after all, before forks were watched: its thread is not here.
+                Err(there) => {
+                    let _ =
+                        self.state.compare_exchange(there, 0, Ordering::Relaxed, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+}
+
+/// It panicked: the next one tries again.
+struct Undo<'a>(&'a First);
+
+impl Drop for Undo<'_> {
+    fn drop(&mut self) {
+        self.0.state.store(0, Ordering::Release);
+    }
+}
+
+/// No fork happens while this exists.
+struct Running;
+
+impl Running {
+    fn begin() -> Self {
+        watch();
+        let depth = DEPTH.get();
+        DEPTH.set(depth + 1);
+        if depth > 0 {
+            return Self;
+        }
+        loop {
+            // SeqCst, here and in `prepare`: of a thread that begins and one that forks, at least
+            // one sees the other.
+            RUNNING.fetch_add(1, Ordering::SeqCst);
+            if FORKS.load(Ordering::SeqCst) == 0 {
+                return Self;
+            }
+            RUNNING.fetch_sub(1, Ordering::SeqCst);
+            yield_now();
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        DEPTH.set(DEPTH.get() - 1);
+        if DEPTH.get() == 0 {
+            RUNNING.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}
+
+/// From now on forks wait.
+fn watch() {
+    static WATCHED: AtomicBool = AtomicBool::new(false);
+    if WATCHED.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    // SAFETY: the functions live as long as the program: a library that holds them is linked so
+    // that it is never unloaded, or is the program.
+    let refused = unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
+    // ENOMEM, its only error: then a fork may split what comes first, as with a `Once`.
+    debug_assert_eq!(refused, 0);
+}
+
+/// What this thread itself runs.
+fn own() -> u32 {
+    DEPTH.get().min(1)
+}
+
+extern "C" fn prepare() {
+    FORKS.fetch_add(1, Ordering::SeqCst);
+    while RUNNING.load(Ordering::SeqCst) > own() {
+        yield_now();
+    }
+}
+
+extern "C" fn parent() {
+    FORKS.fetch_sub(1, Ordering::SeqCst);
+}
+
+extern "C" fn child() {
+    FORKS.store(0, Ordering::SeqCst);
+    RUNNING.store(own(), Ordering::SeqCst);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::thread;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn it_is_done_once_and_is_done_when_the_call_returns() {
+        static TIMES: AtomicU32 = AtomicU32::new(0);
+        let first = First::new();
+        thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    first.call(|| {
+                        thread::sleep(Duration::from_millis(20));
+                        TIMES.fetch_add(1, Ordering::Relaxed);
+                    });
+                    assert_eq!(TIMES.load(Ordering::Relaxed), 1);
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn one_may_need_another() {
+        let (one, other) = (First::new(), First::new());
+        let mut times = 0;
+        one.call(|| other.call(|| times += 1));
+        other.call(|| times += 1);
+        assert_eq!(times, 1);
+    }
+
+    #[test]
+    fn what_panicked_is_tried_again() {
+        let first = First::new();
+        let panicked = std::panic::catch_unwind(|| first.call(|| panic!("as the test asks")));
+        assert!(panicked.is_err());
+        let mut is_done = false;
+        first.call(|| is_done = true);
+        assert!(is_done);
+    }
+
+    #[test]
+    fn a_fork_waits_until_it_is_done() {
+        let (first, began) = (First::new(), AtomicBool::new(false));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                first.call(|| {
+                    began.store(true, Ordering::Release);
+                    thread::sleep(Duration::from_millis(100));
+                });
+            });
+            while !began.load(Ordering::Acquire) {
+                yield_now();
+            }
+            // SAFETY: the child touches one atomic and ends.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                let is_done = first.state.load(Ordering::Acquire) == DONE;
+                // SAFETY: ends the child without the parent's handlers.
+                unsafe { libc::_exit(if is_done { 0 } else { 1 }) };
+            }
+            let mut status = 0;
+            // SAFETY: the child of above; the status is ours.
+            assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+            assert_eq!(status, 0, "the fork came in between");
+        });
+    }
+}
