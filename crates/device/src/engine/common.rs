@@ -19,7 +19,7 @@ use crate::mad::Arrived;
 use crate::memory::Memory;
 use crate::objects::cq::Armed;
 use crate::objects::{AsyncEvent, EventSource, Objects};
-use crate::observe::Observers;
+use crate::observe::Observed;
 use crate::port::Nic;
 
 /// The rooms of the engine beside QPs and the receiving halves of the carriers.
@@ -43,8 +43,8 @@ pub(crate) struct Common {
     pub(crate) counters: Counters,
     /// Why work requests failed.
     pub(crate) failures: Failures,
-    /// Who sees each packet, if anybody does.
-    pub(crate) observers: Option<Box<Observers>>,
+    /// What sees each packet before and behind the carriers.
+    pub(crate) observed: Observed,
 }
 
 impl Common {

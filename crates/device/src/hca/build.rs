@@ -21,7 +21,7 @@ use crate::memory::Memory;
 use crate::memory::faults::Faults;
 use crate::nic::NicInfo;
 use crate::objects::Objects;
-use crate::observe::Observers;
+use crate::observe::Observed;
 use crate::port::Nic;
 use crate::qp::QpTable;
 use crate::random::random;
@@ -39,8 +39,8 @@ pub(crate) fn build_engine(nic: &NicInfo, waits: &Arc<Waits>) -> Result<Engine> 
     let vf = claim.vf();
     // Packets are to be seen, so nothing may go without.
     let clock = Clock::new();
-    let observers = Observers::open(config, vf, clock.now())?;
-    let direct = config.direct && !config.force_udp && observers.is_none();
+    let observed = Observed::open(config, vf, clock.now())?;
+    let direct = config.direct && !config.force_udp && observed.is_plain();
     let table = if direct { Some(Table::new()?) } else { None };
     if let Some(file) = table.as_ref().and_then(Table::fd) {
         claim.set_table(file);
@@ -71,7 +71,7 @@ pub(crate) fn build_engine(nic: &NicInfo, waits: &Arc<Waits>) -> Result<Engine> 
     let faults = Faults::new(Arc::clone(waits));
     let shm = Peers::new(claim, config.ring_size as usize, table, Arc::clone(waits));
     // Who records packets or tampers with them does so with those that are sent the usual way.
-    let tx_sockets = TxSockets::new(observers.is_none());
+    let tx_sockets = TxSockets::new(observed.is_plain());
     let common = Common {
         nic: Nic { attr: DeviceAttr::new(config, guid), config: config.clone(), port, vf },
         now: Time::default(),
@@ -88,7 +88,7 @@ pub(crate) fn build_engine(nic: &NicInfo, waits: &Arc<Waits>) -> Result<Engine> 
         gsi: Default::default(),
         counters: Counters::default(),
         failures: Default::default(),
-        observers,
+        observed,
     };
     watch.iter().for_each(|watch| waits.add_idle(watch));
     let receivers = Receivers {

@@ -15,6 +15,10 @@ use crate::carrier::udp::queue::Batch;
 use crate::config::NicConfig;
 use crate::refusal::Result;
 
+/// What stands around the carriers of a NIC: nothing, or observers.
+#[derive(Debug, Default)]
+pub(crate) struct Observed(Option<Box<Observers>>);
+
 /// The observers of a NIC's packets.
 #[derive(Debug)]
 pub(crate) struct Observers {
@@ -24,14 +28,43 @@ pub(crate) struct Observers {
     pub(crate) plan: Option<Box<Injected>>,
 }
 
-impl Observers {
-    /// Those that the configuration names; none if it names none.
-    pub(crate) fn open(config: &NicConfig, vf: u16, now: Time) -> Result<Option<Box<Self>>> {
-        let (tap, plan) = (Tap::open(config, vf), Injected::open(config, now)?);
-        let is_any = tap.is_some() || plan.is_some();
-        Ok(is_any.then(|| Box::new(Self { tap, plan })))
+impl Observed {
+    /// With the observers that the configuration names; plain if it names none.
+    pub(crate) fn open(config: &NicConfig, vf: u16, now: Time) -> Result<Self> {
+        Ok(Self::by(Observers { tap: Tap::open(config, vf), plan: Injected::open(config, now)? }))
     }
 
+    /// With these observers; plain if there are none.
+    pub(crate) fn by(observers: Observers) -> Self {
+        let is_any = observers.tap.is_some() || observers.plan.is_some();
+        Self(is_any.then(|| Box::new(observers)))
+    }
+
+    /// Whether there are no observers. Then packets may take paths that none could follow.
+    #[inline]
+    pub(crate) fn is_plain(&self) -> bool {
+        self.0.is_none()
+    }
+
+    #[inline]
+    pub(crate) fn get(&self) -> Option<&Observers> {
+        self.0.as_deref()
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self) -> Option<&mut Observers> {
+        self.0.as_deref_mut()
+    }
+
+    /// Closes, in the child of a fork, what is the parent's. What fired is the parent's to report.
+    pub(crate) fn abandon_in_child(&mut self) {
+        if let Some(tap) = self.0.take().and_then(|observers| observers.tap) {
+            tap.abandon_in_child();
+        }
+    }
+}
+
+impl Observers {
     /// When one of them has something to do.
     pub(crate) fn deadline(&self) -> Option<Time> {
         let capture = self.tap.as_ref().and_then(|tap| tap.deadline());
@@ -61,13 +94,6 @@ impl Observers {
         }
         if let Some(plan) = &mut self.plan {
             plan.report();
-        }
-    }
-
-    /// Closes, in the child of a fork, what is the parent's. What fired is the parent's to report.
-    pub(crate) fn abandon_in_child(self) {
-        if let Some(tap) = self.tap {
-            tap.abandon_in_child();
         }
     }
 }

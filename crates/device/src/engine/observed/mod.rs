@@ -58,19 +58,19 @@ impl Common {
     /// Whether no observer records packets, tampers with them, or sees each with its time.
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
-        self.observers.is_none()
+        self.observed.is_plain()
     }
 
     fn tap(&mut self) -> Option<&mut Tap> {
-        self.observers.as_mut()?.tap.as_deref_mut()
+        self.observed.get_mut()?.tap.as_deref_mut()
     }
 
     fn plan(&mut self) -> Option<&mut Injected> {
-        self.observers.as_mut()?.plan.as_deref_mut()
+        self.observed.get_mut()?.plan.as_deref_mut()
     }
 
     fn known_plan(&self) -> Option<&Injected> {
-        self.observers.as_ref()?.plan.as_deref()
+        self.observed.get()?.plan.as_deref()
     }
 
     /// Whether a plan has the packet at hand find no receive.
@@ -106,16 +106,14 @@ impl Common {
 
     /// Ends the records of this NIC. Once.
     pub(crate) fn finish_records(&mut self) {
-        if let Some(observers) = &mut self.observers {
+        if let Some(observers) = self.observed.get_mut() {
             observers.finish();
         }
     }
 
     /// Closes, in the child of a fork, what is the parent's.
     pub(crate) fn abandon_records(&mut self) {
-        if let Some(observers) = self.observers.take() {
-            observers.abandon_in_child();
-        }
+        self.observed.abandon_in_child();
     }
 
     /// Sends the trains that are due.
@@ -125,9 +123,9 @@ impl Common {
         udp: &mut udp::Receiver,
         is_due: impl Fn(&UdpQueue) -> bool,
     ) {
-        let Self { out, counters, observers, now, .. } = self;
+        let Self { out, counters, observed, now, .. } = self;
         udp.flush(&mut out.udp, is_due, counters, |batch, from| {
-            if let Some(observers) = observers {
+            if let Some(observers) = observed.get_mut() {
                 observers.sent(*now, batch, from);
             }
         });
@@ -136,7 +134,7 @@ impl Common {
     /// When an observer has something to do.
     #[inline]
     pub(crate) fn observers_deadline(&self) -> Option<Time> {
-        self.observers.as_ref()?.deadline()
+        self.observed.get()?.deadline()
     }
 }
 
@@ -149,7 +147,7 @@ impl Engine {
         }
         let fired = self.run_plan();
         let now = self.common.now;
-        if let Some(observers) = &mut self.common.observers
+        if let Some(observers) = self.common.observed.get_mut()
             && let Some(tap) = &observers.tap
             && (tap.is_full() || tap.deadline().is_some_and(|at| at <= now))
         {
