@@ -28,7 +28,7 @@ impl Hca {
     }
 
     /// Makes the device fail, once.
-    pub(crate) fn fail(&self, why: &str) {
+    fn fail(&self, why: &str) {
         // Whatever state it is in: this is the last that is done with it.
         let failing = catch_unwind(AssertUnwindSafe(|| self.lock().fail(why)));
         if let Err(panic) = failing {

@@ -258,7 +258,7 @@ pub(crate) fn check_readable(umem: &Umem, offset: u64, length: u32) -> Result<()
 
 /// Walks `length` bytes at `offset` of a list of pieces with the given lengths: the piece's index,
 /// where in it, how much.
-pub(crate) fn for_each_piece(
+fn for_each_piece(
     lengths: impl Iterator<Item = u32>,
     offset: u64,
     length: u32,
@@ -332,12 +332,7 @@ pub(crate) fn in_one_piece<'a>(
 
 /// Reads memory, and continues a CRC-32 over it if there is one.
 #[inline]
-pub(crate) fn read(
-    umem: &Umem,
-    from: u64,
-    to: &mut [u8],
-    crc: Option<&mut u32>,
-) -> Result<(), Fault> {
+fn read(umem: &Umem, from: u64, to: &mut [u8], crc: Option<&mut u32>) -> Result<(), Fault> {
     match crc {
         Some(crc) => *crc = umem.read_crc32(from, to, *crc)?,
         None => umem.read(from, to)?,

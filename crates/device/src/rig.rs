@@ -112,7 +112,7 @@ impl Objects {
         RecvWr { wr_id, sges: self.sges(4096) }
     }
 
-    pub(crate) fn sges(&self, length: u32) -> SgList {
+    fn sges(&self, length: u32) -> SgList {
         SgList::from_iter([Sge { addr: 0, length, lkey: iba::LKey(self.mr.lkey) }])
     }
 }

@@ -133,6 +133,9 @@ fn circles(all: &[(String, Facts)]) -> String {
 }
 
 fn rows(beyond: &[(String, usize)]) -> String {
+    if beyond.is_empty() {
+        return String::from("None.\n");
+    }
     let mut out = String::from("| what | how many |\n|---|---|\n");
     for (name, number) in beyond {
         let _ = writeln!(out, "| {name} | {number} |");

@@ -61,7 +61,7 @@ impl Frames {
     }
 
     /// Whether frames came lately, so that each poll should look.
-    pub(crate) fn is_hot(&self) -> bool {
+    pub(super) fn is_hot(&self) -> bool {
         self.heat > 0
     }
 

@@ -38,7 +38,7 @@ enum Left {
 
 impl Engine {
     /// When progress is needed next even if nothing arrives.
-    pub(crate) fn next_deadline(&self) -> Option<Time> {
+    pub(super) fn next_deadline(&self) -> Option<Time> {
         let timer = self.schedule.timers.peek().map(|Reverse((at, _))| *at);
         let event = self.common.objects.due.moderated.iter().map(|(at, _)| *at);
         let seen = self.common.observers_deadline();
@@ -55,7 +55,7 @@ impl Engine {
     }
 
     /// Whether a QP waits for room in a carrier, or a packet for a receive.
-    pub(crate) fn has_blocked(&self) -> bool {
+    pub(super) fn has_blocked(&self) -> bool {
         let holds_frame = self.receivers.frames.as_ref().is_some_and(|f| f.is_holding);
         !self.schedule.blocked.is_empty()
             || self.receivers.shm.is_holding()
@@ -130,12 +130,12 @@ impl Engine {
     }
 
     #[cfg(test)]
-    pub(crate) fn set_alarm(&mut self, alarm: Alarm) {
+    pub(super) fn set_alarm(&mut self, alarm: Alarm) {
         self.alarm = alarm;
     }
 
     #[cfg(test)]
-    pub(crate) fn alarm(&self) -> Alarm {
+    pub(super) fn alarm(&self) -> Alarm {
         self.alarm
     }
 }

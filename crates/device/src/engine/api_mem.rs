@@ -106,7 +106,7 @@ impl Engine {
         Ok(())
     }
 
-    pub(crate) fn pd(&mut self, pd: PdId) -> Result<&mut Pd> {
+    pub(super) fn pd(&mut self, pd: PdId) -> Result<&mut Pd> {
         match self.common.objects.pds.get_mut(pd.index()) {
             Some(pd) => Ok(pd),
             None => refuse!(Invalid, "there is no protection domain {}", pd.handle()),

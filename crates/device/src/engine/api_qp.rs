@@ -116,7 +116,7 @@ impl Engine {
     }
 
     /// Adds a QP to the table, which uses what `holds` says for as long as it lives.
-    pub(crate) fn add_qp(
+    pub(super) fn add_qp(
         &mut self,
         spec: &QpSpec,
         ctx: CtxId,
@@ -616,7 +616,7 @@ impl Engine {
     }
 
     /// Forgets events about an object that goes away.
-    pub(crate) fn drop_async_events(&mut self, ctx: CtxId, gone: EventSource) {
+    pub(super) fn drop_async_events(&mut self, ctx: CtxId, gone: EventSource) {
         if let Some(ctx) = self.common.objects.ctxs.get_mut(ctx.index()) {
             ctx.events.remove(|event| event.source == gone);
         }

@@ -174,7 +174,7 @@ impl Engine {
         Ok(())
     }
 
-    pub(crate) fn cq(&mut self, id: CqId) -> Result<&mut Cq> {
+    pub(super) fn cq(&mut self, id: CqId) -> Result<&mut Cq> {
         match self.common.objects.cqs.get_mut(id.index()) {
             Some(cq) => Ok(cq),
             None => refuse!(Invalid, "there is no CQ {}", id.handle()),
@@ -249,7 +249,7 @@ impl Engine {
         Ok(self.common.objects.srqs.insert(srq).into())
     }
 
-    pub(crate) fn srq(&mut self, id: SrqId) -> Result<&mut Srq> {
+    pub(super) fn srq(&mut self, id: SrqId) -> Result<&mut Srq> {
         match self.common.objects.srqs.get_mut(id.index()) {
             Some(srq) => Ok(srq),
             None => refuse!(Invalid, "there is no SRQ {}", id.handle()),

@@ -50,13 +50,13 @@ pub(crate) struct Common {
 impl Common {
     /// The carrier for packets to a QP at an address.
     #[inline]
-    pub(crate) fn route(&self, av: &Av, dest: Qpn) -> Route {
+    pub(super) fn route(&self, av: &Av, dest: Qpn) -> Route {
         Route::to(av, dest, &self.nic.port.gids, self.nic.vf, self.nic.config.force_udp)
     }
 
     /// The global route header that a datagram between two processes of this host would have
     /// carried.
-    pub(crate) fn grh(&self, av: &Av, headers: &Headers, length: u32) -> [u8; 40] {
+    pub(super) fn grh(&self, av: &Av, headers: &Headers, length: u32) -> [u8; 40] {
         let payload =
             8 + headers.len() as u32 + length.next_multiple_of(4) + wire::icrc::LEN as u32;
         let (src, dst) = (self.nic.port.sgid(av.sgid_index).to_ip(), av.dgid.to_ip());
@@ -66,7 +66,7 @@ impl Common {
 
     /// Looks at the clock, if packets came since.
     #[inline]
-    pub(crate) fn catch_up(&mut self, clock: &Clock) {
+    pub(super) fn catch_up(&mut self, clock: &Clock) {
         if mem::take(&mut self.now_is_stale) {
             self.now = clock.now();
         }
@@ -74,7 +74,7 @@ impl Common {
 
     /// Puts a completion on a CQ.
     #[inline]
-    pub(crate) fn complete_on(&mut self, id: CqId, qpn: Qpn, completion: &Completion) {
+    pub(super) fn complete_on(&mut self, id: CqId, qpn: Qpn, completion: &Completion) {
         let now = self.now.as_nanos();
         let Some(cq) = self.objects.cqs.get_mut(id.index()) else { return };
         let was_overrun = cq.overrun;
@@ -90,7 +90,7 @@ impl Common {
     }
 
     /// Tells the channel of a CQ that something came, if the CQ is armed for it.
-    pub(crate) fn notify_cq(&mut self, id: CqId, solicited: bool) {
+    fn notify_cq(&mut self, id: CqId, solicited: bool) {
         let Some(cq) = self.objects.cqs.get_mut(id.index()) else { return };
         let fire = match cq.armed {
             Armed::No => false,
@@ -107,7 +107,7 @@ impl Common {
     }
 
     /// Tells the channel of a CQ, which has to be armed anew then.
-    pub(crate) fn report_cq(&mut self, id: CqId) {
+    fn report_cq(&mut self, id: CqId) {
         let Some(cq) = self.objects.cqs.get_mut(id.index()) else { return };
         cq.armed = Armed::No;
         cq.held = 0;
@@ -122,7 +122,7 @@ impl Common {
     }
 
     /// Reports the CQs whose events were held back for as long as they may be.
-    pub(crate) fn report_overdue(&mut self) -> bool {
+    pub(super) fn report_overdue(&mut self) -> bool {
         let now = self.now;
         if self.objects.due.moderated.iter().all(|(at, _)| *at > now) {
             return false;
@@ -135,7 +135,7 @@ impl Common {
     }
 
     /// Raises an asynchronous event in one context.
-    pub(crate) fn raise(&mut self, ctx: CtxId, event: EventType, source: EventSource, cookie: u64) {
+    pub(super) fn raise(&mut self, ctx: CtxId, event: EventType, source: EventSource, cookie: u64) {
         tracing::debug!(target: "peerdma::event", ?event, ?source, "asynchronous event");
         if let Some(ctx) = self.objects.ctxs.get_mut(ctx.index()) {
             ctx.events.push(AsyncEvent { event, source, cookie });
@@ -143,20 +143,20 @@ impl Common {
     }
 
     /// Raises an asynchronous event of the port in every context.
-    pub(crate) fn raise_port(&mut self, event: EventType) {
+    pub(super) fn raise_port(&mut self, event: EventType) {
         for (_, ctx) in &mut self.objects.ctxs {
             ctx.events.push(AsyncEvent { event, source: EventSource::Port(1), cookie: 0 });
         }
     }
 
     /// Gives every event queue a descriptor of its own, at the same number, in the child of a fork.
-    pub(crate) fn detach_event_queues(&mut self) {
+    pub(super) fn detach_event_queues(&mut self) {
         self.objects.ctxs.iter_mut().for_each(|(_, ctx)| ctx.events.detach());
         self.objects.channels.iter_mut().for_each(|(_, channel)| channel.events.detach());
     }
 
     /// Removes what a QP left on its CQs.
-    pub(crate) fn clean_cqs(&mut self, qpn: Qpn, send: CqId, recv: CqId) {
+    pub(super) fn clean_cqs(&mut self, qpn: Qpn, send: CqId, recv: CqId) {
         for id in [send, recv] {
             if let Some(cq) = self.objects.cqs.get_mut(id.index()) {
                 cq.clean(qpn);
@@ -166,7 +166,7 @@ impl Common {
 
     /// Takes the next receive of a shared queue, and raises its limit event when the level falls
     /// below it.
-    pub(crate) fn take_srq(&mut self, id: SrqId) -> Option<RecvWr> {
+    pub(super) fn take_srq(&mut self, id: SrqId) -> Option<RecvWr> {
         let srq = self.objects.srqs.get_mut(id.index())?;
         let wr = srq.queue.pop_front()?;
         if srq.limit > 0 && srq.queue.len() < srq.limit as usize {

@@ -126,7 +126,7 @@ impl Engine {
 impl Common {
     /// Counts an operation of a QP that ended.
     #[inline]
-    pub(crate) fn count_ended(&mut self, cntrs: &QpCntrs, op: CompCntrOps, ended: Ended) {
+    pub(super) fn count_ended(&mut self, cntrs: &QpCntrs, op: CompCntrOps, ended: Ended) {
         let cntr = cntrs.of(op).and_then(|id| self.objects.comp_cntrs.get_mut(id.index()));
         if let Some(cntr) = cntr {
             cntr.count(ended);

@@ -61,17 +61,17 @@ impl DelayedAcks {
 
     /// Whether nothing waits for an answer.
     #[inline]
-    pub(crate) fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.qps.is_empty()
     }
 
     /// Forgets whose receives completed.
-    pub(crate) fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.qps.clear();
     }
 
     /// From now on what is received comes to a program that polls, or it does not.
-    pub(crate) fn set_polled(&mut self, is_polled: bool) {
+    pub(super) fn set_polled(&mut self, is_polled: bool) {
         self.is_polled = is_polled;
     }
 

@@ -28,14 +28,14 @@ use crate::payload::{
 use crate::qp::QpContext;
 
 /// The environment of one QP.
-pub(crate) struct QpEnv<'a, 'p> {
-    pub(crate) common: &'a mut Common,
-    pub(crate) context: &'a mut QpContext,
+pub(super) struct QpEnv<'a, 'p> {
+    pub(super) common: &'a mut Common,
+    pub(super) context: &'a mut QpContext,
     pub(crate) payload: core::marker::PhantomData<&'p ()>,
 }
 
 impl<'a> QpEnv<'a, '_> {
-    pub(crate) fn new(common: &'a mut Common, context: &'a mut QpContext) -> Self {
+    pub(super) fn new(common: &'a mut Common, context: &'a mut QpContext) -> Self {
         Self { common, context, payload: core::marker::PhantomData }
     }
 
@@ -112,7 +112,7 @@ impl<'a> QpEnv<'a, '_> {
     }
 
     /// The same; memory that is absent is brought in first, if that can be now.
-    pub(crate) fn loop_payload_present(
+    pub(super) fn loop_payload_present(
         &mut self,
         source: &Source<'_>,
     ) -> Result<LoopPayload, TransmitError> {
@@ -330,7 +330,7 @@ impl QpEnv<'_, '_> {
     }
 
     /// Sends, with memory that was absent.
-    pub(crate) fn transmit_now(
+    pub(super) fn transmit_now(
         &mut self,
         to: To<'_>,
         headers: &Headers,
@@ -341,7 +341,7 @@ impl QpEnv<'_, '_> {
     }
 
     /// Copies a payload aside, as far as it can be read.
-    pub(crate) fn gather(&self, source: &Source<'_>, room: &mut [u8]) {
+    pub(super) fn gather(&self, source: &Source<'_>, room: &mut [u8]) {
         let (pd, mrs) = (self.pd_for(source), &self.common.memory.mrs);
         // What was sent a moment ago can be read, unless somebody took it away since; then the
         // zeros stay.

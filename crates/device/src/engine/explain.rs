@@ -21,7 +21,7 @@ impl QpEnv<'_, '_> {
     /// Explains why a work request fails: in the log, in the file of `peerdma explain`, and for
     /// callers that ask later.
     #[cold]
-    pub(crate) fn explain(&mut self, account: &Account) {
+    pub(super) fn explain(&mut self, account: &Account) {
         let words = words(self.common, self.context, account);
         let ends_qp = account.status != WcStatus::TmRndvIncomplete;
         let (qpn, wr_id) = (self.context.qpn, account.wr_id);
@@ -33,7 +33,7 @@ impl Common {
     /// The same of an operation on a list of tags, which is of no QP: no receive there has the
     /// handle that it names.
     #[cold]
-    pub(crate) fn explain_no_such_tag(&mut self, srq: SrqId, wr_id: u64, handle: u32) {
+    pub(super) fn explain_no_such_tag(&mut self, srq: SrqId, wr_id: u64, handle: u32) {
         let (status, reason) = (WcStatus::TmErr, Reason::NoSuchTag);
         let (name, number, srq) = (status.name(), status as u8, srq.handle());
         let words = format!(
@@ -50,7 +50,7 @@ impl Common {
 
     /// Adds a sentence to the file of `peerdma explain`.
     #[cold]
-    pub(crate) fn write_explanation(&mut self, words: &str) {
+    pub(super) fn write_explanation(&mut self, words: &str) {
         if let Some(path) = &self.nic.config.explain {
             self.failures.write(path, words);
         }

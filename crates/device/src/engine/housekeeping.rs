@@ -8,7 +8,7 @@ use super::common::Common;
 
 impl Engine {
     /// Accepts connections, notices peers that came up or went away, and follows the netdev.
-    pub(crate) fn housekeeping(&mut self) -> bool {
+    pub(super) fn housekeeping(&mut self) -> bool {
         self.look_at_descriptors();
         if self.is_dead() {
             return false;

@@ -22,7 +22,7 @@ impl Engine {
     /// A NIC has acknowledged a message before the program sees its completion, so the program may
     /// destroy the QP then. Here the acknowledgement may be queued after other bytes, and without
     /// it the peer would count the message as lost.
-    pub(crate) fn settle(&mut self, id: QpId) {
+    pub(super) fn settle(&mut self, id: QpId) {
         let began = self.clock.now();
         while let Some(entry) = self.qps.get(id)
             && entry.qp.owes_answers()

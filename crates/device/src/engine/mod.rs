@@ -199,7 +199,7 @@ impl Engine {
         self.schedule.clear();
     }
 
-    pub(crate) fn make_ready(&mut self, id: QpId) {
+    fn make_ready(&mut self, id: QpId) {
         if let Some(entry) = self.qps.get_mut(id)
             && !entry.queued
         {
@@ -265,7 +265,7 @@ impl Engine {
     }
 
     /// Sends the datagrams that wait for the sockets; what these do not take now waits on.
-    pub(crate) fn flush_udp(&mut self) {
+    fn flush_udp(&mut self) {
         self.send_trains(|_| true);
     }
 

@@ -84,12 +84,12 @@ impl Engine {
 
     /// How many groups a QP is in. While there are any it cannot be destroyed
     /// (`ibv_attach_mcast(3)`).
-    pub(crate) fn groups_of(&self, id: QpId) -> usize {
+    pub(super) fn groups_of(&self, id: QpId) -> usize {
         self.common.objects.groups.iter().filter(|group| group.members.contains(&id)).count()
     }
 
     /// Takes a QP out of every group.
-    pub(crate) fn leave_groups(&mut self, id: QpId) {
+    pub(super) fn leave_groups(&mut self, id: QpId) {
         let is_member = |group: &Group| group.members.contains(&id);
         while let Some(at) = self.common.objects.groups.iter().position(is_member) {
             self.leave_group(at, id);
@@ -135,14 +135,14 @@ fn cannot_join(gid: Gid, error: &BindError) -> Refusal {
 
 /// Whether a packet goes to a group, by both of its destinations, which have to agree (IBA
 /// 9.6.1.3.1): `None` if they do not.
-pub(crate) fn is_for_group(qpn: Qpn, dst: SocketAddr) -> Option<bool> {
+pub(super) fn is_for_group(qpn: Qpn, dst: SocketAddr) -> Option<bool> {
     let is_group = dst.ip().is_multicast();
     ((qpn == Qpn::MULTICAST) == is_group).then_some(is_group)
 }
 
 /// Gives a packet to every member of a group in this process, each of which checks its Q_Key and
 /// needs a receive of its own.
-pub(crate) fn deliver_to_group(
+pub(super) fn deliver_to_group(
     common: &mut Common,
     qps: &mut QpTable,
     dst: IpAddr,

@@ -10,7 +10,7 @@ use crate::refusal::{Result, refuse};
 impl Engine {
     /// Refuses to pin anything when the limit is 0 (EPERM), if the persona pins: the kernel's
     /// `can_do_mlock`.
-    pub(crate) fn check_may_pin(&self, call: &str) -> Result<()> {
+    pub(super) fn check_may_pin(&self, call: &str) -> Result<()> {
         if self.pin_limit() == Some(0) {
             refuse!(
                 NotPermitted,
@@ -22,7 +22,7 @@ impl Engine {
 
     /// Refuses a range whose pages, with those that are pinned, are more than the limit (ENOMEM);
     /// otherwise returns how many those are, or none if the persona does not pin.
-    pub(crate) fn check_pins(&self, call: &str, addr: u64, length: u64) -> Result<u64> {
+    pub(super) fn check_pins(&self, call: &str, addr: u64, length: u64) -> Result<u64> {
         if !self.common.nic.config.pin_limit {
             return Ok(0);
         }
@@ -36,7 +36,7 @@ impl Engine {
 
     /// Charges the pages of a region to be registered, if the persona pins; how many those are. As
     /// the kernel's `ib_umem_get`: EPERM when the limit is 0, ENOMEM when it is not enough.
-    pub(crate) fn charge_pins(&mut self, call: &str, addr: u64, length: u64) -> Result<u64> {
+    pub(super) fn charge_pins(&mut self, call: &str, addr: u64, length: u64) -> Result<u64> {
         self.check_may_pin(call)?;
         let wanted = self.check_pins(call, addr, length)?;
         let most = self.pin_limit().map(|limit| limit / PAGE);
@@ -56,7 +56,7 @@ impl Engine {
     }
 
     /// Gives back what a region was charged.
-    pub(crate) fn uncharge_pins(&mut self, pages: u64) {
+    pub(super) fn uncharge_pins(&mut self, pages: u64) {
         self.common.memory.pins.uncharge(pages);
     }
 }

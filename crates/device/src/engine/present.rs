@@ -12,7 +12,7 @@ use crate::memory::peer::PeerRegion;
 
 impl Common {
     /// Sees to it that `length` bytes at `addr` of the region with this key are there.
-    pub(crate) fn bring_in(&mut self, key: u32, addr: u64, length: u64) -> BroughtIn {
+    pub(super) fn bring_in(&mut self, key: u32, addr: u64, length: u64) -> BroughtIn {
         let named = self.memory.mrs.id_of(key).map(|id| (id, addr));
         let Some((id, addr)) = named.or_else(|| self.memory.mrs.windows.behind(key, addr)) else {
             return BroughtIn::Here;
@@ -52,7 +52,7 @@ impl Common {
     }
 
     /// Brings in what a gather or scatter list names.
-    pub(crate) fn bring_in_list(&mut self, sges: &[Sge]) -> BroughtIn {
+    pub(super) fn bring_in_list(&mut self, sges: &[Sge]) -> BroughtIn {
         let named = sges.iter().filter(|sge| sge.length > 0);
         named.fold(BroughtIn::Here, |all, sge| {
             all.and(self.bring_in(sge.lkey.0, sge.addr, u64::from(sge.length)))
@@ -61,7 +61,7 @@ impl Common {
 
     /// What to expect of a list that was absent, for its buffers that move. Memory that the fault
     /// thread found is left for the access to take, so that it stays where it is until then.
-    pub(crate) fn outlook(&self, sges: &[Sge]) -> BroughtIn {
+    pub(super) fn outlook(&self, sges: &[Sge]) -> BroughtIn {
         let outlooks = sges.iter().filter(|sge| sge.length > 0).filter_map(|sge| {
             let mr = self.memory.mrs.get(self.memory.mrs.id_of(sge.lkey.0)?)?;
             Some(mr.import.as_ref()?.outlook(&mr.umem))
@@ -70,7 +70,7 @@ impl Common {
     }
 
     /// The memory of a region was taken away for good.
-    pub(crate) fn revoke(&mut self, id: MrId) {
+    pub(super) fn revoke(&mut self, id: MrId) {
         let Some(mr) = self.memory.mrs.get_mut(id) else { return };
         if !std::mem::replace(&mut mr.is_revoked, true) {
             let why = match (&mr.import, &mr.peer) {
@@ -91,7 +91,7 @@ impl Common {
 
     /// Puts a region on the memory where its buffer is now, and tells peers. Those that use the old
     /// place are stopped by the buffer's gate.
-    pub(crate) fn replace_memory(&mut self, id: MrId, umem: Umem) {
+    pub(super) fn replace_memory(&mut self, id: MrId, umem: Umem) {
         let Some(mr) = self.memory.mrs.get_mut(id) else { return };
         mr.umem = umem;
         let Some(table) = self.out.shm.table() else { return };

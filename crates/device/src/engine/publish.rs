@@ -12,7 +12,7 @@ use crate::memory::mr::Mr;
 impl Engine {
     /// Publishes, or takes back, that the peer of a QP may use it without our engine. Copies in
     /// progress may still use the earlier state.
-    pub(crate) fn publish_qp(&mut self, id: QpId) -> UnderWay {
+    pub(super) fn publish_qp(&mut self, id: QpId) -> UnderWay {
         let Some(table) = self.table() else { return UnderWay::default() };
         let word = self.qps.get(id).and_then(|entry| {
             let shared = entry.context.route.peer().is_some();
@@ -55,7 +55,7 @@ impl Engine {
 
     /// Makes a region known to peers that may touch it without our engine, and logs how peers reach
     /// it.
-    pub(crate) fn publish_mr(&mut self, id: MrId) {
+    pub(super) fn publish_mr(&mut self, id: MrId) {
         let Some(mr) = self.common.memory.mrs.get(id) else { return };
         if !mr.access.intersects(Access::REMOTE) {
             return;
@@ -80,7 +80,7 @@ impl Engine {
     }
 
     /// Why no peer may touch a region without our engine.
-    pub(crate) fn only_by_ring(&self, id: MrId, mr: &Mr) -> Option<&'static str> {
+    pub(super) fn only_by_ring(&self, id: MrId, mr: &Mr) -> Option<&'static str> {
         if self.table().is_none() {
             return Some("the configuration forbids it");
         }
@@ -88,7 +88,7 @@ impl Engine {
     }
 
     /// Takes a region back from such peers.
-    pub(crate) fn withdraw_mr(&mut self, id: MrId) -> UnderWay {
+    pub(super) fn withdraw_mr(&mut self, id: MrId) -> UnderWay {
         let (Some(mr), Some(table)) = (self.common.memory.mrs.get(id), self.table()) else {
             return UnderWay::default();
         };

@@ -32,7 +32,7 @@ pub use self::wq::WqState;
 
 impl Engine {
     /// Opens the port for one more raw packet QP.
-    pub(crate) fn open_sender(&mut self) -> Result<()> {
+    pub(super) fn open_sender(&mut self) -> Result<()> {
         if !self.common.nic.attr.has_raw_packets {
             refuse!(NotSupported, "create_qp: a NIC of this preset has no raw packet QPs");
         }
@@ -41,7 +41,7 @@ impl Engine {
     }
 
     /// Notes that a raw packet QP went away.
-    pub(crate) fn close_sender(&mut self) {
+    pub(super) fn close_sender(&mut self) {
         self.common.out.ether.close();
     }
 }
@@ -58,7 +58,7 @@ impl Common {
 
 impl QpEnv<'_, '_> {
     /// Sends a frame by the port. What the netdev does not take is lost, as on a wire.
-    pub(crate) fn send_frame(
+    pub(super) fn send_frame(
         &mut self,
         frame: &Source<'_>,
         flags: SendFlags,

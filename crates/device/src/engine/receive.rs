@@ -27,7 +27,7 @@ struct Taken {
 
 impl Engine {
     /// Takes packets from the rings and from this process.
-    pub(crate) fn receive_local(&mut self) -> bool {
+    pub(super) fn receive_local(&mut self) -> bool {
         let mut moved = self.receive_rings();
         if !self.common.out.loopback.is_empty() {
             moved |= self.deliver_loopback(64);
@@ -38,7 +38,7 @@ impl Engine {
         moved
     }
 
-    pub(super) fn receive_rings(&mut self) -> bool {
+    fn receive_rings(&mut self) -> bool {
         let mut moved = false;
         let mut corrupt = None;
         self.receivers.shm.set_holding(false);
@@ -178,7 +178,7 @@ impl Engine {
     }
 
     /// Delivers up to `most` packets of this process to itself.
-    pub(crate) fn deliver_loopback(&mut self, most: usize) -> bool {
+    pub(super) fn deliver_loopback(&mut self, most: usize) -> bool {
         let mut moved = false;
         for _ in 0..most {
             let Some(packet) = self.common.out.loopback.pop() else { break };
@@ -208,7 +208,7 @@ impl Engine {
     }
 
     /// Takes datagrams from the socket.
-    pub(crate) fn receive_udp(&mut self, look: Look) -> bool {
+    pub(super) fn receive_udp(&mut self, look: Look) -> bool {
         if !self.may_use_udp() {
             return false;
         }

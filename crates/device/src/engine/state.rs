@@ -9,7 +9,7 @@ use crate::ids::QpId;
 
 /// When the background thread looks again without being woken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Alarm {
+pub(super) enum Alarm {
     /// Before it sleeps, or soon.
     Awake,
     /// At this time.
@@ -41,7 +41,7 @@ pub(super) struct Descriptors {
 
 /// The work to do: QPs that can send, and when to check again.
 #[derive(Debug, Default)]
-pub(crate) struct Schedule {
+pub(super) struct Schedule {
     /// QPs that can send.
     pub(super) ready: VecDeque<QpId>,
     /// QPs whose carrier has no room.
@@ -63,7 +63,7 @@ impl Schedule {
 
 /// What the polls of the program found lately.
 #[derive(Debug, Default)]
-pub(crate) struct Polls {
+pub(super) struct Polls {
     /// Polls since one read the clock, and how many did.
     pub(super) since_clock: u32,
     pub(super) clocks: u32,

@@ -111,7 +111,7 @@ impl Engine {
 
 impl Common {
     /// Takes a receive of a shared queue for a message that begins with a packet.
-    pub(crate) fn take_srq_for(&mut self, id: SrqId, rx: &Rx<'_, InPayload<'_>>) -> Option<Taken> {
+    pub(super) fn take_srq_for(&mut self, id: SrqId, rx: &Rx<'_, InPayload<'_>>) -> Option<Taken> {
         let opcode = rx.headers.bth.opcode;
         let list = self.objects.srqs.get_mut(id.index())?.tm.as_mut();
         let Some(list) = list.filter(|_| opcode.operation().is_send()) else {

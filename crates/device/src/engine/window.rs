@@ -27,7 +27,7 @@ impl Engine {
     }
 
     /// Refuses what a region may not suffer while a window shows it (`docs/semantics.md` 2.7).
-    pub(crate) fn check_unshown(&self, call: &str, mr: MrId) -> Result<()> {
+    pub(super) fn check_unshown(&self, call: &str, mr: MrId) -> Result<()> {
         if self.common.memory.mrs.windows.shows(mr) {
             // `rxe_dereg_mr` returns EINVAL; NICs report it as busy, as the specification does.
             let is_rxe = self.common.nic.config.preset == Preset::Rxe;

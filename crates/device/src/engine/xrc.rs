@@ -71,7 +71,7 @@ impl Engine {
         Ok(())
     }
 
-    pub(crate) fn xrcd(&mut self, id: XrcdId) -> Result<&mut Xrcd> {
+    pub(super) fn xrcd(&mut self, id: XrcdId) -> Result<&mut Xrcd> {
         match self.common.objects.xrcds.get_mut(id.index()) {
             Some(xrcd) => Ok(xrcd),
             None => refuse!(Invalid, "there is no XRC domain {}", id.handle()),
@@ -141,7 +141,7 @@ impl Engine {
 impl Common {
     /// Lets a receiving QP of XRC work for the shared queue that a request names. False if there is
     /// none in its domain.
-    pub(crate) fn select_srq(&self, context: &mut QpContext, headers: &Headers) -> bool {
+    pub(super) fn select_srq(&self, context: &mut QpContext, headers: &Headers) -> bool {
         if context.qp_type != QpType::XrcRecv {
             return true;
         }
@@ -162,7 +162,7 @@ impl Common {
 
     /// The domain in which an answer takes its bytes: that in which the request was checked, which
     /// a receiving QP of XRC may have left since.
-    pub(crate) fn answering_pd(&self, context: &QpContext, rkey: iba::RKey) -> PdId {
+    pub(super) fn answering_pd(&self, context: &QpContext, rkey: iba::RKey) -> PdId {
         if context.qp_type != QpType::XrcRecv {
             return context.pd;
         }

@@ -79,7 +79,7 @@ impl DmBudget {
 
     /// The child of a fork has no VF of its own to name anything by. The descriptors were closed by
     /// the fork.
-    pub(crate) fn abandon_in_child(&mut self) {
+    pub(super) fn abandon_in_child(&mut self) {
         self.is_alone = true;
         (self.settled, self.asked) = (None, None);
     }

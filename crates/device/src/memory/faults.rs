@@ -32,7 +32,7 @@ impl Faults {
     }
 
     /// Has a region's buffer mapped again. False if there can be no thread for it.
-    pub(crate) fn ask(&self, import: Arc<Import>) -> bool {
+    pub(super) fn ask(&self, import: Arc<Import>) -> bool {
         self.put(Question::Remap(import))
     }
 
@@ -60,7 +60,7 @@ impl Faults {
     }
 
     /// In the child of a fork: the thread is the parent's.
-    pub(crate) fn abandon_in_child(&mut self) {
+    pub(super) fn abandon_in_child(&mut self) {
         std::mem::forget(self.questions.get_mut().unwrap_or_else(PoisonError::into_inner).take());
     }
 }

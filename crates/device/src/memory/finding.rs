@@ -40,7 +40,7 @@ impl BroughtIn {
 /// The answer is for accesses that asked. An access gives up after a while and is tried again, so
 /// the answer waits for it; but an old refusal must not reach an access that did not ask.
 #[derive(Debug, Default)]
-pub(crate) struct Finding {
+pub(super) struct Finding {
     /// The thread was asked, and has not released the buffer yet.
     is_asked: bool,
     /// An access waits for the answer, or will be tried again.
@@ -51,19 +51,19 @@ pub(crate) struct Finding {
 
 /// When the exporter was asked, and what the buffer's gate was like.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asked {
-    pub(crate) when: Instant,
-    pub(crate) gate: Option<GateState>,
+pub(super) struct Asked {
+    pub(super) when: Instant,
+    pub(super) gate: Option<GateState>,
 }
 
 /// Whether an access to this memory would begin now.
-pub(crate) fn is_current(umem: &Umem) -> bool {
+pub(super) fn is_current(umem: &Umem) -> bool {
     umem.gate().is_some_and(|(gate, epoch)| gate.is_current(epoch))
 }
 
 impl Finding {
     /// An access asks. True if the thread must be asked.
-    pub(crate) fn want(&mut self, gate: Option<GateState>) -> bool {
+    pub(super) fn want(&mut self, gate: Option<GateState>) -> bool {
         self.is_awaited = true;
         if self.is_asked || self.still_holds(gate) {
             return false;
@@ -74,12 +74,12 @@ impl Finding {
     }
 
     /// The answer. There may be no access left that waits for it.
-    pub(crate) fn put(&mut self, found: Remapped, asked: Asked) {
+    pub(super) fn put(&mut self, found: Remapped, asked: Asked) {
         (self.found, self.found_at) = (self.is_awaited.then_some(found), Some(asked));
     }
 
     /// The access comes for the answer. An outdated one does not count.
-    pub(crate) fn take(&mut self, gate: Option<GateState>) -> Option<Remapped> {
+    pub(super) fn take(&mut self, gate: Option<GateState>) -> Option<Remapped> {
         let holds = self.still_holds(gate);
         let found = self.found.take().filter(|_| holds);
         self.is_awaited = found.is_none();
@@ -87,24 +87,24 @@ impl Finding {
     }
 
     /// The access found out by itself.
-    pub(crate) fn forget(&mut self) {
+    pub(super) fn forget(&mut self) {
         (self.is_awaited, self.found) = (false, None);
     }
 
     /// The thread has released the buffer, or could not be asked.
-    pub(crate) fn end(&mut self) {
+    pub(super) fn end(&mut self) {
         self.is_asked = false;
     }
 
     /// Whether there is an answer.
-    pub(crate) const fn is_found(&self) -> bool {
+    pub(super) const fn is_found(&self) -> bool {
         self.found.is_some()
     }
 
     /// The thread's answer, future or present, for an access that is tried again. A refusal is
     /// consumed, as the access fails by it; memory that is there stays so until the access takes
     /// it.
-    pub(crate) fn outlook(&mut self, gate: Option<GateState>) -> BroughtIn {
+    pub(super) fn outlook(&mut self, gate: Option<GateState>) -> BroughtIn {
         match &self.found {
             None if self.is_asked => BroughtIn::NotYet,
             Some(Remapped::Refused) => match self.take(gate) {

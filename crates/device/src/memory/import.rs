@@ -305,7 +305,7 @@ impl Import {
 
     /// The fault thread's part: waits for its turn and for the exporter, and keeps the buffer there
     /// until it was used.
-    pub(crate) fn remap_and_wait(&self, wake: impl FnOnce()) {
+    pub(super) fn remap_and_wait(&self, wake: impl FnOnce()) {
         let resv = self.attachment.resv().lock();
         // Before the exporter is asked: what changes while it answers makes the answer an old one.
         let asked = Asked { when: Instant::now(), gate: self.gate_state() };
@@ -360,7 +360,7 @@ impl Import {
     }
 
     /// Whether its exporter lives in another process, so that every question to it takes time.
-    pub(crate) fn is_remote(&self) -> bool {
+    pub(super) fn is_remote(&self) -> bool {
         self.buffer.exporter_process().is_some()
     }
 

@@ -64,7 +64,7 @@ pub(crate) struct Mr {
 
 impl Mr {
     /// Where `[addr, addr + length)` begins in [`Mr::umem`], if it lies inside the region.
-    pub(crate) fn place(&self, addr: u64, length: u64) -> Option<u64> {
+    pub(super) fn place(&self, addr: u64, length: u64) -> Option<u64> {
         let offset = addr.checked_sub(self.iova)?;
         let end = offset.checked_add(length)?;
         (end <= self.length).then_some(self.offset + offset)
@@ -85,7 +85,7 @@ pub(crate) struct MrTable {
     slots: Slab<Mr>,
     tags: Vec<u8>,
     /// The null region, if it was requested.
-    pub(crate) null: Option<Null>,
+    pub(super) null: Option<Null>,
     /// How many regions were made, and which of them each slot's is, from 1.
     made: u64,
     ordinals: Vec<u64>,
@@ -172,7 +172,7 @@ impl MrTable {
     }
 
     /// The region with a key.
-    pub(crate) fn find(&self, key: u32) -> Option<(MrId, &Mr)> {
+    pub(super) fn find(&self, key: u32) -> Option<(MrId, &Mr)> {
         self.by_key(key).map(|mr| (MrId(key >> 8), mr))
     }
 

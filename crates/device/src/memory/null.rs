@@ -17,7 +17,7 @@ pub(crate) const NULL_KEY: u32 = (1 << 31) - 1;
 
 /// What backs it, piece by piece.
 #[derive(Debug)]
-pub(crate) struct Null {
+pub(super) struct Null {
     /// Only read.
     zeros: Umem,
     /// Only written.
@@ -28,7 +28,7 @@ pub(crate) struct Null {
 const PIECE: u32 = 64 << 10;
 
 impl Null {
-    pub(super) fn new() -> Result<Self> {
+    fn new() -> Result<Self> {
         let memory = || {
             HostBuf::anonymous(PIECE as usize)
                 .map(|memory| Umem::host(&memory))

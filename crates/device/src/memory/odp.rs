@@ -32,7 +32,7 @@ pub(crate) struct Faulted {
 
 impl Odp {
     /// Whether the pages of `length` bytes at `addr` are all there.
-    pub(crate) fn is_present(&self, addr: u64, length: u64) -> bool {
+    pub(super) fn is_present(&self, addr: u64, length: u64) -> bool {
         pages(addr, length).all(|page| self.present.contains(&page))
     }
 

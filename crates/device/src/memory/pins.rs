@@ -40,7 +40,7 @@ impl Pins {
     }
 
     /// In the child of a fork, whose memory is separate: nothing of it is pinned.
-    pub(crate) fn abandon_in_child(&mut self) {
+    pub(super) fn abandon_in_child(&mut self) {
         self.uncharge(self.0);
     }
 }

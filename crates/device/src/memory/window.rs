@@ -98,7 +98,7 @@ impl WindowTable {
     }
 
     /// The region of a window and the address in it, if a peer may do this there.
-    pub(crate) fn remote(
+    fn remote(
         &self,
         pd: PdId,
         RKey(key): RKey,
@@ -232,7 +232,7 @@ impl MrTable {
     }
 
     /// The region a peer names by a window, and the address in it.
-    pub(crate) fn through_window(
+    pub(super) fn through_window(
         &self,
         pd: PdId,
         key: RKey,

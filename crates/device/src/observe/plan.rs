@@ -37,7 +37,7 @@ pub(crate) enum HeldMad {
 
 impl HeldMad {
     /// Which way it goes.
-    pub(crate) const fn way(&self) -> Way {
+    const fn way(&self) -> Way {
         match self {
             Self::Out(_) => Way::Out,
             Self::In(_) => Way::In,
@@ -67,7 +67,7 @@ pub(crate) struct Injected {
 }
 
 /// By what a packet is known again: our QP, its sequence number, and what it is.
-pub(crate) type Id = (Qpn, Psn, Opcode);
+type Id = (Qpn, Psn, Opcode);
 
 /// A packet held back.
 #[derive(Debug)]
@@ -91,7 +91,7 @@ pub(crate) enum Rest {
 
 impl Injected {
     /// The plan that the configuration names, if it has a rule for this NIC and process.
-    pub(crate) fn open(config: &NicConfig, now: Time) -> Result<Option<Box<Self>>> {
+    pub(super) fn open(config: &NicConfig, now: Time) -> Result<Option<Box<Self>>> {
         let Some(path) = &config.fault else { return Ok(None) };
         let refused = |what| Refusal::new(Kind::NoDevice, format!("fault plan {what}"));
         let file = NamedFile::read(path)
@@ -217,7 +217,7 @@ impl Injected {
     }
 
     /// Says what fired, in words; once.
-    pub(crate) fn report(&mut self) {
+    pub(super) fn report(&mut self) {
         if std::mem::replace(&mut self.is_reported, true) {
             return;
         }

@@ -91,7 +91,7 @@ impl Note {
 impl Tap {
     /// A tap if the configuration names a file. One that cannot be written is said, and done
     /// without: the program is not to fail for it.
-    pub(crate) fn open(config: &NicConfig, vf: u16) -> Option<Box<Self>> {
+    pub(super) fn open(config: &NicConfig, vf: u16) -> Option<Box<Self>> {
         let path = config.pcap.as_ref()?;
         let program = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
         let about = format!("{} (pid {}, VF {vf})", program.trim_end(), std::process::id());
@@ -119,13 +119,13 @@ impl Tap {
     }
 
     /// Closes, in the child of a fork, what is the parent's.
-    pub(crate) fn abandon_in_child(self) {
+    pub(super) fn abandon_in_child(self) {
         self.capture.abandon_in_child();
     }
 
     /// Writes what waits. False: the capture ends here, as it cannot be written.
     #[must_use]
-    pub(crate) fn flush(&mut self, now: Time) -> bool {
+    pub(super) fn flush(&mut self, now: Time) -> bool {
         let flushed = self.capture.flush();
         self.deadline = (!self.capture.is_empty()).then(|| now + LATENESS);
         if let Err(error) = &flushed {
@@ -135,7 +135,7 @@ impl Tap {
     }
 
     /// Writes what waits, at the end.
-    pub(crate) fn finish(&mut self) {
+    pub(super) fn finish(&mut self) {
         if let Err(error) = self.capture.finish() {
             tracing::error!(target: "peerdma::pcap", "the end is not in the capture: {error}");
         }
@@ -204,7 +204,7 @@ impl Tap {
 
     /// Records a batch of datagrams that went out.
     #[cold]
-    pub(crate) fn batch(&mut self, now: Time, batch: &Batch, from: u16) {
+    pub(super) fn batch(&mut self, now: Time, batch: &Batch, from: u16) {
         let Destination { src, dst, traffic_class, hop_limit, .. } = batch.to;
         let ends = Ends { src, dst, traffic_class, hop_limit };
         self.sent(now, &ends, batch.bytes(), batch.segment, from);

@@ -13,7 +13,7 @@ const PORTS: Range<u16> = 10_000..20_000;
 /// each other's packets.
 ///
 /// The lease is an abstract Unix socket, which ends with the process.
-pub(crate) fn lease() -> u16 {
+pub(super) fn lease() -> u16 {
     // Different processes begin at different places, to meet less often.
     let start = std::process::id() as usize * 97 % PORTS.len();
     let mut ports = PORTS.cycle().skip(start).take(PORTS.len());

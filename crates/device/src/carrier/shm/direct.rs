@@ -39,7 +39,7 @@ const PIECE: u64 = 256 << 10;
 
 /// What is needed to touch a peer's memory.
 #[derive(Debug)]
-pub(crate) struct DirectPeer {
+pub(super) struct DirectPeer {
     table: PeerTable,
     process: RemoteProcess,
     files: Files,
@@ -115,7 +115,7 @@ impl Files {
 }
 
 /// Checks whether a peer that answered can be reached directly, and logs the result.
-pub(crate) fn probe(outbound: &mut Outbound) -> Result<DirectPeer, String> {
+pub(super) fn probe(outbound: &mut Outbound) -> Result<DirectPeer, String> {
     let OutboundState::Up(info) = *outbound.state() else {
         return Err("it has not answered yet".to_owned());
     };
@@ -143,7 +143,7 @@ pub(crate) struct Parties {
 
 impl DirectPeer {
     /// Carries out an operation, or declines it.
-    pub(crate) fn one_sided(
+    pub(super) fn one_sided(
         &mut self,
         outbound: &mut Outbound,
         mrs: &MrTable,
@@ -170,7 +170,7 @@ impl DirectPeer {
     }
 
     /// Whether the table has a region now.
-    pub(crate) fn is_published(&self, RKey(key): RKey) -> bool {
+    pub(super) fn is_published(&self, RKey(key): RKey) -> bool {
         self.table.lives(key)
     }
 
@@ -333,7 +333,7 @@ impl DirectPeer {
     }
 
     /// Unmaps regions that are gone.
-    pub(crate) fn forget_dead(&mut self) {
+    pub(super) fn forget_dead(&mut self) {
         let table = &self.table;
         self.mapped.retain(|key, _| table.lives(*key));
         if self.mapped.is_empty() {

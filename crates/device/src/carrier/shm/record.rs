@@ -83,7 +83,7 @@ pub(crate) fn write_prefix(prefix: &mut [u8; MAX_PREFIX], record: &Record<'_>) -
 }
 
 /// What precedes the bytes of a forwarded datagram.
-pub(crate) fn datagram_prefix(about: &About, length: usize) -> [u8; FIXED + ADDRESSES] {
+pub(super) fn datagram_prefix(about: &About, length: usize) -> [u8; FIXED + ADDRESSES] {
     let mut prefix = [0u8; FIXED + ADDRESSES];
     prefix[0] = DATAGRAM;
     prefix[2] = about.traffic_class;

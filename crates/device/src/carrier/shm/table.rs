@@ -50,7 +50,7 @@ pub(crate) struct Table {
 
 /// A peer's table.
 #[derive(Debug)]
-pub(crate) struct PeerTable {
+pub(super) struct PeerTable {
     memory: HostBuf,
 }
 
@@ -78,28 +78,28 @@ impl Marker {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct QpWord {
     pub(crate) peer: Qpn,
-    pub(crate) access: Access,
+    pub(super) access: Access,
     pub(crate) pd: u32,
 }
 
 /// The contents of a region's words.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct MrWords {
-    pub(crate) access: Access,
+pub(super) struct MrWords {
+    pub(super) access: Access,
     pub(crate) pd: u32,
-    pub(crate) iova: u64,
+    pub(super) iova: u64,
     pub(crate) length: u64,
     /// Address of the first byte in the peer's process.
-    pub(crate) addr: u64,
+    pub(super) addr: u64,
     /// The peer's descriptor of the file that holds the memory, where in it, and its inode.
-    pub(crate) file: Option<(i32, u64, u64)>,
+    pub(super) file: Option<(i32, u64, u64)>,
     /// How the peer reaches it, if it is a dma-buf.
     pub(crate) way: Option<Way>,
     /// The peer's descriptor of the gate that each access must enter, its inode, and the epoch in
     /// which it may.
     pub(crate) gate: Option<(i32, u64, u64)>,
     /// The first word: if it differs, the entry was written again.
-    pub(crate) version: u64,
+    pub(super) version: u64,
 }
 
 /// The rights a peer can have, in three bits.
@@ -159,7 +159,7 @@ impl Table {
     }
 
     /// Whether the table has a place for a region.
-    pub(crate) fn has_room_for(id: MrId) -> bool {
+    fn has_room_for(id: MrId) -> bool {
         id.index() < MAX_MRS
     }
 
@@ -229,7 +229,7 @@ impl Table {
 
 impl PeerTable {
     /// Maps the table a peer sent, if it is one.
-    pub(crate) fn map(file: impl Into<descriptors::Known>) -> Option<Self> {
+    pub(super) fn map(file: impl Into<descriptors::Known>) -> Option<Self> {
         let memory = HostBuf::received_read_only(file, LENGTH).ok()?;
         memory.dont_fork().ok()?;
         let table = Self { memory };
@@ -241,7 +241,7 @@ impl PeerTable {
     }
 
     /// Which peer may use a QP.
-    pub(crate) fn qp(&self, qpn: Qpn) -> Option<QpWord> {
+    pub(super) fn qp(&self, qpn: Qpn) -> Option<QpWord> {
         let index = qpn.value() as usize & ((1 << crate::qp::INDEX_BITS) - 1);
         let bits = self.load(QPS + 8 * index);
         (bits >> 63 == 1).then_some(QpWord {
@@ -252,18 +252,18 @@ impl PeerTable {
     }
 
     /// The mark of a live process.
-    pub(crate) fn mark(&self) -> PeerMark {
+    pub(super) fn mark(&self) -> PeerMark {
         PeerMark::new(&self.memory, MARK)
     }
 
     /// Whether a region with this key lives.
-    pub(crate) fn lives(&self, key: u32) -> bool {
+    pub(super) fn lives(&self, key: u32) -> bool {
         let index = (key >> 8) as usize;
         index < MAX_MRS && self.load(MRS + index * MR_SIZE) as u32 == key && key != 0
     }
 
     /// The region with this key.
-    pub(crate) fn mr(&self, key: u32) -> Option<MrWords> {
+    pub(super) fn mr(&self, key: u32) -> Option<MrWords> {
         let index = (key >> 8) as usize;
         if index >= MAX_MRS {
             return None;

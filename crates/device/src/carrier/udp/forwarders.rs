@@ -27,19 +27,19 @@ const ROOT: u32 = 0;
 
 /// The holder of the port, if it was looked up.
 #[derive(Debug)]
-pub(crate) struct Forwarders {
+pub(super) struct Forwarders {
     port: u16,
     holders: Vec<Holder>,
     asked: Option<Time>,
 }
 
 impl Forwarders {
-    pub(crate) fn new(port: u16) -> Self {
+    pub(super) fn new(port: u16) -> Self {
         Self { port, holders: Vec::new(), asked: None }
     }
 
     /// Whether a datagram to `dst` may have been received and forwarded by this peer.
-    pub(crate) fn include(&mut self, now: Time, peer: &PeerInfo, dst: IpAddr) -> bool {
+    pub(super) fn include(&mut self, now: Time, peer: &PeerInfo, dst: IpAddr) -> bool {
         if peer.same_uid() || peer.uid == ROOT {
             return true;
         }

@@ -55,7 +55,7 @@ pub(crate) struct Batch {
     /// Where it goes, as packets name it.
     pub(crate) to: Destination,
     /// The transmit socket it goes on.
-    pub(crate) tx_socket: Option<TxSocketId>,
+    pub(super) tx_socket: Option<TxSocketId>,
     /// What their ICRC covers of the addresses.
     flow: Option<Flow>,
     /// The identification of the first; those of the others count up.
@@ -434,14 +434,14 @@ impl UdpQueue {
     }
 
     /// Forgets the first batch, after it was sent or dropped.
-    pub(crate) fn pop(&mut self) {
+    pub(super) fn pop(&mut self) {
         if let Some(batch) = self.batches.pop_front() {
             self.recycle(batch.buffer);
         }
     }
 
     /// Forgets what of the first batch went out before the socket had no more room.
-    pub(crate) fn sent(&mut self, bytes: usize) {
+    pub(super) fn sent(&mut self, bytes: usize) {
         let Self { batches, sealer, max_segments, .. } = self;
         let Some(batch) = batches.front_mut() else { return };
         if bytes == 0 || bytes > batch.used {
@@ -454,7 +454,7 @@ impl UdpQueue {
 
     /// Sets how many datagrams one system call takes; it is 1 from when the kernel first refused to
     /// split. What waits is sealed anew if it will now be sent in other trains.
-    pub(crate) fn set_max_segments(&mut self, max_segments: usize) {
+    pub(super) fn set_max_segments(&mut self, max_segments: usize) {
         let max_segments = max_segments.max(1);
         if max_segments == self.max_segments {
             return;
@@ -468,7 +468,7 @@ impl UdpQueue {
     }
 
     /// A transmit socket broke: what waits for it goes as all else does.
-    pub(crate) fn tx_socket_broke(&mut self, tx_socket: TxSocketId) {
+    pub(super) fn tx_socket_broke(&mut self, tx_socket: TxSocketId) {
         self.tx_sockets.broke(tx_socket);
         let ports = (self.src_port, self.dst_port);
         let Self { batches, sealer, max_segments, .. } = self;

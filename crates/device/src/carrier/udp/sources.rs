@@ -11,7 +11,7 @@ use crate::carrier::udp::tx_sockets::{BUSY, MOST, SWEEP};
 /// Sources, and how many trains with good packets for this process came from each by a shared
 /// socket since the last sweep.
 #[derive(Debug, Default)]
-pub(crate) struct Sources {
+pub(super) struct Sources {
     known: Vec<(SocketAddr, IpAddr, u32)>,
     /// One that became a busy one.
     asks: Option<(SocketAddr, IpAddr)>,
@@ -21,7 +21,7 @@ pub(crate) struct Sources {
 impl Sources {
     /// Counts a train.
     #[inline]
-    pub(crate) fn count(&mut self, from: SocketAddr, to: IpAddr) {
+    pub(super) fn count(&mut self, from: SocketAddr, to: IpAddr) {
         let known = self.known.iter_mut().find(|known| (known.0, known.1) == (from, to));
         if let Some((.., trains)) = known {
             *trains = trains.saturating_add(1);
@@ -35,12 +35,12 @@ impl Sources {
 
     /// The senders that are to be given a receive socket.
     #[inline]
-    pub(crate) fn take(&mut self) -> Option<(SocketAddr, IpAddr)> {
+    pub(super) fn take(&mut self) -> Option<(SocketAddr, IpAddr)> {
         self.asks.take()
     }
 
     /// Counts anew, and closes receive sockets where nothing comes any more.
-    pub(crate) fn sweep(&mut self, now: Time, udp: &mut UdpLink) {
+    pub(super) fn sweep(&mut self, now: Time, udp: &mut UdpLink) {
         if now.since(self.swept) < SWEEP {
             return;
         }

@@ -10,13 +10,13 @@ use transport::Time;
 use wire::icrc::Flow;
 
 /// So many trains make a destination, or a source, a busy one.
-pub(crate) const BUSY: u32 = 256;
+pub(super) const BUSY: u32 = 256;
 /// How many are counted of each, and the most transmit sockets: each is a descriptor and a socket's
 /// memory.
-pub(crate) const MOST: usize = 16;
+pub(super) const MOST: usize = 16;
 /// How often destinations that nothing goes to any more are looked for. One that was refused a
 /// transmit socket may ask again then.
-pub(crate) const SWEEP: Duration = Duration::from_secs(10);
+pub(super) const SWEEP: Duration = Duration::from_secs(10);
 
 /// What all datagrams of a transmit socket have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,19 +24,19 @@ pub(crate) struct Destination {
     pub(crate) src: Gid,
     pub(crate) dst: Gid,
     /// The VF at the destination, so that a transmit socket leads to one process.
-    pub(crate) vf: u16,
+    pub(super) vf: u16,
     pub(crate) traffic_class: u8,
     pub(crate) hop_limit: u8,
 }
 
 /// A place on a transmit socket: the next train.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
-    pub(crate) tx_socket: TxSocketId,
+pub(super) struct Place {
+    pub(super) tx_socket: TxSocketId,
     /// What the ICRC covers of its packets' addresses.
     pub(crate) flow: Flow,
     /// The identification of its first datagram.
-    pub(crate) first_id: u16,
+    pub(super) first_id: u16,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -85,7 +85,7 @@ impl TxSockets {
 
     /// Counts a train, and gives it its place if there is a transmit socket.
     #[inline]
-    pub(crate) fn take(&mut self, to: Destination) -> Option<Place> {
+    pub(super) fn take(&mut self, to: Destination) -> Option<Place> {
         if !self.allowed {
             return None;
         }
@@ -112,12 +112,12 @@ impl TxSockets {
 
     /// Those that are open.
     #[cfg(test)]
-    pub(crate) fn open(&self) -> impl Iterator<Item = TxSocketId> {
+    pub(super) fn open(&self) -> impl Iterator<Item = TxSocketId> {
         self.known.iter().filter_map(Known::tx_socket)
     }
 
     /// The place that was given last is not used.
-    pub(crate) fn put_back(&mut self, tx_socket: TxSocketId) {
+    pub(super) fn put_back(&mut self, tx_socket: TxSocketId) {
         for known in &mut self.known {
             if let State::Open(next) = &mut known.state
                 && next.tx_socket == tx_socket
@@ -128,13 +128,13 @@ impl TxSockets {
     }
 
     /// The transmit sockets that lead to a process.
-    pub(crate) fn leading_to(&self, dst: Gid, vf: u16) -> Vec<TxSocketId> {
+    pub(super) fn leading_to(&self, dst: Gid, vf: u16) -> Vec<TxSocketId> {
         let leads = |known: &&Known| known.to.dst == dst && known.to.vf == vf;
         self.known.iter().filter(leads).filter_map(Known::tx_socket).collect()
     }
 
     /// A transmit socket is none any more.
-    pub(crate) fn broke(&mut self, tx_socket: TxSocketId) {
+    pub(super) fn broke(&mut self, tx_socket: TxSocketId) {
         for known in &mut self.known {
             if known.tx_socket() == Some(tx_socket) {
                 known.state = State::Refused;
@@ -144,13 +144,13 @@ impl TxSockets {
 
     /// Whether [`TxSockets::open_asked`] has something to do.
     #[inline]
-    pub(crate) fn are_asked_for(&self) -> bool {
+    pub(super) fn are_asked_for(&self) -> bool {
         self.asked
     }
 
     /// Opens transmit sockets to destinations that have become busy ones.
     #[cold]
-    pub(crate) fn open_asked(&mut self, udp: &mut UdpLink) {
+    pub(super) fn open_asked(&mut self, udp: &mut UdpLink) {
         self.asked = false;
         for known in &mut self.known {
             if known.trains < BUSY || !matches!(known.state, State::Counting) {
@@ -170,7 +170,7 @@ impl TxSockets {
     }
 
     /// Closes transmit sockets that are not used any more. No train may be on its way to one.
-    pub(crate) fn sweep(&mut self, now: Time, udp: &mut UdpLink) {
+    pub(super) fn sweep(&mut self, now: Time, udp: &mut UdpLink) {
         if self.known.is_empty() || now.since(self.swept) < SWEEP {
             return;
         }

@@ -31,7 +31,7 @@ const ROUNDS: usize = 16;
 
 impl Engine {
     /// Does what is due: datagrams in, timers, events out, datagrams out.
-    pub(crate) fn run_cm(&mut self) -> bool {
+    pub(super) fn run_cm(&mut self) -> bool {
         let now = self.common.now;
         let is_due = self.cm.next_deadline().is_some_and(|at| at <= now);
         if self.common.gsi.is_empty() && self.cm.mads.unsent.is_empty() && !is_due {
@@ -70,7 +70,7 @@ impl Engine {
     }
 
     /// Answers processes that ask for our names, and checks again what waited for an answer.
-    pub(crate) fn poll_directory(&mut self) {
+    pub(super) fn poll_directory(&mut self) {
         let Some(directory) = &mut self.cm.directory else { return };
         if directory.poll() {
             self.common.gsi.extend(self.cm.mads.waiting.drain(..));
@@ -78,7 +78,7 @@ impl Engine {
     }
 
     /// Connections of processes of this host that are gone have ended.
-    pub(crate) fn cm_peers_gone(&mut self, vfs: &[u16]) {
+    pub(super) fn cm_peers_gone(&mut self, vfs: &[u16]) {
         // Their last messages are still in the queue.
         self.handle_arrived();
         let now = self.common.now;

@@ -11,7 +11,7 @@ use crate::refusal::{Result, refuse};
 
 /// How long a packet lives on Ethernet: `4.096 us * 2^16` is 0.27 s (the kernel's
 /// `CMA_IBOE_PACKET_LIFETIME`).
-pub(super) const PACKET_LIFE_TIME: u8 = 16;
+const PACKET_LIFE_TIME: u8 = 16;
 const HOP_LIMIT: u8 = 64;
 
 impl Common {

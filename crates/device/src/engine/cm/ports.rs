@@ -23,13 +23,13 @@ const RANGE: (u16, u16) = (32768, 60999);
 
 /// What an endpoint is bound to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Bound {
-    pub(crate) space: PortSpace,
-    pub(crate) ip: IpAddr,
-    pub(crate) port: u16,
-    pub(crate) reuse: bool,
-    pub(crate) af_only: bool,
-    pub(crate) listening: bool,
+pub(super) struct Bound {
+    pub(super) space: PortSpace,
+    pub(super) ip: IpAddr,
+    pub(super) port: u16,
+    pub(super) reuse: bool,
+    pub(super) af_only: bool,
+    pub(super) listening: bool,
 }
 
 impl Bound {
@@ -81,12 +81,12 @@ const fn when_taken(of_wildcard: bool) -> Kind {
 }
 
 /// The name of a port on all addresses of a family.
-pub(crate) fn any_name(service: u64, v4: bool) -> String {
+pub(super) fn any_name(service: u64, v4: bool) -> String {
     format!("{service:x}@{}", if v4 { '4' } else { '6' })
 }
 
 /// The name of a port on one address.
-pub(crate) fn name_of(service: u64, ip: IpAddr) -> String {
+pub(super) fn name_of(service: u64, ip: IpAddr) -> String {
     match ip {
         IpAddr::V4(v4) => format!("{service:x}@{v4}"),
         IpAddr::V6(v6) => format!("{service:x}@{:x}", v6.to_bits()),
@@ -110,7 +110,7 @@ struct Held {
 
 /// The ports of this process.
 #[derive(Debug, Default)]
-pub(crate) struct Ports {
+pub(super) struct Ports {
     bound: BTreeMap<CmId, Held>,
     /// Names we hold, and how many endpoints stand on each.
     names: BTreeMap<String, (NameKey, usize)>,
@@ -123,7 +123,7 @@ pub(crate) struct Ports {
 
 impl Ports {
     /// Binds an endpoint. Port 0 is a free one.
-    pub(crate) fn bind(
+    pub(super) fn bind(
         &mut self,
         directory: &mut Directory,
         id: CmId,
@@ -143,7 +143,7 @@ impl Ports {
     }
 
     /// Makes sure that an endpoint's port is its own, for listening.
-    pub(crate) fn listen(
+    pub(super) fn listen(
         &mut self,
         directory: &mut Directory,
         id: CmId,
@@ -164,7 +164,7 @@ impl Ports {
     }
 
     /// Gives back what an endpoint had.
-    pub(crate) fn release(&mut self, directory: &mut Directory, id: CmId) {
+    pub(super) fn release(&mut self, directory: &mut Directory, id: CmId) {
         let Some(Held { bound, names }) = self.bound.remove(&id) else { return };
         let same =
             |other: &Held| (other.bound.space, other.bound.port) == (bound.space, bound.port);
@@ -177,7 +177,7 @@ impl Ports {
     }
 
     /// Follows the netdev, which has these addresses now: a wildcard's port is held on each.
-    pub(crate) fn follow(&mut self, directory: &mut Directory, own: &[IpAddr]) {
+    pub(super) fn follow(&mut self, directory: &mut Directory, own: &[IpAddr]) {
         let is_any = |held: &&Held| held.bound.ip.is_unspecified() && !held.names.is_empty();
         let any = self.bound.iter().filter(|(_, held)| is_any(held));
         for id in any.map(|(id, _)| *id).collect::<Vec<_>>() {

@@ -19,7 +19,7 @@ use crate::refusal::{Result, refuse};
 use crate::waits::Waits;
 
 /// Communication ids are 10 bits of VF and 22 bits that count.
-pub(super) const COMM_VF_SHIFT: u8 = 22;
+const COMM_VF_SHIFT: u8 = 22;
 const _: () = assert!(VF_COUNT as u32 == 1 << (32 - COMM_VF_SHIFT as u32));
 
 /// How long we take to acknowledge a packet: `4.096 us * 2^code`, as the kernel's rxe reports.
@@ -34,7 +34,7 @@ const MAX_REMEMBERED: usize = 1024;
 
 /// A forwarded request: whose it is, and which process it went to.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Remembered {
+struct Remembered {
     from: Gid,
     id: CommId,
     vf: u16,
@@ -58,11 +58,11 @@ pub(super) struct Unheard {
 }
 
 impl Unheard {
-    pub(super) fn look_at(&self) -> Option<Time> {
+    fn look_at(&self) -> Option<Time> {
         self.look_at
     }
 
-    pub(super) fn clear(&mut self) {
+    fn clear(&mut self) {
         *self = Self::default();
     }
 }
@@ -75,7 +75,7 @@ pub(crate) struct CmService {
     pub(crate) directory: Option<Directory>,
     pub(super) ports: Ports,
     pub(super) endpoints: BTreeMap<CmId, Endpoint>,
-    pub(super) next_id: u32,
+    next_id: u32,
     pub(super) by_conn: BTreeMap<CommId, CmId>,
     pub(super) by_listener: BTreeMap<ListenId, CmId>,
     pub(super) mads: Mads,

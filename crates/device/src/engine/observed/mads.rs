@@ -96,7 +96,7 @@ impl Engine {
     }
 
     /// Lets a datagram go that was held back.
-    pub(crate) fn release_mad(&mut self, held: HeldMad) {
+    pub(super) fn release_mad(&mut self, held: HeldMad) {
         match held {
             HeldMad::Out(transmit) => {
                 self.send_mad(transmit);

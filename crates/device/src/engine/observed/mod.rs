@@ -57,7 +57,7 @@ impl QpEnv<'_, '_> {
 impl Common {
     /// Whether no observer records packets, tampers with them, or sees each with its time.
     #[inline]
-    pub(crate) fn is_plain(&self) -> bool {
+    pub(super) fn is_plain(&self) -> bool {
         self.observed.is_plain()
     }
 
@@ -75,29 +75,29 @@ impl Common {
 
     /// Whether a plan has the packet at hand find no receive.
     #[inline]
-    pub(crate) fn withholds_receives(&self) -> bool {
+    pub(super) fn withholds_receives(&self) -> bool {
         self.known_plan().is_some_and(|plan| plan.withholds)
     }
 
     /// Whether a plan has the request at hand refused.
     #[inline]
-    pub(crate) fn refuses_request(&self) -> bool {
+    pub(super) fn refuses_request(&self) -> bool {
         self.known_plan().is_some_and(|plan| plan.refuses)
     }
 
     /// Whether a plan holds the port down.
-    pub(crate) fn is_port_down(&self) -> bool {
+    pub(super) fn is_port_down(&self) -> bool {
         self.known_plan().is_some_and(Injected::is_port_down)
     }
 
     /// How long a page fault takes, by the configuration and a plan.
-    pub(crate) fn fault_latency(&self) -> Duration {
+    pub(super) fn fault_latency(&self) -> Duration {
         let usual = Duration::from_micros(self.nic.config.fault_us);
         self.known_plan().map_or(usual, |plan| usual + plan.page_fault(self.now))
     }
 
     /// A page fault began.
-    pub(crate) fn page_faulted(&mut self) {
+    pub(super) fn page_faulted(&mut self) {
         let now = self.now;
         if let Some(plan) = self.plan() {
             plan.page_faulted(now);
@@ -112,7 +112,7 @@ impl Common {
     }
 
     /// Closes, in the child of a fork, what is the parent's.
-    pub(crate) fn abandon_records(&mut self) {
+    pub(super) fn abandon_records(&mut self) {
         self.observed.abandon_in_child();
     }
 
@@ -133,7 +133,7 @@ impl Common {
 
     /// When an observer has something to do.
     #[inline]
-    pub(crate) fn observers_deadline(&self) -> Option<Time> {
+    pub(super) fn observers_deadline(&self) -> Option<Time> {
         self.observed.get()?.deadline()
     }
 }

@@ -85,7 +85,7 @@ impl Common {
 impl QpEnv<'_, '_> {
     /// A packet of this QP was sent, or stands in line for the socket.
     #[cold]
-    pub(crate) fn record_sent(&mut self, to: To<'_>, headers: &Headers, source: &Source<'_>) {
+    pub(super) fn record_sent(&mut self, to: To<'_>, headers: &Headers, source: &Source<'_>) {
         let route = self.route_of(to, headers.bth.dest_qp);
         let key = match source {
             Source::Sges { sges, .. } => sges.first().map(|sge| sge.lkey.0),

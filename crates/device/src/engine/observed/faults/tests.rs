@@ -8,8 +8,8 @@ use transport::wr::{Data, SendWr};
 
 use super::*;
 use crate::engine::Turn;
-use crate::observe::{Observed, Observers};
 use crate::observe::plan::Injected;
+use crate::observe::{Observed, Observers};
 use crate::rig::{self, Objects, post, run, send, to_rts};
 
 const MS: Duration = Duration::from_millis(1);
