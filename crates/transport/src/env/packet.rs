@@ -76,7 +76,7 @@ impl Source<'_> {
 }
 
 /// Packets and messages that a requester carried out without sending them, since the last packet it
-/// sent: the receiver counts them as received (`docs/ARCHITECTURE.md`, the direct path). Always
+/// sent: the receiver counts them as received (`docs/CARRIERS.md`, the direct path). Always
 /// zero on a wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "two counters")]
