@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   program ---> libpeerdma-cuda.so      every name of CUDA's libraries, and nothing behind them (crate cudalib)
-//!                    |  Door
+//!                    |  Resolver
 //!                    v
 //!                driver | runtime | nvml      C in, C out: numbers and pointers (c), status (status), panics (boundary)
 //!                    |
@@ -38,7 +38,6 @@ mod boundary;
 mod c;
 mod context;
 mod copy;
-mod door;
 mod driver;
 mod endings;
 mod event;
@@ -53,6 +52,7 @@ mod peer;
 mod pointer;
 mod pool;
 mod process;
+mod resolver;
 mod runtime;
 mod space;
 mod status;
@@ -60,6 +60,6 @@ mod stream;
 mod streams;
 mod vmm;
 
-pub use door::{Door, door};
 pub use machine::{PCI_ID, PCI_SUBSYSTEM, load as machine};
 pub use nvml::DRIVER_VERSION;
+pub use resolver::{Resolver, resolver};

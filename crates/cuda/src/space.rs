@@ -104,7 +104,7 @@ impl Content for Held {
             }
             Kind::Device { memory, .. } => {
                 memory.release(0, memory.size());
-                memory.close_door();
+                memory.close_descriptor();
             }
             _ => {}
         }

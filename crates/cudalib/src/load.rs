@@ -5,10 +5,10 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::entry::{FUNCTIONS, Library, NAMES, TABLE, refusing};
 
-/// `libpeerdma.so`'s side, with the layout of its `Door`. Both come from the same build, so it has
-/// no version.
+/// The side of `libpeerdma.so`, with the layout of its `Resolver`. Both come from the same build,
+/// so it has no version.
 #[repr(C)]
-struct Door {
+struct Resolver {
     /// Takes the functions of the driver's names: what `cuGetProcAddress` is to give out.
     driver:
         unsafe extern "C" fn(names: *const *const c_char, functions: *const c_void, count: usize),
@@ -18,29 +18,29 @@ struct Door {
     refused: unsafe extern "C" fn(library: c_int, name: *const c_char) -> c_int,
 }
 
-static DOOR: AtomicPtr<Door> = AtomicPtr::new(core::ptr::null_mut());
+static RESOLVER: AtomicPtr<Resolver> = AtomicPtr::new(core::ptr::null_mut());
 
-/// The name of the function that returns the [`Door`].
-const DOOR_NAME: &CStr = c"peerdma_cuda_door";
+/// The name of the function that returns the [`Resolver`].
+const RESOLVER_NAME: &CStr = c"peerdma_cuda_resolver";
 
 /// Fills the table. Threads that do it at the same time write the same.
 pub(crate) extern "C" fn load() {
-    let door = door();
+    let resolver = resolver();
     // SAFETY: null, or a table that is static in a library that is never unloaded.
-    if let Some(door) = unsafe { door.as_ref() } {
-        DOOR.store(core::ptr::from_ref(door).cast_mut(), Ordering::Release);
+    if let Some(resolver) = unsafe { resolver.as_ref() } {
+        RESOLVER.store(core::ptr::from_ref(resolver).cast_mut(), Ordering::Release);
         let mut names = [core::ptr::null(); FUNCTIONS.len()];
         for (name, (_, known)) in names.iter_mut().zip(&NAMES) {
             *name = known.as_ptr();
         }
         // SAFETY: as many names as functions, all of them static.
-        unsafe { (door.driver)(names.as_ptr(), FUNCTIONS.as_ptr().cast(), FUNCTIONS.len()) };
+        unsafe { (resolver.driver)(names.as_ptr(), FUNCTIONS.as_ptr().cast(), FUNCTIONS.len()) };
     }
     for ((library, name), slot) in NAMES.iter().zip(&TABLE) {
         // SAFETY: as above.
-        let found = unsafe { door.as_ref() }.map_or(core::ptr::null_mut(), |door| {
+        let found = unsafe { resolver.as_ref() }.map_or(core::ptr::null_mut(), |resolver| {
             // SAFETY: a terminated name.
-            unsafe { (door.find)(library.number(), name.as_ptr()) }
+            unsafe { (resolver.find)(library.number(), name.as_ptr()) }
         });
         let to = if found.is_null() { refusing() } else { found.cast() };
         slot.store(to, Ordering::Release);
@@ -51,11 +51,11 @@ pub(crate) extern "C" fn load() {
 pub(crate) extern "C" fn refused(index: c_int) -> c_int {
     let index = usize::try_from(index).unwrap_or_default();
     let (library, name) = NAMES[index];
-    let door = DOOR.load(Ordering::Acquire);
+    let resolver = RESOLVER.load(Ordering::Acquire);
     // SAFETY: null, or a table that is static.
-    match unsafe { door.as_ref() } {
+    match unsafe { resolver.as_ref() } {
         // SAFETY: a terminated name.
-        Some(door) => unsafe { (door.refused)(library.number(), name.as_ptr()) },
+        Some(resolver) => unsafe { (resolver.refused)(library.number(), name.as_ptr()) },
         // A library without a driver behind it: CUDA_ERROR_STUB_LIBRARY,
         // NVML_ERROR_LIBRARY_NOT_FOUND, cudaErrorInsufficientDriver.
         None => match library {
@@ -66,12 +66,12 @@ pub(crate) extern "C" fn refused(index: c_int) -> c_int {
     }
 }
 
-fn door() -> *const Door {
-    let found = stubs::find(TABLE.as_ptr().cast(), DOOR_NAME);
+fn resolver() -> *const Resolver {
+    let found = stubs::find(TABLE.as_ptr().cast(), RESOLVER_NAME);
     if found.is_null() {
         return core::ptr::null();
     }
     // SAFETY: this is the function's signature, in the library of the same build.
-    let find: extern "C" fn() -> *const Door = unsafe { core::mem::transmute(found) };
+    let find: extern "C" fn() -> *const Resolver = unsafe { core::mem::transmute(found) };
     find()
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   program ---> libpeerdma-hsa.so      the names, and nothing behind them (crate hsalib)
-//!                    |  Door
+//!                    |  Lookup
 //!                    v
 //!                api         the functions: C in, C out
 //!                process     the state of a process from hsa_init on: agents, regions
@@ -23,16 +23,16 @@
 mod api;
 mod boundary;
 mod c;
-mod door;
 mod ipc;
 mod locked;
+mod lookup;
 mod process;
 mod region;
 mod signal;
 mod space;
 mod status;
 
-pub use door::{Door, door};
+pub use lookup::{Lookup, lookup};
 
 /// The PCI ID of every GPU: the vendor in the low half, the device in the high half.
 pub const PCI_ID: u32 = 0x740f_1002;

@@ -134,7 +134,7 @@ impl Content for Held {
             drop(view.lock().unwrap_or_else(PoisonError::into_inner).take());
             memory.release(0, memory.size());
             if !is_ipc {
-                memory.close_door();
+                memory.close_descriptor();
             }
         }
     }

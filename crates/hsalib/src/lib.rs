@@ -15,20 +15,20 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 
 use stubs::versioned;
 
-/// `libpeerdma.so`'s side, with the layout of its `Door`. Both come from the same build, so it has
-/// no version.
+/// The side of `libpeerdma.so`, with the layout of its `Lookup`. Both come from the same build, so
+/// it has no version.
 #[repr(C)]
-struct Door {
+struct Lookup {
     /// What is behind a name; null if nothing is.
     find: unsafe extern "C" fn(name: *const c_char) -> *mut c_void,
     /// A name behind which is nothing was called: what it returns.
     refused: unsafe extern "C" fn(name: *const c_char) -> i64,
 }
 
-static DOOR: AtomicPtr<Door> = AtomicPtr::new(core::ptr::null_mut());
+static LOOKUP: AtomicPtr<Lookup> = AtomicPtr::new(core::ptr::null_mut());
 
-/// The name of the function that returns the [`Door`].
-const DOOR_NAME: &CStr = c"peerdma_hsa_door";
+/// The name of the function that returns the [`Lookup`].
+const LOOKUP_NAME: &CStr = c"peerdma_hsa_lookup";
 
 /// `HSA_STATUS_ERROR_OUT_OF_RESOURCES`: a library without a driver behind it. What `hsa_init`
 /// answers where there is no GPU, so that programs do without.
@@ -36,13 +36,13 @@ const NONE: i64 = 0x1008;
 
 /// Fills the table. Threads that do it at the same time write the same.
 extern "C" fn load() {
-    let door = door();
-    DOOR.store(door.cast_mut(), Ordering::Release);
+    let lookup = lookup();
+    LOOKUP.store(lookup.cast_mut(), Ordering::Release);
     for (name, slot) in NAMES.iter().zip(&TABLE) {
         // SAFETY: null, or a table that is static in a library that is never unloaded.
-        let found = unsafe { door.as_ref() }.map_or(core::ptr::null_mut(), |door| {
+        let found = unsafe { lookup.as_ref() }.map_or(core::ptr::null_mut(), |lookup| {
             // SAFETY: a terminated name.
-            unsafe { (door.find)(name.as_ptr()) }
+            unsafe { (lookup.find)(name.as_ptr()) }
         });
         let to = if found.is_null() { refusing() } else { found.cast() };
         slot.store(to, Ordering::Release);
@@ -52,22 +52,22 @@ extern "C" fn load() {
 /// What a function that nobody serves returns.
 extern "C" fn refused(index: c_int) -> i64 {
     let name = NAMES[usize::try_from(index).unwrap_or_default()];
-    let door = DOOR.load(Ordering::Acquire);
+    let lookup = LOOKUP.load(Ordering::Acquire);
     // SAFETY: null, or a table that is static.
-    match unsafe { door.as_ref() } {
+    match unsafe { lookup.as_ref() } {
         // SAFETY: a terminated name.
-        Some(door) => unsafe { (door.refused)(name.as_ptr()) },
+        Some(lookup) => unsafe { (lookup.refused)(name.as_ptr()) },
         None => NONE,
     }
 }
 
-fn door() -> *const Door {
-    let found = stubs::find(TABLE.as_ptr().cast(), DOOR_NAME);
+fn lookup() -> *const Lookup {
+    let found = stubs::find(TABLE.as_ptr().cast(), LOOKUP_NAME);
     if found.is_null() {
         return core::ptr::null();
     }
     // SAFETY: this is the function's signature, in the library of the same build.
-    let find: extern "C" fn() -> *const Door = unsafe { core::mem::transmute(found) };
+    let find: extern "C" fn() -> *const Lookup = unsafe { core::mem::transmute(found) };
     find()
 }
 

@@ -4,7 +4,7 @@
 //!   program ---> libze_loader.so.1      the loader, unmodified
 //!                    |  zeGet...ProcAddrTable(version, table)
 //!                libpeerdma-ze.so       those names, and nothing behind them (crate zelib)
-//!                    |  Door
+//!                    |  Ddi
 //!                    v
 //!                tables      the functions of a table, by the version that the loader asks for
 //!                api         the functions: C in, C out
@@ -28,7 +28,7 @@ mod boundary;
 mod c;
 mod command;
 mod context;
-mod door;
+mod ddi;
 mod event;
 mod exported;
 mod fence;
@@ -43,7 +43,7 @@ mod space;
 mod status;
 mod tables;
 
-pub use door::{Door, door};
+pub use ddi::{Ddi, ddi};
 
 /// The PCI ID of every GPU: the vendor in the low half, the device in the high half.
 pub const PCI_ID: u32 = 0x0bd5_8086;

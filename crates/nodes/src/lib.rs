@@ -3,15 +3,15 @@
 //!
 //! `libpeerdma-preload.so` interposes libc's `open`, `ioctl`, `mmap` and related functions. When a
 //! program opens a node that `PEERDMA_DRM_NODE` names, the preload library asks this library for
-//! its [`Door`] and from then on shows it every descriptor that might be ours. The GPU runs in the
-//! program's own process, as the NIC does.
+//! its [`FileOps`] and from then on shows it every descriptor that might be ours. The GPU runs in
+//! the program's own process, as the NIC does.
 //!
 //! ```text
-//!   open("/dev/dri/renderD128")  -> Door::open    a socket; the other end is ours: it hangs up when the last copy closes
-//!   ioctl(fd, GEM_CREATE)        -> Door::ioctl   common | amdgpu | intel  -> Gpu::alloc -> a handle
-//!   ioctl(fd, PRIME_HANDLE_TO_FD)-> prime         Bo::export -> the memfd that ibv_reg_dmabuf_mr knows
-//!   mmap(fd, offset of a handle) -> Door::mmap    Bo::cpu_pages: pinned until it is unmapped
-//!   close(fd)                    -> Door::closed  frees files that hung up, and unused buffers
+//!   open("/dev/dri/renderD128")  -> FileOps::open    a socket; the other end is ours: it hangs up when the last copy closes
+//!   ioctl(fd, GEM_CREATE)        -> FileOps::ioctl   common | amdgpu | intel  -> Gpu::alloc -> a handle
+//!   ioctl(fd, PRIME_HANDLE_TO_FD)-> prime            Bo::export -> the memfd that ibv_reg_dmabuf_mr knows
+//!   mmap(fd, offset of a handle) -> FileOps::mmap    Bo::cpu_pages: pinned until it is unmapped
+//!   close(fd)                    -> FileOps::closed  frees files that hung up, and unused buffers
 //! ```
 //!
 //! A descriptor is recognised by its inode (`known`), and so are its copies, however they were made
@@ -27,10 +27,10 @@ mod args;
 mod boundary;
 mod buffer;
 mod common;
-mod door;
 mod drm;
 mod errno;
 mod file;
+mod file_ops;
 mod habana;
 mod known;
 mod maps;
@@ -42,6 +42,6 @@ mod state;
 mod vfio;
 
 pub use self::boundary::Process;
-pub use self::door::{Door, door};
+pub use self::file_ops::{FileOps, file_ops};
 pub(crate) use self::program::{inode, is_all_mapped, pages, pointer};
 pub(crate) use self::refusal::{Result, no, refused};

@@ -7,7 +7,7 @@ use core::ffi::{c_char, c_int, c_long};
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use crate::drm::{self, Door};
+use crate::drm::{self, FileOps};
 
 /// How the link of a buffer's descriptor begins.
 const LINK: &[u8] = b"/memfd:peerdma:";
@@ -15,8 +15,8 @@ const LINK: &[u8] = b"/memfd:peerdma:";
 /// The device number of memfds, plus one; 0 while it is not known.
 static DEVICE: AtomicU64 = AtomicU64::new(0);
 
-/// The door, if this descriptor is a buffer.
-pub(crate) fn door_of(fd: c_int) -> Option<&'static Door> {
+/// The functions, if this descriptor is a buffer.
+pub(crate) fn ops_of(fd: c_int) -> Option<&'static FileOps> {
     if is_buffer(fd) { drm::find() } else { None }
 }
 

@@ -44,9 +44,9 @@ const UNREAD: u32 = 0;
 const READING: u32 = 1;
 const READ: u32 = 2;
 
-/// `libpeerdma.so`'s side, with the layout of its `Door`.
+/// The side of `libpeerdma.so`, with the layout of its `FileOps`.
 #[repr(C)]
-pub(crate) struct Door {
+pub(crate) struct FileOps {
     open: extern "C" fn(node: c_int, kind: c_int, flags: c_int) -> c_int,
     pub(crate) owns: extern "C" fn(fd: c_int) -> bool,
     node: extern "C" fn(fd: c_int, kind: &mut c_int) -> c_int,
@@ -74,29 +74,29 @@ type Mmap = unsafe extern "C" fn(
     offset: i64,
 ) -> *mut c_void;
 
-static DOOR: AtomicPtr<Door> = AtomicPtr::new(core::ptr::null_mut());
+static FILE_OPS: AtomicPtr<FileOps> = AtomicPtr::new(core::ptr::null_mut());
 
-/// The door, if a node or a buffer was ever met.
-pub(crate) fn door() -> Option<&'static Door> {
+/// The functions, if the process has ever opened a node or met a buffer.
+pub(crate) fn ops() -> Option<&'static FileOps> {
     // ORDERING: pairs with the release in `open`.
-    let door = DOOR.load(Ordering::Acquire);
+    let ops = FILE_OPS.load(Ordering::Acquire);
     // SAFETY: null, or a table that is static in a library that is never unloaded.
-    unsafe { door.as_ref() }
+    unsafe { ops.as_ref() }
 }
 
-/// The door, looked up if needed: none in a program without `libpeerdma.so`.
-pub(crate) fn find() -> Option<&'static Door> {
-    if let Some(door) = door() {
-        return Some(door);
+/// The functions, looked up if needed: none in a program without `libpeerdma.so`.
+pub(crate) fn find() -> Option<&'static FileOps> {
+    if let Some(ops) = ops() {
+        return Some(ops);
     }
     // SAFETY: the name is terminated; any library that is loaded may have it, but only ours does.
-    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"peerdma_drm_door".as_ptr()) };
+    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"peerdma_node_file_ops".as_ptr()) };
     if !found.is_null() {
         // SAFETY: this is the function's signature, in the library of the same build.
-        let find: extern "C" fn() -> *const Door = unsafe { core::mem::transmute(found) };
-        DOOR.store(find().cast_mut(), Ordering::Release);
+        let find: extern "C" fn() -> *const FileOps = unsafe { core::mem::transmute(found) };
+        FILE_OPS.store(find().cast_mut(), Ordering::Release);
     }
-    door()
+    ops()
 }
 
 /// The kind of a node. `libpeerdma.so` has the same numbers.
@@ -183,9 +183,9 @@ pub(crate) unsafe fn node(path: *const c_char) -> Option<Node> {
 
 /// Which node a descriptor is of.
 pub(crate) fn node_of(fd: c_int) -> Option<Node> {
-    let door = door().filter(|door| (door.owns)(fd))?;
+    let ops = ops().filter(|ops| (ops.owns)(fd))?;
     let mut kind = 0;
-    let index = usize::try_from((door.node)(fd, &mut kind)).ok()?;
+    let index = usize::try_from((ops.node)(fd, &mut kind)).ok()?;
     let kind = Kind::ALL.into_iter().find(|known| *known as c_int == kind)?;
     let listed = (LISTED.get(index)?.load(Ordering::Relaxed) & 0xffff).checked_sub(1)?;
     let minor = match kind {
@@ -196,10 +196,11 @@ pub(crate) fn node_of(fd: c_int) -> Option<Node> {
     Some(Node { index, kind, minor })
 }
 
-/// The door, if this descriptor is a VFIO device: the only kind of node that is read and written.
-pub(crate) fn vfio(fd: c_int) -> Option<&'static Door> {
-    let door = HAS_VFIO.load(Ordering::Relaxed).then(door)??;
-    node_of(fd).filter(|node| node.kind == Kind::Vfio).map(|_| door)
+/// The functions, if this descriptor is a VFIO device: the only kind of node that is read and
+/// written.
+pub(crate) fn vfio(fd: c_int) -> Option<&'static FileOps> {
+    let ops = HAS_VFIO.load(Ordering::Relaxed).then(ops)??;
+    node_of(fd).filter(|node| node.kind == Kind::Vfio).map(|_| ops)
 }
 
 /// Opens a node.
@@ -209,7 +210,7 @@ pub(crate) fn open(node: Node, flags: c_int) -> c_int {
     }
     match find() {
         // CAST: at most MOST.
-        Some(door) => (door.open)(node.index as c_int, node.kind as c_int, flags),
+        Some(ops) => (ops.open)(node.index as c_int, node.kind as c_int, flags),
         None => {
             // SAFETY: __errno_location gives the thread's errno, always valid.
             let errno = unsafe { libc::__errno_location() };

@@ -13,7 +13,7 @@ use core::ptr;
 use libc::size_t;
 
 use crate::buffers;
-use crate::drm::{self, Door};
+use crate::drm::{self, FileOps};
 use crate::hooks::{missing, show_stat};
 use crate::next::Next;
 
@@ -24,9 +24,9 @@ const DMA_BUF: u8 = b'b';
 /// That of VFIO's and iommufd's.
 const VFIO: u8 = b';';
 
-/// The door, if this descriptor is a node.
-fn door_of(fd: c_int) -> Option<&'static Door> {
-    drm::door().filter(|door| fd >= 0 && (door.owns)(fd))
+/// The functions, if this descriptor is a node.
+fn ops_of(fd: c_int) -> Option<&'static FileOps> {
+    drm::ops().filter(|ops| fd >= 0 && (ops.owns)(fd))
 }
 
 /// Variadic in C: the argument is one word, and those that need none leave garbage in its place.
@@ -40,16 +40,16 @@ unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_i
     static NEXT: Next = Next::new(c"ioctl");
     let letter = request.to_le_bytes()[1];
     if letter == DMA_BUF
-        && let Some(door) = buffers::door_of(fd)
+        && let Some(ops) = buffers::ops_of(fd)
     {
         // SAFETY: the caller's argument is what the request needs.
-        return unsafe { (door.buffer_ioctl)(fd, request, arg) };
+        return unsafe { (ops.buffer_ioctl)(fd, request, arg) };
     }
     if matches!(letter, DRM | DMA_BUF | VFIO)
-        && let Some(door) = door_of(fd)
+        && let Some(ops) = ops_of(fd)
     {
         // SAFETY: the caller's argument is what the request needs.
-        return unsafe { (door.ioctl)(fd, request, arg) };
+        return unsafe { (ops.ioctl)(fd, request, arg) };
     }
     let address = NEXT.address();
     if address.is_null() {
@@ -76,19 +76,19 @@ unsafe extern "C" fn mmap(
     offset: i64,
 ) -> *mut c_void {
     if flags & libc::MAP_ANONYMOUS == 0 {
-        if let Some(door) = door_of(fd) {
+        if let Some(ops) = ops_of(fd) {
             // SAFETY: the arguments are the caller's.
-            return unsafe { (door.mmap)(addr, len, prot, flags, fd, offset) };
+            return unsafe { (ops.mmap)(addr, len, prot, flags, fd, offset) };
         }
-        if let Some(door) = buffers::door_of(fd) {
+        if let Some(ops) = buffers::ops_of(fd) {
             // SAFETY: the arguments are the caller's.
-            return unsafe { (door.buffer_mmap)(addr, len, prot, flags, fd, offset) };
+            return unsafe { (ops.buffer_mmap)(addr, len, prot, flags, fd, offset) };
         }
     }
     if flags & libc::MAP_FIXED != 0
-        && let Some(door) = drm::door()
+        && let Some(ops) = drm::ops()
     {
-        (door.forget)(addr as usize, len);
+        (ops.forget)(addr as usize, len);
     }
     type Function =
         unsafe extern "C" fn(*mut c_void, size_t, c_int, c_int, c_int, i64) -> *mut c_void;
@@ -131,9 +131,9 @@ unsafe extern "C" fn mmap64(
 /// As libc's function of this name asks.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn munmap(addr: *mut c_void, len: size_t) -> c_int {
-    if let Some(door) = drm::door() {
+    if let Some(ops) = drm::ops() {
         // Before the call: after it, the addresses may already be mapped again.
-        (door.forget)(addr as usize, len);
+        (ops.forget)(addr as usize, len);
     }
     type Function = unsafe extern "C" fn(*mut c_void, size_t) -> c_int;
     static NEXT: Next = Next::new(c"munmap");
@@ -164,8 +164,8 @@ unsafe extern "C" fn mremap(
     flags: c_int,
     new_addr: *mut c_void,
 ) -> *mut c_void {
-    if let Some(door) = drm::door() {
-        if (door.is_mapped)(addr as usize, len.max(1)) {
+    if let Some(ops) = drm::ops() {
+        if (ops.is_mapped)(addr as usize, len.max(1)) {
             // SAFETY: __errno_location gives the thread's errno, always valid.
             let errno = unsafe { libc::__errno_location() };
             // SAFETY: as above.
@@ -173,7 +173,7 @@ unsafe extern "C" fn mremap(
             return libc::MAP_FAILED;
         }
         if flags & libc::MREMAP_FIXED != 0 {
-            (door.forget)(new_addr as usize, new_len);
+            (ops.forget)(new_addr as usize, new_len);
         }
     }
     type Function =
@@ -201,9 +201,9 @@ unsafe extern "C" fn mremap(
 unsafe extern "C" fn close(fd: c_int) -> c_int {
     type Function = unsafe extern "C" fn(c_int) -> c_int;
     static NEXT: Next = Next::new(c"close");
-    // A process that has no door has nothing to let go.
-    let node = door_of(fd);
-    let buffer = drm::door().filter(|_| node.is_none()).and_then(|_| buffers::door_of(fd));
+    // A process without these functions has nothing to release.
+    let node = ops_of(fd);
+    let buffer = drm::ops().filter(|_| node.is_none()).and_then(|_| buffers::ops_of(fd));
     let address = NEXT.address();
     if address.is_null() {
         return missing(-1);
@@ -212,10 +212,10 @@ unsafe extern "C" fn close(fd: c_int) -> c_int {
     let next = unsafe { core::mem::transmute::<*mut c_void, Function>(address) };
     // SAFETY: the argument is the caller's.
     let result = unsafe { next(fd) };
-    if let Some(door) = node {
-        (door.node_closed)();
-    } else if let Some(door) = buffer {
-        (door.closed)();
+    if let Some(ops) = node {
+        (ops.node_closed)();
+    } else if let Some(ops) = buffer {
+        (ops.closed)();
     }
     result
 }
@@ -229,9 +229,9 @@ unsafe extern "C" fn close(fd: c_int) -> c_int {
 unsafe extern "C" fn pread(fd: c_int, out: *mut c_void, len: size_t, offset: i64) -> isize {
     type Function = unsafe extern "C" fn(c_int, *mut c_void, size_t, i64) -> isize;
     static NEXT: Next = Next::new(c"pread");
-    if let Some(door) = drm::vfio(fd) {
+    if let Some(ops) = drm::vfio(fd) {
         // SAFETY: the arguments are the caller's.
-        return unsafe { (door.read)(fd, out, len, offset) };
+        return unsafe { (ops.read)(fd, out, len, offset) };
     }
     let address = NEXT.address();
     if address.is_null() {
@@ -263,9 +263,9 @@ unsafe extern "C" fn pread64(fd: c_int, out: *mut c_void, len: size_t, offset: i
 unsafe extern "C" fn pwrite(fd: c_int, from: *const c_void, len: size_t, offset: i64) -> isize {
     type Function = unsafe extern "C" fn(c_int, *const c_void, size_t, i64) -> isize;
     static NEXT: Next = Next::new(c"pwrite");
-    if let Some(door) = drm::vfio(fd) {
+    if let Some(ops) = drm::vfio(fd) {
         // SAFETY: the arguments are the caller's.
-        return unsafe { (door.write)(fd, from, len, offset) };
+        return unsafe { (ops.write)(fd, from, len, offset) };
     }
     let address = NEXT.address();
     if address.is_null() {
@@ -332,8 +332,8 @@ unsafe extern "C" fn fstat64(fd: c_int, out: *mut c_void) -> c_int {
 /// As libc's function of this name asks.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn lseek(fd: c_int, offset: i64, whence: c_int) -> i64 {
-    if let Some(door) = buffers::door_of(fd) {
-        return (door.buffer_seek)(fd, offset, whence);
+    if let Some(ops) = buffers::ops_of(fd) {
+        return (ops.buffer_seek)(fd, offset, whence);
     }
     let (fd, whence) = (c_long::from(fd), c_long::from(whence));
     // SAFETY: the arguments are the caller's, each a word.

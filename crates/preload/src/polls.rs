@@ -97,7 +97,7 @@ unsafe fn wait(
     let all = unsafe { core::slice::from_raw_parts_mut(fds, count as usize) };
     // To the kernel the file of a buffer is always ready, so a poll without buffers costs only
     // this: a scan of the ready entries.
-    if !all.iter().any(|entry| entry.revents != 0 && buffers::door_of(entry.fd).is_some()) {
+    if !all.iter().any(|entry| entry.revents != 0 && buffers::ops_of(entry.fd).is_some()) {
         return first;
     }
     let mut left = limit.map(|limit| limit.tv_sec.saturating_mul(1_000_000_000) + limit.tv_nsec);
@@ -123,9 +123,9 @@ unsafe fn wait(
 fn look(fds: &mut [pollfd]) -> c_int {
     let mut ready = 0;
     for entry in fds {
-        let Some(door) = buffers::door_of(entry.fd) else { continue };
+        let Some(ops) = buffers::ops_of(entry.fd) else { continue };
         // CAST: the bits of `events`.
-        entry.revents = (door.buffer_poll)(entry.fd, entry.events.into()) as c_short;
+        entry.revents = (ops.buffer_poll)(entry.fd, entry.events.into()) as c_short;
         ready += c_int::from(entry.revents != 0);
     }
     ready
@@ -136,7 +136,7 @@ const HIDDEN: c_int = -0x4000_0000;
 
 /// Makes buffers' descriptors negative, until [`show`].
 fn hide(fds: &mut [pollfd]) {
-    for entry in fds.iter_mut().filter(|entry| buffers::door_of(entry.fd).is_some()) {
+    for entry in fds.iter_mut().filter(|entry| buffers::ops_of(entry.fd).is_some()) {
         entry.fd = HIDDEN - entry.fd;
     }
 }

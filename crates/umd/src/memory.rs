@@ -24,7 +24,7 @@ pub struct Memory {
     bo: Bo,
     /// The descriptor by which other processes find it: closed when the program frees it, whoever
     /// still has the memory.
-    door: Mutex<Option<Known>>,
+    descriptor: Mutex<Option<Known>>,
 }
 
 impl Memory {
@@ -42,7 +42,7 @@ impl Memory {
             tracing::info!(target: LOG, "VRAM of {}: {error}", found.name);
             Refusal::from(error)
         })?;
-        Ok(Self { device, bo, door: Mutex::default() })
+        Ok(Self { device, bo, descriptor: Mutex::default() })
     }
 
     /// Allocates `size` bytes of the system memory that one of the GPUs may use.
@@ -52,7 +52,7 @@ impl Memory {
     /// The GPU's share of it is full.
     pub fn system(devices: &[&'static Device], device: usize, size: u64) -> Result<Self> {
         let bo = devices[device].gpu()?.alloc(size, Place::GTT)?;
-        Ok(Self { device, bo, door: Mutex::default() })
+        Ok(Self { device, bo, descriptor: Mutex::default() })
     }
 
     /// Maps it for the CPU. It does not move while it is mapped; a GPU that is removed takes the
@@ -96,9 +96,9 @@ impl Memory {
         match (0..devices.len()).find(is_of) {
             Some(owner) if owner != device => {
                 let bo = devices[owner].gpu()?.import(fd)?;
-                Ok(Self { device: owner, bo, door: Mutex::default() })
+                Ok(Self { device: owner, bo, descriptor: Mutex::default() })
             }
-            _ => Ok(Self { device, bo, door: Mutex::default() }),
+            _ => Ok(Self { device, bo, descriptor: Mutex::default() }),
         }
     }
 
@@ -214,27 +214,27 @@ impl Memory {
     /// # Errors
     ///
     /// As [`share`](Self::share); and those of the function.
-    pub fn with_door<T, E: From<Refusal>>(
+    pub fn with_descriptor<T, E: From<Refusal>>(
         &self,
         act: impl FnOnce(BorrowedFd<'_>) -> std::result::Result<T, E>,
     ) -> std::result::Result<T, E> {
-        let mut door = self.door.lock().unwrap_or_else(PoisonError::into_inner);
-        if !door.as_ref().is_some_and(Known::is_ours) {
+        let mut descriptor = self.descriptor.lock().unwrap_or_else(PoisonError::into_inner);
+        if !descriptor.as_ref().is_some_and(Known::is_ours) {
             let opened = self.shared()?.dup_fd(true).map_err(|error| {
                 let what = format!("no descriptor for {}: {error}", self.name());
                 Refusal::new(Kind::System, what)
             })?;
-            *door = Some(Known::new(opened));
+            *descriptor = Some(Known::new(opened));
         }
-        match &*door {
-            Some(door) => act(door.as_fd()),
+        match &*descriptor {
+            Some(descriptor) => act(descriptor.as_fd()),
             None => unreachable!("it was just opened"),
         }
     }
 
     /// The program has freed it: handles of it no longer lead anywhere.
-    pub fn close_door(&self) {
-        drop(self.door.lock().unwrap_or_else(PoisonError::into_inner).take());
+    pub fn close_descriptor(&self) {
+        drop(self.descriptor.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 
     /// A dma-buf of part of it.

@@ -10,32 +10,32 @@
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 
-/// `libpeerdma.so`'s side, with the layout of its `Door`. Both come from the same build, so it has
-/// no version.
+/// The side of `libpeerdma.so`, with the layout of its `Ddi`. Both come from the same build, so it
+/// has no version.
 #[repr(C)]
-struct Door {
+struct Ddi {
     /// Fills the table of this name, as this version has it.
     fill: unsafe extern "C" fn(name: *const c_char, version: u32, table: *mut c_void) -> c_int,
 }
 
-/// The name of the function that returns the [`Door`].
-const DOOR_NAME: &CStr = c"peerdma_level_zero_door";
+/// The name of the function that returns the [`Ddi`].
+const DDI_NAME: &CStr = c"peerdma_level_zero_ddi";
 
 /// `ZE_RESULT_ERROR_UNINITIALIZED`: a library without a driver behind it.
 const UNINITIALIZED: c_int = 0x7800_0001;
 
 fn fill(name: &CStr, version: u32, table: *mut c_void) -> c_int {
     // An address of this library.
-    let found = stubs::find(fill as *const c_void, DOOR_NAME);
+    let found = stubs::find(fill as *const c_void, DDI_NAME);
     if found.is_null() {
         return UNINITIALIZED;
     }
     // SAFETY: this is the function's signature, in the library of the same build.
-    let find: extern "C" fn() -> *const Door = unsafe { core::mem::transmute(found) };
+    let find: extern "C" fn() -> *const Ddi = unsafe { core::mem::transmute(found) };
     // SAFETY: null, or a table that is static in a library that is never unloaded.
-    let Some(door) = (unsafe { find().as_ref() }) else { return UNINITIALIZED };
+    let Some(ddi) = (unsafe { find().as_ref() }) else { return UNINITIALIZED };
     // SAFETY: a terminated name, and the loader's table of that version.
-    unsafe { (door.fill)(name.as_ptr(), version, table) }
+    unsafe { (ddi.fill)(name.as_ptr(), version, table) }
 }
 
 /// One function that fills a table.

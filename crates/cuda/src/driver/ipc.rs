@@ -24,7 +24,7 @@ const LAZY_PEER_ACCESS: u32 = 1;
 fn handle_of(process: &Process, region: &Region, memory: &Memory) -> Result<Raw> {
     let gpu = process.devices()[memory.device].uuid;
     let new = |file: BorrowedFd<'_>| Handle::new(What::Memory, file, region.len, region.id, gpu);
-    let handle = memory.with_door(new)?;
+    let handle = memory.with_descriptor(new)?;
     Ok(handle.at(offset_of(region, region.start)).encode())
 }
 

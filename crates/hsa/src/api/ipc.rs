@@ -35,7 +35,7 @@ calls! { CALLS:
         let pages = u32::try_from(own.div_ceil(PAGE)).map_err(|_| {
             invalid(format!("{} is too large for a handle", region.name()))
         })?;
-        out.put(memory.with_door(|door| ipc::handle(door, pages))?)
+        out.put(memory.with_descriptor(|descriptor| ipc::handle(descriptor, pages))?)
     }
 
     fn hsa_amd_ipc_memory_attach(

@@ -4,9 +4,9 @@ use super::boundary::control;
 use super::context::watch_the_end;
 
 /// What is behind the names. Null is never returned but after a panic.
-pub(crate) extern "C" fn peerdma_cuda_door() -> *const cuda::Door {
-    control("peerdma_cuda_door", std::ptr::null(), || {
+pub(crate) extern "C" fn peerdma_cuda_resolver() -> *const cuda::Resolver {
+    control("peerdma_cuda_resolver", std::ptr::null(), || {
         watch_the_end();
-        cuda::door()
+        cuda::resolver()
     })
 }

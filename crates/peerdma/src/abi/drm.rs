@@ -10,6 +10,6 @@ fn broken(call: &'static str, panic: &(dyn std::any::Any + Send)) {
 }
 
 /// What is behind the nodes. Null is never returned but after a panic.
-pub(crate) extern "C" fn peerdma_drm_door() -> *const nodes::Door {
-    control("peerdma_drm_door", std::ptr::null(), || nodes::door(&PROCESS))
+pub(crate) extern "C" fn peerdma_node_file_ops() -> *const nodes::FileOps {
+    control("peerdma_node_file_ops", std::ptr::null(), || nodes::file_ops(&PROCESS))
 }

@@ -4,9 +4,9 @@ use super::boundary::control;
 use super::context::watch_the_end;
 
 /// What is behind the names. Null is never returned but after a panic.
-pub(crate) extern "C" fn peerdma_hsa_door() -> *const hsa::Door {
-    control("peerdma_hsa_door", std::ptr::null(), || {
+pub(crate) extern "C" fn peerdma_hsa_lookup() -> *const hsa::Lookup {
+    control("peerdma_hsa_lookup", std::ptr::null(), || {
         watch_the_end();
-        hsa::door()
+        hsa::lookup()
     })
 }

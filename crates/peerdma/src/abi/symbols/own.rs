@@ -7,8 +7,8 @@ use super::{Symbol, verb};
 
 /// What our own libraries bind, when they need it.
 pub(crate) const OWN: &[Symbol] = &[
-    verb("peerdma_drm_door", &["PEERDMA_PRIVATE_1"], In("drm")),
-    verb("peerdma_cuda_door", &["PEERDMA_PRIVATE_1"], In("cuda")),
-    verb("peerdma_hsa_door", &["PEERDMA_PRIVATE_1"], In("hsa")),
-    verb("peerdma_level_zero_door", &["PEERDMA_PRIVATE_1"], In("level_zero")),
+    verb("peerdma_node_file_ops", &["PEERDMA_PRIVATE_1"], In("drm")),
+    verb("peerdma_cuda_resolver", &["PEERDMA_PRIVATE_1"], In("cuda")),
+    verb("peerdma_hsa_lookup", &["PEERDMA_PRIVATE_1"], In("hsa")),
+    verb("peerdma_level_zero_ddi", &["PEERDMA_PRIVATE_1"], In("level_zero")),
 ];

@@ -8,16 +8,16 @@ use crate::status::Status;
 
 /// The table that `libpeerdma-hsa.so` calls. Both come from the same build, so it has no version.
 #[repr(C)]
-pub struct Door {
+pub struct Lookup {
     find: unsafe extern "C" fn(*const c_char) -> *const c_void,
     refused: unsafe extern "C" fn(*const c_char) -> i64,
 }
 
-static DOOR: Door = Door { find, refused };
+static LOOKUP: Lookup = Lookup { find, refused };
 
 /// The table of functions behind the names.
-pub fn door() -> *const Door {
-    &raw const DOOR
+pub fn lookup() -> *const Lookup {
+    &raw const LOOKUP
 }
 
 unsafe extern "C" fn find(name: *const c_char) -> *const c_void {

@@ -9,13 +9,13 @@ use crate::{driver, exported, nvml};
 
 /// The table that `libpeerdma-cuda.so` calls. Both come from the same build, so it has no version.
 #[repr(C)]
-pub struct Door {
+pub struct Resolver {
     driver: unsafe extern "C" fn(*const *const c_char, *const *const c_void, usize),
     find: unsafe extern "C" fn(c_int, *const c_char) -> *const c_void,
     refused: unsafe extern "C" fn(c_int, *const c_char) -> c_int,
 }
 
-static DOOR: Door = Door { driver: take_driver, find, refused };
+static RESOLVER: Resolver = Resolver { driver: take_driver, find, refused };
 
 /// The numbers of the libraries.
 const DRIVER: c_int = 0;
@@ -24,8 +24,8 @@ const RUNTIME_12: c_int = 12;
 const RUNTIME_13: c_int = 13;
 
 /// The table of functions behind the names of CUDA's libraries.
-pub fn door() -> *const Door {
-    &raw const DOOR
+pub fn resolver() -> *const Resolver {
+    &raw const RESOLVER
 }
 
 unsafe extern "C" fn take_driver(

@@ -14,7 +14,7 @@ use crate::{buffer, common, errno, vfio};
 /// The functions that the preload library calls. Both come from the same build, so the table has
 /// no version.
 #[repr(C)]
-pub struct Door {
+pub struct FileOps {
     /// Opens a node of the GPU with this index; [`Kind`] says which node.
     open: extern "C" fn(node: c_int, kind: c_int, flags: c_int) -> c_int,
     /// Whether a descriptor refers to a node.
@@ -56,7 +56,7 @@ type Mmap = unsafe extern "C" fn(
     offset: i64,
 ) -> *mut c_void;
 
-static DOOR: Door = Door {
+static FILE_OPS: FileOps = FileOps {
     open,
     owns,
     node,
@@ -75,9 +75,9 @@ static DOOR: Door = Door {
 };
 
 /// The table of functions behind the nodes, in the process whose hooks are `process`.
-pub fn door(process: &'static Process) -> *const Door {
+pub fn file_ops(process: &'static Process) -> *const FileOps {
     boundary::set(process);
-    &raw const DOOR
+    &raw const FILE_OPS
 }
 
 extern "C" fn open(node: c_int, kind: c_int, flags: c_int) -> c_int {

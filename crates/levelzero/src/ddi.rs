@@ -8,16 +8,16 @@ use crate::tables;
 
 /// The table that `libpeerdma-ze.so` calls. Both come from the same build, so it has no version.
 #[repr(C)]
-pub struct Door {
+pub struct Ddi {
     /// Fills the table of this name in this version.
     fill: unsafe extern "C" fn(*const c_char, u32, *mut *const c_void) -> c_int,
 }
 
-static DOOR: Door = Door { fill };
+static DDI: Ddi = Ddi { fill };
 
 /// The table of functions behind the names.
-pub fn door() -> *const Door {
-    &raw const DOOR
+pub fn ddi() -> *const Ddi {
+    &raw const DDI
 }
 
 unsafe extern "C" fn fill(name: *const c_char, version: u32, table: *mut *const c_void) -> c_int {
