@@ -5,7 +5,7 @@
 //! * `libpeerdma.map`, the linker's version script: each version node with the names it holds;
 //! * `exports.rs`, which the library includes: for each name an entry in assembly
 //!   (`peerdma_entry_NAME: jmp FUNCTION`) with one `.symver` per version, and for each name that
-//!   nothing implements a stub that refuses in words.
+//!   nothing implements a stub that refuses and logs why.
 //!
 //! # Why assembly
 //!

@@ -59,8 +59,8 @@ fn a_c_program_finds_the_same_matrix_as_this_process() {
     let out = command.args(["matrix", "--by-c"]).output().expect("peerdma starts");
     let said = String::from_utf8_lossy(&out.stdout);
     assert!(out.status.success(), "{said}{}", String::from_utf8_lossy(&out.stderr));
-    assert!(said.contains("A program in C finds the same."), "{said}");
-    let (by_c, _) = said.split_once("By this process:").expect("both are printed");
+    assert!(said.contains("The C program finds the same."), "{said}");
+    let (by_c, _) = said.split_once("Measured by this process:").expect("both are printed");
     for exporter in ["amdgpu", "xe", "i915", "habanalabs", "vfio-pci", "nvidia", "uverbs"] {
         let rows = by_c.lines().filter(|line| line.starts_with(&format!("{exporter} "))).count();
         assert_eq!(rows, 2, "{exporter}, with a path and without:\n{by_c}");

@@ -2,8 +2,8 @@
 //!
 //! The library *is* a `libibverbs.so.1` and a `librdmacm.so.1`: the same symbols in the same
 //! version nodes, the same structures, the same return values. A program linked against rdma-core
-//! runs on it unchanged, by library path or by preload. Below the C interface is one [`device`]
-//! engine per process, started by `ibv_open_device`.
+//! runs on it unchanged, by a library path or by preloading. Below the C interface is one
+//! [`device`] engine per process, started by `ibv_open_device`.
 //!
 //! ```text
 //!   ibv_reg_mr(pd, ...) ---------- a symbol --------> exports: peerdma_entry_ibv_reg_mr
@@ -15,16 +15,16 @@
 //!                                                     device::Hca   ids, refusals in words
 //! ```
 //!
-//! What it does not do: there is no protocol here, no memory access beyond the structures a caller
-//! passes, and no state beyond what those structures must hold. Nothing runs when the library is
-//! loaded; there are no constructors.
+//! There is no protocol here, no memory access beyond the structures that a caller passes, and no
+//! state beyond what those structures must hold. Nothing runs when the library is loaded; there are
+//! no constructors.
 //!
-//! * The tables in `abi::symbols` say which symbols exist and what answers them; `build.rs` turns
-//!   them into the library's symbol table, and `docs/VERBS_MATRIX.md` is their printed form.
-//! * `abi::types` has the structures; a test compares each field with what the C compiler says.
+//! * The tables in `abi::symbols` say which symbols exist and what implements them; `build.rs`
+//!   turns them into the library's symbol table, and `docs/VERBS_MATRIX.md` is their printed form.
+//! * `abi::types` has the structures; a test compares each field with the C compiler's layout.
 //! * `abi::errno` is the only place that knows errno.
-//! * Calls of the control path stop a panic at the boundary (`abi::boundary`); those of the data
-//!   path cannot unwind into C and abort.
+//! * A panic stops at the boundary (`abi::boundary`): the call fails with EIO, and so does the
+//!   device from then on.
 //!
 //! A program starts with
 //!

@@ -1,4 +1,4 @@
-//! `PEERDMA_LOG`: the reasons, on standard error.
+//! `PEERDMA_LOG`: the reasons for refusals, on standard error.
 
 use std::io::{self, IsTerminal};
 
@@ -12,7 +12,7 @@ pub(crate) fn init() {
     START.call(|| {
         let said = environment::var("PEERDMA_LOG");
         let Some(Ok(filter)) = said.map(EnvFilter::try_new) else { return };
-        // It fails only if a subscriber is set already, and then that one decides.
+        // It fails only if a subscriber is set already, which then decides.
         let _ = tracing_subscriber::fmt()
             .with_env_filter(filter)
             .with_writer(io::stderr)

@@ -1,4 +1,4 @@
-//! The `peerdma` program: one binary, one subcommand per chore. Each subcommand is a module of
+//! The `peerdma` program: one binary, one subcommand per task. Each subcommand is a module of
 //! `cli`.
 
 mod cli;

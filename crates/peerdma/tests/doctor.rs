@@ -1,4 +1,4 @@
-//! `peerdma doctor`, as its user calls it.
+//! `peerdma doctor`, as its user runs it.
 
 use std::process::{Command, Output};
 
@@ -10,7 +10,7 @@ fn doctor(args: &[&str]) -> Output {
 }
 
 #[test]
-fn it_succeeds_whatever_it_sees() {
+fn the_doctor_succeeds_whatever_it_finds() {
     let output = doctor(&[]);
     assert!(output.status.success());
     let text = String::from_utf8_lossy(&output.stdout);
@@ -47,7 +47,7 @@ fn programs_read_the_same_as_json() {
 }
 
 #[test]
-fn it_fails_if_it_cannot_look() {
+fn the_doctor_fails_if_it_cannot_read_the_host() {
     let output = doctor(&["--root", "/nonexistent"]);
     let error = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{error}");

@@ -1,9 +1,9 @@
 //! `peerdma run` and the sysfs door, seen from the programs that go through it: Debian's, Python,
-//! static binaries, raw system calls; and what is left when somebody dies.
+//! static binaries, raw system calls; and what is left when a process dies.
 //!
-//! No test needs our library to work: a stand-in has its name. Each has a directory of its own, in
-//! which the door may leave nothing, and a mark in the environment by which every process it
-//! started is found.
+//! No test needs our library to work: a stand-in has its name. Each test has a directory of its
+//! own, in which the door must leave nothing, and a mark in the environment that identifies every
+//! process it started.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -64,7 +64,7 @@ impl Place {
         path
     }
 
-    /// `peerdma run` with these options and this program, the door being `way`.
+    /// `peerdma run` with these options and this program, with `PEERDMA_DOOR` set to `way`.
     fn run(&self, way: &str, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_peerdma"));
         command.arg("run").args(args);
@@ -88,7 +88,7 @@ impl Place {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// The processes of this test that still are: number and name.
+    /// The processes of this test that still run: number and name.
     fn processes(&self) -> Vec<(i32, String)> {
         let mark = format!("PEERDMA_TEST={}", self.mark);
         let entries = fs::read_dir("/proc").unwrap().flatten();
@@ -128,7 +128,7 @@ impl Place {
         self.expect_no_files();
     }
 
-    /// Nothing is left when `peerdma run` returns, if its program left nobody.
+    /// Nothing is left when `peerdma run` returns, unless its program left a process.
     #[track_caller]
     fn expect_nothing_left(&self) {
         assert_eq!(self.processes(), []);
@@ -151,8 +151,8 @@ impl Drop for Place {
     }
 }
 
-/// The preload library beside the program under test, built if it is not there: Cargo knows no
-/// dependency on a cdylib.
+/// The preload library beside the program under test, built if it is not there: a package cannot
+/// depend on a cdylib.
 fn preload_library() -> PathBuf {
     let directory = Path::new(env!("CARGO_BIN_EXE_peerdma")).parent().unwrap();
     let library = directory.join("libpeerdma_preload.so");
@@ -203,7 +203,7 @@ fn kill(number: i32, signal: i32) {
     }
 }
 
-/// A running program whose lines are read one by one.
+/// A running program, whose lines are read one by one.
 struct Dialog {
     child: Child,
     lines: BufReader<std::process::ChildStdout>,
@@ -404,7 +404,7 @@ fn streams_pass_through_and_end_when_the_program_ends_them() {
     dialog.say("hello");
     assert_eq!(dialog.line(), "hello");
     assert_eq!(dialog.end(), Some(0));
-    // The program closes its output and goes on: the end of the stream is seen before the end of
+    // The program closes its output and continues: the end of the stream is seen before the end of
     // the program.
     let mut dialog = Dialog::start(place.run("auto", &["sh", "-c", "exec >&-; read line; exit 4"]));
     assert_eq!(dialog.line(), "");
@@ -454,7 +454,7 @@ fn a_killed_supervisor_is_replaced() {
         dialog.say("after");
         assert_eq!(dialog.line(), "read");
     }
-    // The status is lost with the parent, unless Yama made us adopt.
+    // The status is lost with the parent, unless Yama made us adopt the program.
     assert!(matches!(dialog.end(), Some(5 | 125)));
     place.wait_until_empty();
 }
@@ -469,7 +469,7 @@ fn a_daemon_keeps_the_door_and_nothing_else() {
         fifo.display(),
         out.display()
     );
-    // Its output is a pipe, which ends although the daemon lives.
+    // Its output is a pipe, which ends although the daemon still runs.
     let output = place.run("auto", &["sh", "-c", &daemon]).output().unwrap();
     assert_eq!(output.status.code(), Some(3));
     place.supervisor();
@@ -479,7 +479,7 @@ fn a_daemon_keeps_the_door_and_nothing_else() {
 }
 
 #[test]
-fn one_inside_another_shows_the_tree_of_the_outer_or_its_own() {
+fn a_nested_run_shows_the_tree_of_the_outer_one_or_its_own() {
     let place = Place::new();
     let peerdma = env!("CARGO_BIN_EXE_peerdma");
     let list = ["ls", "/sys/class/infiniband"];
@@ -498,7 +498,7 @@ fn one_inside_another_shows_the_tree_of_the_outer_or_its_own() {
 }
 
 #[test]
-fn forbidden_seccomp_is_no_failure() {
+fn a_sandbox_that_forbids_seccomp_is_no_failure() {
     // A sandbox that allows no seccomp is a filter itself.
     let place = Place::new();
     let mut command = place.run("auto", &["cat", &format!("{HCA}/node_type")]);
@@ -510,7 +510,7 @@ fn forbidden_seccomp_is_no_failure() {
 }
 
 #[test]
-fn a_missing_library_is_said() {
+fn a_missing_library_is_reported() {
     let place = Place::new();
     let mut command = place.run("auto", &["true"]);
     let output = command.env("PEERDMA_LIB_DIR", "/nowhere").output().unwrap();

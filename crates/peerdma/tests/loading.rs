@@ -1,4 +1,4 @@
-//! Both names are one library, in every way a program comes to it.
+//! Both names are one library, however a program loads it.
 
 mod common;
 
@@ -48,7 +48,7 @@ fn two_names_are_one_library_by_preload_and_path() {
     assert_eq!(common::stdout(&mut run), ONE_COPY);
 }
 
-/// A vendor library binds every private symbol when it loads, and finds no device of its own.
+/// A vendor library binds every private symbol when it loads, and finds no device of its kind.
 #[test]
 fn vendor_libraries_load() {
     let scratch = Scratch::new("loading-vendor");

@@ -1,5 +1,5 @@
-//! `docs/VERBS_MATRIX.md` says of every verb whether it works. It is generated from the library's
-//! tables; run this test with `PEERDMA_BLESS=1` to write it anew.
+//! `docs/VERBS_MATRIX.md` says for every verb whether it works. It is generated from the library's
+//! tables; run this test with `PEERDMA_BLESS=1` to rewrite it.
 
 #[path = "../src/abi/symbols/mod.rs"]
 #[expect(dead_code, reason = "the tables are used by the build script too")]
@@ -28,7 +28,7 @@ What a call that works cannot do is in docs/DIFFERENCES.md. Symbols that rdma-co
 ";
 
 #[test]
-fn the_matrix_is_that_of_the_tables() {
+fn the_matrix_matches_the_tables() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/VERBS_MATRIX.md");
     let matrix = matrix();
     if env::var_os("PEERDMA_BLESS").is_some() {

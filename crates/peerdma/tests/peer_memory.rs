@@ -31,7 +31,7 @@ fn every_cell_of_the_matrix_is_as_the_rules_say() {
     let exporters =
         ["memory", "amdgpu", "xe", "i915", "habanalabs", "vfio-pci", "nvidia", "uverbs"];
     assert_eq!(exporters.map(starts), [1, 2, 2, 2, 2, 2, 2, 2], "{table}");
-    assert!(table.contains("Every cell is as docs/semantics.md 2.6 has it."), "{table}");
+    assert!(table.contains("Every cell is as docs/semantics.md 2.6 says."), "{table}");
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn the_list_of_buffers_names_who_has_them() {
     assert!(!stdout(&mut peerdma(&["dmabuf"])).contains(&name));
 }
 
-/// A NIC has files of its own, which are nobody's buffers.
+/// A NIC has files of its own, which are not buffers.
 #[test]
 fn the_list_of_buffers_has_no_files_of_the_nic() {
     let config =
@@ -78,7 +78,8 @@ fn the_list_of_buffers_has_no_files_of_the_nic() {
     drop(exported);
 }
 
-/// NICs are found by one crate and GPUs by another: each must find the other where it says it is.
+/// NICs are found by one crate and GPUs by another: each must find the other's devices where the
+/// other says they are.
 #[test]
 fn the_example_is_read_the_same_way_by_nic_and_gpu() {
     let text = fs::read_to_string(in_tree("examples/peer-memory.toml")).unwrap();

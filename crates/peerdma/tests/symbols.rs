@@ -1,5 +1,5 @@
-//! The symbol table of the library is that of the tables, and holds all that the system's libraries
-//! offer.
+//! The symbol table of the library matches the tables, and has everything that the system's
+//! libraries offer.
 
 mod common;
 #[path = "../src/abi/symbols/mod.rs"]

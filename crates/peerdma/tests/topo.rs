@@ -1,4 +1,4 @@
-//! `peerdma topo`, as its user calls it.
+//! `peerdma topo`, as its user runs it.
 
 use std::process::{Command, Output};
 
@@ -84,7 +84,7 @@ fn programs_read_the_same_as_json() {
 }
 
 #[test]
-fn errors_are_words() {
+fn errors_are_explained_in_words() {
     for (test, model, args, words) in [
         (
             "sysfs",

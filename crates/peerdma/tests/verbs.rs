@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use common::Scratch;
 use symbols::{Answer, INLINE, RDMACM, Refusal, VERBS};
 
-/// A number for whatever needs a name of its own.
+/// A number for each name that must be unique.
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
 const HEADER: &str = "/usr/include/infiniband/verbs.h";
@@ -30,8 +30,8 @@ fn run_with(source: &str, prepare: impl FnOnce(&Path)) {
     run_as(source, prepare, |_, _| {});
 }
 
-/// The same with arguments and an environment, which `choose` gives it. What it wrote on standard
-/// error.
+/// The same with arguments and an environment, which `choose` sets. Returns what it wrote to
+/// standard error.
 fn run_as(
     source: &str,
     prepare: impl FnOnce(&Path),
@@ -41,7 +41,7 @@ fn run_as(
         common::cannot_run("there is no <infiniband/verbs.h>");
         return None;
     }
-    // Several tests may run one program.
+    // Several tests may run the same program.
     let scratch = Scratch::new(&format!("{source}-{}", NEXT.fetch_add(1, Ordering::Relaxed)));
     scratch.install();
     prepare(scratch.path());
@@ -67,7 +67,7 @@ fn on_demand(nic: &str, keys: &str) -> Option<String> {
     run_on("on_demand.c", nic, keys)
 }
 
-/// Runs a program on a NIC with these keys, and tells it what that is.
+/// Runs a program on a NIC with these keys, and passes it the NIC's preset.
 fn run_on(source: &str, nic: &str, keys: &str) -> Option<String> {
     let configure = |dir: &Path| {
         let name = format!("nic{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
@@ -80,27 +80,27 @@ fn run_on(source: &str, nic: &str, keys: &str) -> Option<String> {
     })
 }
 
-/// Explicit and implicit regions, every advice with every errno, random traffic, memory that goes
-/// away.
+/// Explicit and implicit regions, every advice with every errno, random traffic, memory that is
+/// unmapped.
 #[test]
 fn pages_come_on_demand_with_the_errnos_of_mlx5() {
     on_demand("mlx5", "preset = \"mlx5\"");
 }
 
-/// No implicit region, and errnos of its own. What the kernel's does wrong, the offset in the page,
-/// is right here.
+/// No implicit region, and errnos of its own. The kernel's rxe gets the offset in the page wrong;
+/// here it is right.
 #[test]
 fn pages_come_on_demand_with_the_errnos_of_rxe() {
     on_demand("rxe", "preset = \"rxe\"");
 }
 
 #[test]
-fn a_nic_without_on_demand_paging_says_so() {
+fn a_nic_without_on_demand_paging_refuses_it() {
     on_demand("none", "preset = \"irdma\"");
     on_demand("none", "odp = false");
 }
 
-/// Two faults of 20 ms; three pages that were brought in before are none.
+/// Two faults of 20 ms; three pages that are already present cause none.
 #[test]
 fn a_page_fault_takes_as_long_as_the_persona_says() {
     let Some(log) = on_demand("slow", "fault_us = 20000") else { return };
@@ -116,7 +116,7 @@ fn registering_is_refused_in_the_kernels_order() {
 }
 
 #[test]
-fn a_nic_that_imports_nothing_says_so_before_anything_else() {
+fn a_nic_that_imports_nothing_refuses_before_any_other_check() {
     run_on("memory_rules.c", "none", "importer = \"none\"");
 }
 
@@ -142,7 +142,7 @@ fn a_program_uses_every_object() {
     run("verbs.c");
 }
 
-/// Memory windows, parent domains, imports, XRC, advice.
+/// Memory windows, parent domains, imports, XRC, prefetch advice.
 #[test]
 fn a_program_uses_every_domain() {
     run("domains.c");
@@ -166,7 +166,7 @@ fn bad_arguments_are_refused_by_every_verb() {
         let (name, answer) = (verb.name, in_c(verb.answer));
         let line = match is_known {
             true => format!("INLINE(\"{name}\", {object}, {field}, {answer})"),
-            // A header of old has no place for it.
+            // An old header has no member for it.
             false => format!("ABSENT(\"{name}\")"),
         };
         writeln!(names, "{line}").expect("a String");
@@ -176,7 +176,7 @@ fn bad_arguments_are_refused_by_every_verb() {
     });
 }
 
-/// Every call of the connection manager, with each argument wrong in turn and in every state.
+/// Every call of the connection manager, with each argument wrong in turn, in every state.
 #[test]
 fn bad_arguments_are_refused_by_the_connection_manager() {
     let netdevs = fs::read_to_string("/proc/net/dev").unwrap_or_default();
@@ -195,7 +195,7 @@ fn bad_arguments_are_refused_by_the_connection_manager() {
     });
 }
 
-/// What answers a verb, in the words of `badinput.c`.
+/// How a verb answers, in the words of `badinput.c`.
 fn in_c(answer: Answer) -> String {
     let how = match answer {
         Answer::In(_) | Answer::Never(..) => return "DONE".to_owned(),
@@ -208,7 +208,7 @@ fn in_c(answer: Answer) -> String {
     format!("REFUSED({how})")
 }
 
-/// Eight threads at one QP and one CQ, and at objects of their own.
+/// Eight threads use one QP and one CQ, and objects of their own.
 #[test]
 fn threads_share_a_device() {
     run("threads.c");
@@ -219,14 +219,14 @@ fn a_child_holds_husks_and_opens_its_own() {
     run("fork.c");
 }
 
-/// The table says which verbs without a symbol are implemented; a NULL pointer is how the others
-/// are refused.
+/// The table says which verbs without a symbol are implemented; the others are refused by a NULL
+/// pointer.
 #[test]
 fn pointers_are_there_for_what_the_table_says_is_implemented() {
     let Ok(header) = fs::read_to_string(HEADER) else {
         return common::cannot_run("there is no <infiniband/verbs.h>");
     };
-    // The pointers of each object, and whether the table has them. Several verbs may share one.
+    // The pointers of each object, and whether the table lists them. Several verbs may share one.
     let mut pointers = BTreeMap::new();
     for verb in INLINE {
         let (object, field) = verb.through.split_once('.').expect("object.field");
@@ -257,7 +257,7 @@ fn pointers_are_there_for_what_the_table_says_is_implemented() {
     assert_eq!(common::stdout(&mut run), expected);
 }
 
-/// Makes one of each object, in variables of their types' names.
+/// Creates one of each object, in variables named after their types.
 const POINTERS_HEAD: &str = r#"
 #include <infiniband/verbs.h>
 #include <stdio.h>

@@ -18,7 +18,7 @@ impl Acks {
         *self.unacknowledged.lock().unwrap_or_else(PoisonError::into_inner) += 1;
     }
 
-    /// Counts acknowledgements. More than were given count as all.
+    /// Counts acknowledgements. Surplus ones are ignored.
     pub(crate) fn acknowledge(&self, events: u32) {
         let mut left = self.unacknowledged.lock().unwrap_or_else(PoisonError::into_inner);
         *left = left.saturating_sub(u64::from(events));

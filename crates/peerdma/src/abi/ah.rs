@@ -54,7 +54,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_ah(ah: *mut Ah) -> c_int {
         let _ = unsafe { AhObject::lookup(ah) };
         // SAFETY: as above, and the program uses it no more.
         let own = unsafe { AhObject::destroy(ah) };
-        // A PD that is gone counts nothing.
+        // A PD that was destroyed counts no handles.
         errno::or_errno(own.hca.lock().count_ah(own.pd, false))
     })
 }
@@ -148,8 +148,8 @@ struct Header {
 }
 
 impl Header {
-    /// In RoCEv2 the 40 bytes are an IPv6 header, or 20 bytes of anything and an IPv4 header
-    /// (RoCEv2 Annex A17.4.5.2). What could be both is IPv4 if its checksum is right.
+    /// In RoCEv2 the 40 bytes are an IPv6 header, or 20 undefined bytes and an IPv4 header (RoCEv2
+    /// Annex A17.4.5.2). What could be both is IPv4 if its checksum is right.
     fn parse(bytes: &[u8; 40]) -> Result<Self, Refusal> {
         let (_, v4) = bytes.split_at(20);
         let may_be_v4 = v4[0] == 0x45 && checksum(v4) == 0xffff;
@@ -199,7 +199,7 @@ fn checksum(header: &[u8]) -> u16 {
     ((folded & 0xffff) + (folded >> 16)) as u16
 }
 
-/// An address vector as the engine has it.
+/// An address vector in the engine's form.
 pub(crate) fn av_of(c: &AhAttr) -> Av {
     Av {
         dgid: Gid(c.grh.dgid.raw),
@@ -216,7 +216,7 @@ pub(crate) fn av_of(c: &AhAttr) -> Av {
     }
 }
 
-/// An address vector as a program has it.
+/// An address vector in the form that programs see.
 pub(crate) fn attr_of(av: &Av) -> AhAttr {
     AhAttr {
         grh: GlobalRoute {
@@ -239,7 +239,7 @@ pub(crate) fn attr_of(av: &Av) -> AhAttr {
 mod tests {
     use super::*;
 
-    /// A header as `ping` would send it from 10.0.0.1 to 10.0.0.2, with its right checksum.
+    /// A header as `ping` would send it from 10.0.0.1 to 10.0.0.2, with a correct checksum.
     fn v4_header() -> [u8; 40] {
         let mut bytes = [0; 40];
         bytes[20..].copy_from_slice(&[
@@ -259,7 +259,7 @@ mod tests {
         assert_eq!((header.hop_limit, header.traffic_class), (0x40, 0x10));
     }
 
-    /// The bytes before an IPv4 header are whatever was in the buffer.
+    /// The bytes before an IPv4 header are whatever the buffer held.
     #[test]
     fn a_right_checksum_decides_for_ipv4() {
         let mut bytes = v4_header();

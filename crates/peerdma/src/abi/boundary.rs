@@ -1,9 +1,9 @@
 //! Where a panic stops.
 //!
 //! Unwinding into C is not possible; without a boundary the process would abort. A call that panics
-//! fails with EIO, as with hardware that lost its mind, and takes its device along: every context
-//! gets `IBV_EVENT_DEVICE_FATAL`, and later calls fail with EIO, too ([`device::fail_all`]). So
-//! nobody goes on with a queue that is in the middle of a work request.
+//! fails with EIO, as with failed hardware, and the whole device fails with it: every context gets
+//! `IBV_EVENT_DEVICE_FATAL`, and later calls fail with EIO, too ([`device::fail_all`]). So nobody
+//! continues with a queue that was left in the middle of a work request.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -13,15 +13,15 @@ use super::errno;
 use super::object::BadArgument;
 use crate::logging;
 
-/// What a call returns. What it returns when it fails with EIO tells its convention: that number,
-/// its negative, or something that is no number of an error.
+/// The return type of a call. What it returns for EIO shows its convention: the errno, its
+/// negative, or a value that is no errno.
 pub(crate) trait Answer: Copy {
-    /// The same for this errno as `self` is for EIO.
+    /// What the call returns for this errno; `self` is what it returns for EIO.
     fn refused(self, _errno: c_int) -> Self {
         self
     }
 
-    /// The errno that the call returns, if it returns one and `broken` is its answer to EIO;
+    /// The errno that the call returns, if it returns one, where `broken` is its answer to EIO;
     /// else 0.
     fn errno(self, _broken: Self) -> c_int {
         0
@@ -70,8 +70,9 @@ impl<T> Answer for *const T {}
 
 impl<T> Answer for *mut T {}
 
-/// Runs the body of a control call. On a panic errno is EIO and the result is `broken`. A call that
-/// returns an errno sets it, too: it would have been a system call, and programs print `%m`.
+/// Runs the body of a control call. On a panic, errno is EIO and the result is `broken`. A call
+/// that returns an errno sets `errno` too: with the kernel it would have been a system call, and
+/// programs print `%m`.
 pub(crate) fn control<T: Answer>(verb: &'static str, broken: T, body: impl FnOnce() -> T) -> T {
     logging::init();
     let answer = caught(verb, broken, body);
@@ -82,8 +83,8 @@ pub(crate) fn control<T: Answer>(verb: &'static str, broken: T, body: impl FnOnc
     answer
 }
 
-/// The same for a call of the data path, which does nothing else. To have polled an empty queue
-/// (ENOENT) is no error there, and too frequent for more than the answer.
+/// Runs the body of a call of the data path, and nothing else. An empty queue (ENOENT) is no error
+/// there, and too frequent to do more than return it.
 #[inline]
 pub(crate) fn data<T: Answer>(verb: &'static str, broken: T, body: impl FnOnce() -> T) -> T {
     let answer = caught(verb, broken, body);
@@ -96,8 +97,8 @@ pub(crate) fn data<T: Answer>(verb: &'static str, broken: T, body: impl FnOnce()
 
 #[inline]
 fn caught<T: Answer>(verb: &'static str, broken: T, body: impl FnOnce() -> T) -> T {
-    // Whatever the body held is either behind the engine's lock, and nobody looks at it again, or
-    // the caller's own structure, which a failed call leaves undefined anyway.
+    // What the body held is either behind the engine's lock, and is never read again, or the
+    // caller's own structure, which a failed call leaves undefined anyway.
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(answer) => answer,
         Err(panic) => {
@@ -128,8 +129,8 @@ mod tests {
     use crate::abi::types::pd::Pd;
     use crate::abi::{context, cq, device as devices, events, pd, poll};
 
-    /// What a program calls. `SAFETY: contract` is kept by the test: nothing is used after it was
-    /// destroyed.
+    /// What a program calls. The test keeps the contract (`SAFETY: contract`): it uses nothing that
+    /// it has destroyed.
     struct Program;
 
     impl Program {
@@ -189,7 +190,7 @@ mod tests {
     /// `IBV_EVENT_DEVICE_FATAL`.
     const DEVICE_FATAL: u32 = 8;
 
-    /// One test, since a panic is the end of every device of the process.
+    /// One test, since a panic fails every device of the process.
     #[test]
     fn a_panic_becomes_eio_and_is_the_end_of_the_device() {
         let (one, other) = (Program::open(), Program::open());
@@ -220,7 +221,7 @@ mod tests {
         // SAFETY: contract.
         assert_eq!(unsafe { cq::req_notify_cq(queue, 0) }, libc::EIO);
 
-        // Opened anew the device works, beside what is left of the old one.
+        // A device that is opened again works, beside what is left of the old one.
         let fresh = Program::open();
         let usable = Program::alloc_pd(fresh);
         assert!(!usable.is_null());

@@ -1,6 +1,6 @@
 //! Buffers that the library allocates (`ibv_alloc_buf`): ordinary memory of the program, page
-//! aligned. Only in a confidential guest must a provider choose the memory; programs that are ready
-//! for that work everywhere.
+//! aligned. Only in a confidential guest must a provider choose the memory; programs written for
+//! that work everywhere.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -95,6 +95,6 @@ pub(crate) unsafe fn check(
     let end = offset.and_then(|offset| offset.checked_add(length));
     match end {
         Some(end) if end <= buf.memory.len() => Ok(()),
-        _ => invalid("the range is not inside of the buffer"),
+        _ => invalid("the range is not inside the buffer"),
     }
 }

@@ -1,5 +1,5 @@
-//! Completion counters. What is refused, and how, is from `ibv_create_comp_cntr(3)` and
-//! `ibv_qp_attach_comp_cntr(3)`.
+//! Completion counters. What is refused, and with which errno, follows `ibv_create_comp_cntr(3)`
+//! and `ibv_qp_attach_comp_cntr(3)`.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -51,8 +51,8 @@ pub(crate) unsafe extern "C" fn _ibv_query_comp_cntr_caps(
                 max_counters: engine.device_attr().max_comp_cntr,
                 supported_qp_attach_ops: CompCntrOps::KNOWN.bits(),
             };
-            // A newer program has room for more, which is then zero.
-            // SAFETY: contract: the program has room for `size` bytes.
+            // A newer program has room for more, which is zeroed. SAFETY: contract: the program has
+            // room for `size` bytes.
             unsafe { caps.cast::<u8>().write_bytes(0, size) };
             // SAFETY: as above, and it is no less than the structure.
             unsafe { caps.write(answer) };
@@ -158,7 +158,7 @@ pub(crate) unsafe extern "C" fn ibv_read_err_comp_cntr(cntr: *mut CompCntr, to: 
     unsafe { read("ibv_read_err_comp_cntr", cntr, CompCntrEntry::Err, to) }
 }
 
-/// Reads a value, as a program does that waits for it to grow.
+/// Reads a value, as a program does while it waits for the value to grow.
 ///
 /// # Safety
 ///

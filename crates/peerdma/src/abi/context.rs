@@ -29,23 +29,23 @@ pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut Device) -> *mut Con
     })
 }
 
-/// Sees to it that a program that ends without closing its devices leaves nothing out of its
-/// capture, and says what was counted and what fired of its fault plan.
+/// Registers an exit handler, so that a program that ends without closing its devices loses nothing
+/// from its capture, and reports its counters and the rules of its fault plan that fired.
 pub(crate) fn watch_the_end() {
     static WATCH: First = First::new();
     extern "C" fn at_the_end() {
         device::finish_records();
         gpu::weather::report();
-        // The report needs storage of the thread, and that which ends the process may have lost its
-        // own.
+        // The report needs thread-local storage, and the thread that ends the process may have lost
+        // its own.
         if let Ok(thread) = threads::spawn("peerdma-report", report::finish) {
             let _ = thread.join();
         }
     }
     device::set_weather(gpu::weather::struck);
     // SAFETY: the function has the signature that atexit asks for, touches no argument, and is not
-    // unloaded: the library is linked with `-z nodelete`. If it cannot be noted, the last packets
-    // may be missing.
+    // unloaded: the library is linked with `-z nodelete`. If it cannot be registered, the last
+    // packets may be missing.
     WATCH.call(|| unsafe {
         libc::atexit(at_the_end);
     });
@@ -86,9 +86,10 @@ pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut Context) -> c_int
     })
 }
 
-/// From the first open on, devices know of forks. What holds a lock while it calls one, and keeps
-/// that lock across forks, registers after this: the handlers that were registered last are called
-/// first, so that its lock is taken first, too.
+/// Registers the fork handlers of devices, when the first one is opened. A module that calls a
+/// device with a lock of its own held, and holds that lock across a fork, registers after this:
+/// prepare handlers run in the reverse order of their registration, so that its lock is taken first
+/// there, too.
 pub(crate) fn watch_forks() {
     extern "C" fn prepare() {
         device::fork::prepare();

@@ -1,5 +1,5 @@
-//! Completion channels and completion queues: making, arming, resizing, destroying. [`super::poll`]
-//! reads them.
+//! Completion channels and completion queues: creation, arming, resizing, destruction.
+//! [`super::poll`] reads them.
 
 use std::ffi::{c_int, c_void};
 use std::mem;
@@ -77,13 +77,13 @@ mod mask {
     pub(super) const FLAGS: u32 = 1;
     /// The parent domain is valid.
     pub(super) const PD: u32 = 1 << 1;
-    /// One thread polls; or an overrun is not an error. Both only permit a library to do less.
+    /// One thread polls; or an overrun is not an error. Both only allow a library to do less.
     pub(super) const KNOWN_FLAGS: u32 = 1 | 1 << 1;
 }
 
 /// Both timestamps: in ticks of the device, and of the wall clock.
 const WC_TIMES: u64 = 1 << 7 | 1 << 11;
-/// What a completion can tell here: the standard fields, the timestamps, and what tag matching
+/// What a completion can report here: the standard fields, the timestamps, and what tag matching
 /// found.
 const WC_FLAGS: u64 = 0x7f | WC_TIMES | 1 << 10;
 
@@ -109,7 +109,7 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
             Some(what) => {
                 Err(Refusal::new(Kind::NotSupported, format!("ibv_create_cq_ex: {what}")))
             }
-            // A queue has no protection domain, but for what a parent domain adds to one.
+            // A CQ has no protection domain. A parent domain may be named, for what it adds to one.
             None if attr.comp_mask & mask::PD != 0 && !is_parent(attr.parent_domain) => {
                 Err(Refusal::new(Kind::Invalid, "ibv_create_cq_ex: the PD is not a parent domain"))
             }
@@ -135,11 +135,11 @@ struct Wanted {
     cq_context: *mut c_void,
     channel: *mut CompChannel,
     comp_vector: u32,
-    /// Whether its completions say when they came.
+    /// Whether its completions have timestamps.
     stamps: bool,
 }
 
-/// Makes a queue. The context is one of ours, and so is the channel if it is not NULL.
+/// Creates a queue. The context is one of ours, and so is the channel if it is not NULL.
 unsafe fn create(context: *mut Context, wanted: &Wanted) -> Result<*mut CqEx, Refusal> {
     // SAFETY: the caller's promise.
     let open = unsafe { opened(context) };
@@ -160,7 +160,7 @@ unsafe fn create(context: *mut Context, wanted: &Wanted) -> Result<*mut CqEx, Re
     c.cqe = c_int::try_from(wanted.entries).unwrap_or(c_int::MAX);
     poll::fill(&mut c);
 
-    // The engine gives the queue's address back with its events, so the object comes first.
+    // The engine returns the queue's address with its events, so the object comes first.
     let mut engine = open.hca.alive()?;
     let boxed = CqObject::reserve(c);
     let cookie = boxed.address() as u64;

@@ -1,4 +1,4 @@
-//! Devices: the list of them, what they and their ports say, GIDs and partition keys.
+//! Devices: the list of them, their attributes and those of their ports, GIDs and partition keys.
 
 use std::cmp;
 use std::ffi::{CStr, OsStr, c_char, c_int};
@@ -25,15 +25,15 @@ use super::types::device::{
 };
 use super::wq::TOEPLITZ;
 
-/// What the library knows of a device beside what programs see.
+/// What the library keeps of a device beside what programs see.
 pub(crate) struct Nic {
     info: Mutex<NicInfo>,
 }
 
 type DeviceObject = Object<Device, Nic>;
 
-/// A device, by its address. It lives as long as the process, so that any pointer a program kept
-/// stays good.
+/// A device, by its address. It lives as long as the process, so that a pointer that a program kept
+/// stays valid.
 struct Known(*mut Device);
 
 // SAFETY: the C part is never written after its creation, and the library's part is behind a mutex.
@@ -106,7 +106,7 @@ pub(crate) unsafe extern "C" fn ibv_free_device_list(list: *mut *mut Device) {
     drop(unsafe { Box::from_raw(slice) });
 }
 
-/// The device of a NIC: the known one with fresh facts, or a new one.
+/// The device of a NIC: the known one with its attributes updated, or a new one.
 fn remember(info: NicInfo) -> *mut Device {
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     for Known(device) in known.iter() {
@@ -134,7 +134,7 @@ fn remember(info: NicInfo) -> *mut Device {
     device
 }
 
-/// Text in a field of fixed size, cut to leave its end marked.
+/// Text in a field of fixed size, cut so that the terminating NUL remains.
 fn text<const N: usize>(text: &str) -> [c_char; N] {
     let mut field = [0; N];
     for (to, from) in field[..N - 1].iter_mut().zip(text.bytes()) {
@@ -143,8 +143,8 @@ fn text<const N: usize>(text: &str) -> [c_char; N] {
     field
 }
 
-/// The name that the structure has, as in rdma-core: programs make devices of their own to test
-/// what they do with names.
+/// The name in the structure, as in rdma-core: programs build device structures of their own to
+/// test how they handle names.
 pub(crate) unsafe extern "C" fn ibv_get_device_name(device: *mut Device) -> *const c_char {
     control("ibv_get_device_name", ptr::null(), || {
         let device = room(device);
@@ -253,7 +253,8 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     })
 }
 
-/// Writes as much of `all` as the program has room for, and zeroes what it knows and we do not.
+/// Writes as much of `all` as the program has room for, and zeroes the fields that it knows and we
+/// do not.
 ///
 /// # Safety
 ///
@@ -266,7 +267,7 @@ unsafe fn write_part<T: Copy>(to: *mut T, all: &T, size: usize) {
     unsafe { ptr::copy_nonoverlapping(ptr::from_ref(all).cast::<u8>(), to.cast(), known) };
 }
 
-/// What of a device's abilities `device_cap_flags` says: `BAD_PKEY_CNTR`, `BAD_QKEY_CNTR`,
+/// The capabilities that `device_cap_flags` reports: `BAD_PKEY_CNTR`, `BAD_QKEY_CNTR`,
 /// `UD_AV_PORT_ENFORCE`, `CURR_QP_STATE_MOD`, `PORT_ACTIVE_EVENT`, `SYS_IMAGE_GUID`,
 /// `RC_RNR_NAK_GEN`, `SRQ_RESIZE`, `MEM_WINDOW`, `XRC`, `MEM_MGT_EXTENSIONS` (invalidation by work
 /// requests) and `MEM_WINDOW_TYPE_2B`.
@@ -294,7 +295,7 @@ const RAW_PACKET_IP_CSUM: u32 = 1 << 2;
 /// `IBV_TM_CAP_RC`.
 const TM_CAP_RC: u32 = 1;
 
-/// What only the wider word has room for: `IB_UVERBS_DEVICE_FLUSH_GLOBAL` and
+/// Bits that only the 64-bit word has room for: `IB_UVERBS_DEVICE_FLUSH_GLOBAL` and
 /// `IB_UVERBS_DEVICE_ATOMIC_WRITE`.
 const CAP_FLAGS_EX: u64 = 1 << 38 | 1 << 40;
 
@@ -337,13 +338,13 @@ fn limits(engine: &EngineGuard<'_>) -> DeviceAttr {
     c.max_srq_wr = int(attr.max_srq_wr);
     c.max_srq_sge = int(attr.max_srq_sge);
     c.max_pkeys = attr.max_pkeys;
-    // 4.096 us * 2^15, about 134 ms: a process may be off its processor for long.
+    // 4.096 us * 2^15, about 134 ms: a process may not run for that long.
     c.local_ca_ack_delay = 15;
     c.phys_port_cnt = attr.phys_port_cnt;
     c
 }
 
-/// The symbol: for programs whose header knows no more than this much of the structure.
+/// The exported symbol, for programs whose header knows only the first fields of the structure.
 pub(crate) unsafe extern "C" fn ibv_query_port(
     context: *mut Context,
     port_num: u8,
@@ -451,13 +452,13 @@ fn check_port(verb: &str, port_num: u32) -> Result<(), Refusal> {
     Err(Refusal::new(Kind::Invalid, format!("{verb}: port {port_num}; the device has port 1")))
 }
 
-/// A place of the GID table. An empty one has no GID.
+/// An entry of the GID table. An empty one has no GID.
 fn gid_at(hca: &Hca, verb: &str, port_num: u32, index: u32) -> Result<Option<GidEntry>, Refusal> {
     check_port(verb, port_num)?;
     let engine = hca.lock();
     let places = engine.port_attr().gid_tbl_len;
     if index >= places {
-        let what = format!("{verb}: index {index}; the table has {places} places");
+        let what = format!("{verb}: index {index}; the table has {places} entries");
         return Err(Refusal::new(Kind::Invalid, what));
     }
     Ok(engine.gids().iter().find(|entry| entry.index == index).map(gid_entry))
@@ -486,7 +487,7 @@ pub(crate) unsafe extern "C" fn ibv_query_gid(
         let index = u32::try_from(index).unwrap_or(u32::MAX);
         let entry = gid_at(&open.hca, "ibv_query_gid", u32::from(port_num), index);
         errno::or_minus_one(entry.map(|entry| {
-            // This call gives an empty place as zeros.
+            // This call reports an empty entry as zeros.
             let found = entry.map_or(Gid { raw: [0; 16] }, |entry| entry.gid);
             // SAFETY: contract: the program has room for a GID.
             unsafe { gid.write(found) };
@@ -535,7 +536,7 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_table(
         // SAFETY: contract: the context is one of ours.
         let open = unsafe { opened(context) };
         let gids = open.hca.lock().gids();
-        // The kernel gives the whole table or none of it (`rdma_query_gid_table`).
+        // The kernel returns the whole table or nothing (`rdma_query_gid_table`).
         if max_entries == 0 || gids.len() > max_entries {
             return -(libc::EINVAL as ssize_t);
         }
@@ -563,8 +564,8 @@ pub(crate) unsafe extern "C" fn ibv_query_gid_type(
         let gid_type = room(gid_type);
         let entry = gid_at(&open.hca, "ibv_query_gid_type", u32::from(port_num), index);
         errno::or_minus_one(entry.map(|_| {
-            // An empty place has the type that a GID in it would have.
-            // SAFETY: contract: the program has room for the type.
+            // An empty entry has the type that a GID in it would have. SAFETY: contract: the
+            // program has room for the type.
             unsafe { gid_type.write(GID_TYPE_SYSFS_ROCE_V2) };
         }))
     })
@@ -584,7 +585,7 @@ pub(crate) unsafe extern "C" fn ibv_query_pkey(
             0 => Ok(()),
             _ => Err(Refusal::new(
                 Kind::Invalid,
-                format!("ibv_query_pkey: index {index}; the table has 1 place"),
+                format!("ibv_query_pkey: index {index}; the table has 1 entry"),
             )),
         });
         errno::or_minus_one(found.map(|()| {
@@ -618,8 +619,8 @@ pub(crate) extern "C" fn ibv_get_sysfs_path() -> *const c_char {
     c"/sys".as_ptr()
 }
 
-/// Reads a file of sysfs. Where our device has no directory there, the files that programs ask the
-/// library for are answered from what is known.
+/// Reads a file of sysfs. Where our device has no directory there, the library answers for the
+/// files that programs read through it.
 pub(crate) unsafe extern "C" fn ibv_read_sysfs_file(
     directory: *const c_char,
     file: *const c_char,

@@ -1,5 +1,4 @@
-//! Device memory. Programs reach all of it through pointers: in the context, and in the block
-//! itself.
+//! Device memory. Programs call all of it through pointers in the context and in the block itself.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::os::fd::IntoRawFd;
@@ -54,7 +53,7 @@ pub(crate) unsafe extern "C" fn alloc_dm(context: *mut Context, attr: *mut Alloc
     })
 }
 
-/// The structure for a block that the engine has.
+/// Creates the structure for a block of the engine.
 pub(crate) fn create(context: *mut Context, hca: &Arc<Hca>, id: DmId) -> *mut Dm {
     let c = Dm {
         context,
@@ -149,7 +148,7 @@ enum Direction {
     From,
 }
 
-/// Copies word by word in ascending order, each word whole, as mlx5 does (`docs/semantics.md` 3).
+/// Copies in ascending order, each word in one access, as mlx5 does (`docs/semantics.md` 3).
 unsafe fn copy(
     verb: &'static str,
     dm: *mut Dm,
@@ -164,7 +163,7 @@ unsafe fn copy(
         if length > 0 && host.is_null() {
             bad("no buffer in the program".to_owned());
         }
-        // A statement of its own, so that the engine is not locked while bytes are copied.
+        // A separate statement, so that the engine is not locked while bytes are copied.
         let memory =
             own.hca.alive().and_then(|mut engine| engine.dm_memory(own.id, offset, length as u64));
         errno::or_errno(memory.and_then(|memory| {

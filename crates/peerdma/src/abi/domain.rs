@@ -1,9 +1,9 @@
 //! Thread domains and parent domains.
 //!
 //! A thread domain is a promise that one thread at a time uses what is in it, which lets a driver
-//! leave out locks. The engine has one lock that all share, so there is nothing to leave out. A
-//! parent domain is another name for a protection domain; its allocators are for the queues that a
-//! provider keeps in the program's memory, of which this one has none: they are never called.
+//! omit locks. The engine has one lock for everything, so there is nothing to omit. A parent domain
+//! is another name for a protection domain; its allocators are for the queues that a provider keeps
+//! in the program's memory, and this one keeps none: they are never called.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -53,8 +53,8 @@ pub(crate) unsafe extern "C" fn dealloc_td(td: *mut Td) -> c_int {
 mod mask {
     pub(super) const ALLOCATORS: u32 = 1;
     pub(super) const PD_CONTEXT: u32 = 1 << 1;
-    /// Buffers may lie in memory that a confidential guest shares with its host. There is no such
-    /// device here, so all memory will do.
+    /// Buffers may lie in memory that a confidential guest shares with its host. No device here
+    /// needs that, so any memory will do.
     pub(super) const ALLOW_CC_UNPROTECTED_ALLOC: u32 = 1 << 2;
     pub(super) const KNOWN: u32 = ALLOCATORS | PD_CONTEXT | ALLOW_CC_UNPROTECTED_ALLOC;
 }
@@ -71,7 +71,7 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
     })
 }
 
-/// Makes a parent domain over a PD and, if there is one, a thread domain of ours.
+/// Creates a parent domain over a PD and, if there is one, a thread domain of ours.
 unsafe fn parent(context: *mut Context, attr: &ParentDomainInitAttr) -> Result<*mut Pd, Refusal> {
     let invalid =
         |what: &str| Err(Refusal::new(Kind::Invalid, format!("ibv_alloc_parent_domain: {what}")));

@@ -1,12 +1,11 @@
-//! From reasons to numbers: the only file that knows which refusal is which errno.
+//! From the kind of a refusal to its errno: the only file that knows both.
 
 use std::ffi::c_int;
 use std::ptr;
 
 use device::{Kind, Refusal};
 
-/// The errno of a kind of refusal, as `docs/semantics.md` and the manual pages of the verbs have
-/// it.
+/// The errno of a kind of refusal, as `docs/semantics.md` and the manual pages of the verbs say.
 pub(crate) fn of(kind: Kind) -> c_int {
     match kind {
         Kind::AddressInUse => libc::EADDRINUSE,
@@ -25,12 +24,12 @@ pub(crate) fn of(kind: Kind) -> c_int {
         Kind::TimedOut => libc::ETIMEDOUT,
         Kind::Unreachable => libc::ENETUNREACH,
         Kind::WouldBlock => libc::EAGAIN,
-        // `Io`, and whatever kind is added before this table is.
+        // `Io`, and any kind that this table does not list yet.
         _ => libc::EIO,
     }
 }
 
-/// The kernel's own number for what is not supported: no C library has a name for it.
+/// The kernel's own number for an unsupported operation: no C library has a name for it.
 pub(crate) const ENOTSUPP: c_int = 524;
 
 /// Sets the thread's errno.

@@ -1,7 +1,7 @@
 //! Completion events and asynchronous events.
 //!
 //! Each is taken in two steps: a read from the descriptor that the program may also poll, and then
-//! the event itself from the engine. A read that waits holds no lock.
+//! the event itself from the engine. A blocked read holds no lock.
 
 use std::ffi::{c_int, c_void};
 use std::mem;
@@ -127,7 +127,8 @@ const fn is_of_srq(event_type: u32) -> bool {
     matches!(event_type, 14 | 15)
 }
 
-/// What the event is about, counted as given. The engine is locked, so that the object exists.
+/// The object that the event is about, which now counts it as given. The engine is locked, so the
+/// object exists.
 fn element_of(event: &device::AsyncEvent) -> Element {
     match event.source {
         EventSource::Cq(_) => {
@@ -162,13 +163,13 @@ fn port_element(port_num: c_int) -> Element {
     element
 }
 
-/// Objects give their address to the engine as cookie.
+/// Objects give the engine their address as a cookie.
 fn cookie_to_pointer<T>(cookie: u64) -> *mut T {
     ptr::with_exposed_provenance_mut(cookie as usize)
 }
 
 /// Waits for an event, unless the program made the descriptor non-blocking. Sets errno if there is
-/// none.
+/// no event.
 fn wait(fd: c_int) -> bool {
     let mut count = 0u64;
     // SAFETY: the buffer has the eight bytes that an eventfd gives.

@@ -1,6 +1,6 @@
 //! Flow steering: rules that give frames to raw packet QPs.
 //!
-//! A rule is a structure with its specs right behind it, each of which says how long it is
+//! A rule is a structure with its specs right behind it, each of which has a length
 //! (`ibv_create_flow(3)`).
 
 use std::ffi::c_int;
@@ -85,7 +85,7 @@ fn refused<T>(kind: Kind, what: String) -> Result<T, Refusal> {
     Err(Refusal::new(kind, format!("ibv_create_flow: {what}")))
 }
 
-/// A rule, as the engine takes it. The attributes are null, or valid with their specs.
+/// A rule in the engine's form. The attributes are null, or valid with their specs.
 unsafe fn rule(attr: *mut c::FlowAttr) -> Result<FlowAttr, Refusal> {
     // SAFETY: the caller's promise.
     let head = unsafe { given(attr) };
@@ -94,7 +94,7 @@ unsafe fn rule(attr: *mut c::FlowAttr) -> Result<FlowAttr, Refusal> {
         return refused(Kind::Invalid, format!("comp_mask {mask:#x}, flags {flags:#x}"));
     }
     if head.flags & flag::EGRESS != 0 {
-        return refused(Kind::NotSupported, "what goes out is not steered".to_owned());
+        return refused(Kind::NotSupported, "rules for egress are not supported".to_owned());
     }
     if head.port != 1 {
         return refused(Kind::Invalid, format!("port {}; the device has 1", head.port));
@@ -124,7 +124,7 @@ unsafe fn rule(attr: *mut c::FlowAttr) -> Result<FlowAttr, Refusal> {
     Ok(FlowAttr { kind, priority: head.priority, goes_on, layers })
 }
 
-/// A spec, and how long it is.
+/// A spec and its length.
 unsafe fn layer(at: *const u8) -> Result<(FlowLayer, usize), Refusal> {
     // SAFETY: the caller's promise; every spec begins with its type,
     let kind = unsafe { at.cast::<u32>().read_unaligned() };
@@ -137,13 +137,22 @@ unsafe fn layer(at: *const u8) -> Result<(FlowLayer, usize), Refusal> {
         spec::IPV6 => size_of::<SpecIpv6>(),
         spec::TCP | spec::UDP => size_of::<SpecTcpUdp>(),
         spec::ESP | spec::VXLAN_TUNNEL | spec::GRE | spec::MPLS => {
-            return refused(Kind::NotSupported, format!("no rules about tunnels (spec {kind:#x})"));
+            return refused(
+                Kind::NotSupported,
+                format!("rules about tunnels are not supported (spec {kind:#x})"),
+            );
         }
         spec::ACTION_TAG..=spec::ACTION_COUNT => {
-            return refused(Kind::NotSupported, format!("no actions (spec {kind:#x})"));
+            return refused(
+                Kind::NotSupported,
+                format!("actions are not supported (spec {kind:#x})"),
+            );
         }
         _ if kind & spec::INNER != 0 => {
-            return refused(Kind::NotSupported, format!("no inner headers (spec {kind:#x})"));
+            return refused(
+                Kind::NotSupported,
+                format!("inner headers are not supported (spec {kind:#x})"),
+            );
         }
         _ => return refused(Kind::Invalid, format!("there is no spec {kind:#x}")),
     };

@@ -1,4 +1,4 @@
-//! The functions that a context leads to: what the header's inline functions call.
+//! The functions that a context points to, which the header's inline functions call.
 
 use super::types::ops::{ContextOps, VerbsContext};
 use super::{cq, device, dm, domain, flow, mr, mw, poll, post, qp, srq, tm, values, wq, xrc};

@@ -1,9 +1,9 @@
-//! Objects of an open device under another name: `ibv_import_device` and what can be done with its
-//! context.
+//! A second context for an open device: `ibv_import_device` and what can be done with its context.
 //!
-//! A context has a descriptor that stands for the device being open (`cmd_fd`). Who has a duplicate
-//! of it imports the device, and the objects of the first context by their handles. Objects live in
-//! the process that made them, so an importer in another process is refused, in words.
+//! A context has a descriptor that stands for the device being open (`cmd_fd`). A program with a
+//! duplicate of it can import the device, and the objects of the first context by their handles.
+//! Objects live in the process that created them, so an import in another process is refused, and
+//! the log says why.
 
 use std::ffi::c_int;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
@@ -31,7 +31,7 @@ pub(crate) unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut Context
             |kind, what| Err(Refusal::new(kind, format!("ibv_import_device: fd {cmd_fd}: {what}")));
         // SAFETY: asking for the flags of a number is harmless, whatever it is.
         if cmd_fd < 0 || unsafe { libc::fcntl(cmd_fd, libc::F_GETFD) } < 0 {
-            return errno::or_null(refuse(Kind::Invalid, "it is not open"));
+            return errno::or_null(refuse(Kind::Invalid, "the descriptor is not open"));
         }
         // SAFETY: it is open, and the program keeps it open during the call that it passed it to.
         let borrowed = unsafe { BorrowedFd::borrow_raw(cmd_fd) };
@@ -39,8 +39,7 @@ pub(crate) unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut Context
             let what = "it is no cmd_fd of a device that this process has open";
             return errno::or_null(refuse(Kind::NoDevice, what));
         };
-        // SAFETY: contract: with success the descriptor becomes the context's
-        // (`ibv_import_device(3)`).
+        // SAFETY: contract: on success the context owns the descriptor (`ibv_import_device(3)`).
         let owned = unsafe { OwnedFd::from_raw_fd(cmd_fd) };
         let device = ptr::with_exposed_provenance_mut(opening.device);
         context::create(device, opening, Known::at_its_number(owned))
@@ -75,7 +74,7 @@ pub(crate) unsafe extern "C" fn ibv_import_mr(pd: *mut Pd, handle: u32) -> *mut 
         let open = unsafe { opened(context) };
         let found = open.hca.lock().find_mr(open.id, handle);
         errno::or_null(found.map(|(info, length)| {
-            // Its address is known only to who registered it.
+            // Only the context that registered it knows its address.
             let place = Place { addr: ptr::null_mut(), length: length as usize, can_rereg: false };
             mr::create(pd, own, info, place)
         }))

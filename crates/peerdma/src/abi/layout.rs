@@ -1,10 +1,10 @@
-//! Are our structures C's? A C program prints the size and every offset of every structure, and so
-//! do we.
+//! Checks that our structures have C's layout: a C program prints the size and every offset of
+//! every structure, and so do we.
 //!
 //! The headers are the system's `<infiniband/verbs.h>` and `<rdma/rdma_cma.h>`, or the one below
-//! the directory `PEERDMA_VERBS_INCLUDE`. Ours is rdma-core 65's, so what the system's is too old
-//! to know may be missing there, and only that ([`NEWER`]). Without a C compiler or header the test
-//! says so, and fails if `PEERDMA_REQUIRE` is set.
+//! the directory `PEERDMA_VERBS_INCLUDE`. Our structures are those of rdma-core 65, so fields
+//! younger than the system's header may be missing there, and no others ([`NEWER`]). Without a C
+//! compiler or header the test reports that, and fails if `PEERDMA_REQUIRE` is set.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -41,7 +41,7 @@ const NEWER_STRUCTURES: &[&str] = &[
     "struct ibv_qp_attach_comp_cntr_attr",
 ];
 
-/// The structure that grows at its start: its offsets are counted from its end.
+/// The structure that grows at its start: offsets in it count from its end.
 const GROWS_DOWN: &str = "struct verbs_context";
 
 type Table = BTreeMap<String, (usize, usize)>;
@@ -282,7 +282,7 @@ fn compiler() -> Command {
     cc
 }
 
-/// The header with all it includes, or nothing if it cannot be had.
+/// The header with everything it includes; `None` if it cannot be preprocessed.
 fn preprocessed_header() -> Option<String> {
     let mut cc = compiler();
     cc.args(["-E", "-include", "rdma/rdma_cma.h", "-x", "c", "/dev/null"]);

@@ -1,4 +1,4 @@
-//! Lists that a program passes: of work requests, and of the memory that each is about.
+//! Lists that a program passes: of work requests, and of the memory of each.
 
 use std::ffi::c_int;
 
@@ -25,7 +25,7 @@ impl Linked for RecvWr {
     }
 }
 
-/// Posts each request of a list, until one is refused; that one is named.
+/// Posts each request of a list, until one is refused; `bad` then points to that one.
 ///
 /// The list is valid to its end, and there is room for a pointer at `bad`.
 #[inline]
@@ -59,7 +59,7 @@ pub(crate) fn refused(queue: &str, error: &PostError) -> c_int {
     }
 }
 
-/// A receive, as the engine takes it.
+/// A receive in the engine's form.
 ///
 /// The list it names is valid.
 #[inline]
@@ -69,7 +69,7 @@ pub(crate) unsafe fn recv_wr(c: &RecvWr) -> Result<wr::RecvWr, c_int> {
     Ok(wr::RecvWr { wr_id: c.wr_id, sges })
 }
 
-/// Above what a queue of ours can be created for, and what a list may have to be looked at.
+/// More than any queue of ours can be created for: a longer list is refused unread.
 pub(crate) const MOST_SGES: usize = 1 << 10;
 
 /// The length of a list, unless it cannot be one.
@@ -109,7 +109,7 @@ pub(crate) unsafe fn extend(
     Ok(())
 }
 
-/// An element, as the engine takes it.
+/// An element in the engine's form.
 #[inline]
 pub(crate) fn sge(c: &Sge) -> wr::Sge {
     wr::Sge { addr: c.addr, length: c.length, lkey: LKey(c.lkey) }

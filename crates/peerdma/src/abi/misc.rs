@@ -1,6 +1,6 @@
-//! Calls that need no device: names of numbers, rates, and the questions about `fork`.
+//! Calls that need no device: names of codes, rates, and calls about `fork`.
 //!
-//! The names are those that rdma-core prints: people search for them, and scripts match them.
+//! The names are those of rdma-core: people search for them, and scripts match them.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
@@ -35,11 +35,11 @@ const RATES: [(CEnum, Option<c_int>, c_int); 23] = [
     (24, Some(480), 1_275_000),
 ];
 
-/// No limit: what unknown rates become.
+/// No limit: what an unknown rate becomes.
 #[doc(alias = "IBV_RATE_MAX")]
 const RATE_MAX: CEnum = 0;
 
-/// Nothing here is broken by `fork`, so nothing must be prepared for it.
+/// `fork` breaks nothing here, so programs need not prepare for it.
 #[doc(alias = "IBV_FORK_UNNEEDED")]
 const FORK_UNNEEDED: CEnum = 2;
 

@@ -4,17 +4,17 @@
 //!
 //! Every function here has the contract of its manual page, which no compiler checks: a pointer to
 //! an object was returned by a call that makes objects; a pointer to a structure points to a valid
-//! one, or to room for one; a pointer to memory points to memory. `SAFETY: contract` in these files
-//! means this paragraph. What a program *can* get wrong without breaking it is checked and refused:
-//! numbers, lengths, states, keys, null pointers, objects of another kind, objects that were
-//! destroyed (a while ago, [`object`]).
+//! one, or to room for one; a pointer to memory points to memory of the program. `SAFETY: contract`
+//! in these files means this paragraph. What a program *can* get wrong without breaking it is
+//! checked and refused: numbers, lengths, states, keys, null pointers, objects of another kind,
+//! objects that were destroyed (a while ago, [`object`]).
 //!
 //! # Objects
 //!
-//! An object is a C structure between what it is and what the library keeps beside it
-//! ([`object::Object`]). The C part is what the header reads; the other part names the object in
-//! the engine. Objects give the engine their address as a cookie, which comes back with their
-//! events.
+//! An object is a C structure with a word before it that says what it is, and the library's part
+//! behind it ([`object::Object`]). The header reads the C part; the library's part names the object
+//! in the engine. Objects give the engine their address as a cookie, which the engine returns with
+//! their events.
 
 #[cfg(test)]
 mod layout;
@@ -66,7 +66,7 @@ pub(crate) mod wq;
 pub(crate) mod wr;
 pub(crate) mod xrc;
 
-/// The exported entries. A test program has no version nodes to export to.
+/// The exported entries. A test program has no version nodes for them.
 #[cfg(not(test))]
 #[expect(non_snake_case, reason = "some C names begin with underscores")]
 mod exports {

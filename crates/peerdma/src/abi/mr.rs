@@ -26,16 +26,16 @@ use super::{buf, errno, lists};
 pub(crate) struct OwnMr {
     hca: Arc<Hca>,
     of: Named,
-    /// Whether the library lets it be registered anew (`ibv_rereg_mr(3)`): not one of a dma-buf.
+    /// Whether the library allows its re-registration (`ibv_rereg_mr(3)`): not one of a dma-buf.
     can_rereg: bool,
 }
 
-/// What an `ibv_mr` is a name of.
+/// What an `ibv_mr` stands for.
 #[derive(Clone, Copy)]
 enum Named {
     /// A region.
     Region(MrId),
-    /// The one that is nowhere, in a protection domain that counts it.
+    /// The null region, which has no memory; its protection domain counts it.
     Null(PdId),
 }
 
@@ -43,14 +43,14 @@ pub(crate) type MrObject = Object<Mr, OwnMr>;
 
 const PAGE: usize = 4096;
 
-/// What an `ibv_mr` says of its memory.
+/// What an `ibv_mr` says about its memory.
 pub(crate) struct Place {
     pub(crate) addr: *mut c_void,
     pub(crate) length: size_t,
     pub(crate) can_rereg: bool,
 }
 
-/// The structure for a region that the engine made.
+/// Creates the structure for a region of the engine.
 pub(crate) fn create(pd: *mut Pd, own: &OwnPd, info: MrInfo, place: Place) -> *mut Mr {
     let Place { addr, length, can_rereg } = place;
     // SAFETY: the PD is the one that `own` belongs to.
@@ -104,8 +104,8 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
 ///
 /// # Safety
 ///
-/// The program lends the memory, to be read and written at any moment by whoever has the key, until
-/// the region is deregistered.
+/// The program lends the memory, to be read and written at any moment by peers that have the key,
+/// until the region is deregistered.
 pub(super) unsafe fn register(
     hca: &Arc<Hca>,
     pd: PdId,
@@ -120,9 +120,9 @@ pub(super) unsafe fn register(
     }
     let (start, span) = (addr.addr() as u64, length as u64);
     hca.alive()?.check_reg_mr(start, span, iova, access)?;
-    // Pages that are brought in on demand need not be there yet.
+    // Pages that are faulted in on demand need not be present yet.
     if !access.contains(Access::ON_DEMAND) {
-        // What a device has addresses for is its business, whether or not the CPU may look.
+        // A range in a device's arena is for the device to judge: the CPU may have no access to it.
         if !dmabuf::peer::is_in_arena(start, span) {
             check_mapped(addr, length, access)?;
         }
@@ -135,39 +135,39 @@ pub(super) unsafe fn register(
 
 fn user_memory(addr: *mut c_void, length: size_t) -> Umem {
     // SAFETY: contract: a program that registers memory lends it to the device, to be read and
-    // written at any moment by whoever has the key, until it deregisters it.
+    // written at any moment by peers that have the key, until it deregisters it.
     unsafe { Umem::user(addr.addr(), length as u64) }
 }
 
-/// Refuses memory that is not there, as a kernel that pins pages does. The pages may go away later;
-/// that is found when they are used.
+/// Refuses memory that is not mapped, as a kernel that pins pages does. Pages that are unmapped
+/// later are found when they are used.
 fn check_mapped(addr: *mut c_void, length: size_t, access: Access) -> Result<(), Refusal> {
     let fault = |what: &str| {
         let what = format!("ibv_reg_mr: {length:#x} bytes at {addr:p}: {what}");
         Err(Refusal::new(Kind::BadAddress, what))
     };
     let start = addr.addr() / PAGE * PAGE;
-    // The engine has looked at the end.
+    // The engine has checked the end of the range.
     let span = addr.addr().saturating_add(length) - start;
     let start = ptr::without_provenance_mut(start);
     // SAFETY: MS_ASYNC changes nothing; it only looks whether the range is mapped.
     if unsafe { libc::msync(start, span, libc::MS_ASYNC) } != 0 {
         return fault("not all of it is mapped");
     }
-    // One page tells a constant from a buffer: a whole region is writable or is not, but for odd
-    // programs.
+    // One page tells a constant from a buffer: apart from odd programs, a region is writable as a
+    // whole or not at all.
     if access.contains(Access::LOCAL_WRITE) && !is_writable(start) {
         return fault("it is not writable");
     }
     Ok(())
 }
 
-/// Refuses memory of a device, which a region that is registered anew cannot come to be on.
+/// Refuses device memory, onto which a region cannot be re-registered.
 fn check_plain(addr: *mut c_void, length: size_t) -> Result<(), Refusal> {
     let Some(found) = dmabuf::peer::owner_of(addr.addr() as u64, length as u64) else {
         return Ok(());
     };
-    let what = format!("ibv_rereg_mr: {} is {}: register it anew", found.mapping, found.owner);
+    let what = format!("ibv_rereg_mr: {} is {}: register a new region", found.mapping, found.owner);
     Err(Refusal::new(Kind::BadAddress, what))
 }
 
@@ -181,8 +181,8 @@ fn is_writable(page: *mut c_void) -> bool {
     match populate(page) {
         (true, _) => true,
         (false, Some(libc::EFAULT)) => false,
-        // Read-only, or a kernel before 5.14 that does not know the question: our own stack tells
-        // the two apart.
+        // Read-only, or a kernel before 5.14, which does not know this advice: a try on our own
+        // stack tells the two apart.
         (false, Some(libc::EINVAL)) => {
             let here = 0u8;
             let own = (&raw const here).addr() / PAGE * PAGE;
@@ -239,8 +239,8 @@ pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut Pd) -> *mut Mr {
     })
 }
 
-/// Elements of a list of [`advise_mr`]: as many as an attribute of a command to the kernel has room
-/// for, whose length is 16 bits (`struct ib_uverbs_attr`).
+/// The most elements in a list of [`advise_mr`]: as many as fit in one attribute of a command to
+/// the kernel, whose length has 16 bits (`struct ib_uverbs_attr`).
 const MOST_ADVISED: u32 = u16::MAX as u32 / size_of::<Sge>() as u32;
 
 /// `IBV_ADVISE_MR_FLAG_FLUSH`: wait until it is done, which it is here when the call returns.
@@ -413,7 +413,7 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
                 engine.check_rereg(id, &change)?;
                 change.access.or(engine.mr_access(id)).unwrap_or_default()
             };
-            // Pages that are brought in on demand need not be there yet.
+            // Pages that are faulted in on demand need not be present yet.
             if has(TRANSLATION) && !access.contains(Access::ON_DEMAND) {
                 check_mapped(addr, length, access)?;
             }

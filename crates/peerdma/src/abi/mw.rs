@@ -1,5 +1,5 @@
-//! Memory windows. Programs reach all of it through pointers in the context, and bind by work
-//! requests.
+//! Memory windows. Programs call all of it through pointers in the context, and bind windows by
+//! work requests.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -91,9 +91,9 @@ pub(crate) unsafe extern "C" fn bind_mw(qp: *mut Qp, mw: *mut Mw, how: *mut MwBi
         if let Err(error) = posted {
             return lists::refused("send", &error);
         }
-        // The program passes the new key on when the bind has completed; if it fails, the window
-        // has none that works.
-        // SAFETY: contract: the window is alive; the field is the library's to write.
+        // The program passes the new key on once the bind has completed; if the bind fails, the
+        // window has no valid key. SAFETY: contract: the window is alive; the field is the
+        // library's to write.
         unsafe { (*mw).rkey = next };
         0
     })
@@ -104,7 +104,7 @@ const fn next_key(rkey: u32) -> u32 {
     rkey & !0xff | rkey.wrapping_add(1) & 0xff
 }
 
-/// What a request to bind a window of a type binds.
+/// The data of a request to bind a window of this type.
 ///
 /// # Safety
 ///
@@ -133,8 +133,8 @@ pub(crate) unsafe fn bind_of(
     if !Arc::ptr_eq(&own.hca, hca) {
         return Err(refused("the window is of another device".to_owned()));
     }
-    // Windows of type 1 are bound by `ibv_bind_mw`, those of type 2 to a region; that it is to
-    // bytes of it is found when the request is carried out (`rxe_check_bind_mw`).
+    // `ibv_bind_mw` binds windows of type 1. A window of type 2 needs a region; that the binding is
+    // not empty is checked when the request is carried out (`rxe_check_bind_mw`).
     if window.r#type != mw_type || mw_type == TYPE_2 && region.is_none() {
         return Err(libc::EINVAL);
     }

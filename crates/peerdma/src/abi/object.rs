@@ -1,9 +1,9 @@
 //! Objects that a program holds as pointers to C structures.
 //!
-//! Before each structure is a word of what it is, so that a null pointer, an object of another kind
-//! and one that was destroyed are refused in words instead of being used. Memory of destroyed
-//! objects is kept for a while ([`KEPT`]): a pointer older than that is as wild as any other, and
-//! can do what it does with rdma-core.
+//! A word before each structure says what it is, so that a null pointer, an object of another kind
+//! and a destroyed one are refused, with the reason in the log, instead of being used. Memory of
+//! destroyed objects is kept for a while ([`KEPT`]): an older pointer is as invalid as any other,
+//! and as undefined as with rdma-core.
 
 use std::any::{Any, TypeId};
 use std::collections::VecDeque;
@@ -33,38 +33,39 @@ pub(crate) struct Object<C: 'static, T: 'static> {
     own: ManuallyDrop<T>,
 }
 
-/// What an object is. At the same distance before every C structure.
+/// What an object is, at the same distance before every C structure.
 #[repr(align(16))]
 struct Kind {
     of: TypeId,
-    /// [`ALIVE`] or [`GONE`]: two words that nothing else is likely to be.
+    /// [`ALIVE`] or [`GONE`]: two values that nothing else is likely to have.
     life: AtomicU32,
-    /// By what the kernel would find it, as the library wrote it.
+    /// What the kernel would find it by, as the library wrote it.
     identity: Identity,
 }
 
 const ALIVE: u32 = 0x7065_6572;
 const GONE_FOR_GOOD: u32 = 0x676f_6e65;
 
-/// The memory of an object that is about to be: its address is known, its contents are not.
+/// The memory of an object under construction: its address is known, its contents are not.
 pub(crate) struct Reserved<C: 'static, T: 'static> {
     memory: Box<MaybeUninit<Object<C, T>>>,
     c: C,
 }
 
-/// What a call unwinds with that was given something it cannot use. `boundary` makes it an errno.
+/// What a call that was given something it cannot use unwinds with. `boundary` turns it into an
+/// errno.
 pub(crate) struct BadArgument {
     pub(crate) kind: Refused,
     pub(crate) what: String,
 }
 
-/// Memory that is only kept. SAFETY of the `Send` below: nothing of it is ever used again.
+/// Memory that is kept and not used. SAFETY of the `Send` below: nothing of it is ever used again.
 struct Husk<C: 'static, T: 'static>(
     #[expect(dead_code, reason = "kept, not used")] Box<Object<C, T>>,
 );
 
-// SAFETY: what is inside is not touched any more; dropping it frees memory, since the library's
-// part was taken out and C structures have no drop.
+// SAFETY: nobody touches the contents any more; dropping it frees memory, since the library's part
+// was taken out and C structures have no drop.
 unsafe impl<C, T> Send for Husk<C, T> {}
 
 impl Kind {
@@ -86,7 +87,7 @@ fn not_found(what: String) -> ! {
 }
 
 /// Whether a pointer is to an object of the library, of whatever kind, as far as can be told
-/// without a fault: one at the beginning of a page passes for none.
+/// without risking a fault: a pointer to the beginning of a page counts as no object.
 ///
 /// # Safety
 ///
@@ -100,7 +101,8 @@ pub(crate) unsafe fn is_object<C>(c: *const C) -> bool {
     let kind = kind.wrapping_sub(1);
     // SAFETY: the caller's promise: it is in the same page.
     let life = unsafe { &raw const (*kind).life }.cast::<u32>();
-    // SAFETY: as above. Another thread may end the object meanwhile, whose two words are both good.
+    // SAFETY: as above. Another thread may destroy the object meanwhile; either value is then a
+    // right answer.
     matches!(unsafe { life.read_volatile() }, ALIVE | GONE_FOR_GOOD)
 }
 
@@ -128,15 +130,15 @@ pub(crate) unsafe fn given_mut<'a, T>(pointer: *mut T) -> &'a mut T {
     unsafe { &mut *pointer }
 }
 
-/// Room that a program passes for an answer. Asked for before anything is done whose answer would
-/// be lost.
+/// Room that a program passes for an answer. Checked before anything is done whose answer would be
+/// lost.
 #[inline]
 pub(crate) fn room<T>(pointer: *mut T) -> *mut T {
     check(pointer);
     pointer
 }
 
-/// Ends a call with a pointer that no structure can be at.
+/// Ends a call that passed an address at which no structure can be.
 #[inline]
 fn check<T>(pointer: *const T) {
     if pointer.is_null() || !pointer.is_aligned() {
@@ -179,8 +181,8 @@ impl<C: Uobject + 'static, T: 'static> Object<C, T> {
         Reserved { memory: Box::new_uninit(), c }
     }
 
-    /// The library's part, for a call that would reach the kernel: the structure must say what the
-    /// library wrote there ([`Uobject`]). A pointer to anything else ends the call
+    /// The library's part, for a call that would reach the kernel: the structure must still hold
+    /// what the library wrote ([`Uobject`]). A pointer to anything else ends the call
     /// ([`BadArgument`]).
     ///
     /// # Safety
@@ -200,8 +202,8 @@ impl<C: Uobject + 'static, T: 'static> Object<C, T> {
         own
     }
 
-    /// The library's part, for what a provider does in user space. A pointer to anything else ends
-    /// the call ([`BadArgument`]).
+    /// The library's part, for calls that a provider answers in user space. A pointer to anything
+    /// else ends the call ([`BadArgument`]).
     ///
     /// # Safety
     ///
@@ -217,7 +219,7 @@ impl<C: Uobject + 'static, T: 'static> Object<C, T> {
         }
     }
 
-    /// The same where a call must not be ended: why there is no such object comes back.
+    /// The same for a call that must not be ended: returns why there is no such object.
     ///
     /// # Safety
     ///
@@ -266,7 +268,7 @@ impl<C: Uobject + 'static, T: 'static> Object<C, T> {
         whole.kind.life.store(GONE_FOR_GOOD, Ordering::Release);
         // SAFETY: taken once; `ManuallyDrop` does not drop it.
         let own = unsafe { ManuallyDrop::take(&mut whole.own) };
-        // In a child of a fork the lock may be somebody's who is not there.
+        // In a forked child, a thread that does not exist there may hold the lock.
         if let Ok(mut gone) = GONE.try_lock() {
             gone.push_back(Box::new(Husk(whole)));
             if gone.len() > KEPT {
@@ -283,7 +285,7 @@ impl<C: Uobject + 'static, T: 'static> Reserved<C, T> {
         self.memory.as_ptr().addr() + Object::<C, T>::C_AT
     }
 
-    /// Makes the object, after `finish` completed the C part.
+    /// Creates the object, after `finish` has completed the C part.
     pub(crate) fn create(self, finish: impl FnOnce(&mut C), own: T) -> *mut C {
         let Self { memory, mut c } = self;
         finish(&mut c);

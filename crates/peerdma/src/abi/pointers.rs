@@ -1,15 +1,15 @@
-//! A set of addresses that any thread may look into, also in the child of a fork.
+//! A set of addresses that any thread may search, also in a forked child.
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
-/// Addresses of what programs hold. There is no lock that a fork could leave taken: places are
-/// added and used again, and never freed.
+/// Addresses of what programs hold. There is no lock that a fork could leave taken: slots are added
+/// and reused, and never freed.
 pub(crate) struct Pointers {
     first: AtomicPtr<Place>,
 }
 
-/// An address, or 0, and the place added before.
+/// An address, or 0, and the slot that was added before.
 struct Place {
     address: AtomicUsize,
     next: Option<&'static Self>,
@@ -37,7 +37,7 @@ impl Pointers {
             Box::into_raw(Box::new(Place { address: AtomicUsize::new(address), next: None }));
         let mut first = self.first.load(Ordering::Acquire);
         loop {
-            // SAFETY: the one before is never freed; nobody else has this one yet.
+            // SAFETY: the previous slot is never freed; nobody else has this one yet.
             let next = unsafe { first.as_ref() };
             // SAFETY: as above.
             unsafe { (*place).next = next };
@@ -57,7 +57,7 @@ impl Pointers {
     }
 
     fn places(&self) -> impl Iterator<Item = &'static Place> {
-        // SAFETY: places are never freed, and complete before they are reached.
+        // SAFETY: slots are never freed, and are complete before they can be reached.
         let first = unsafe { self.first.load(Ordering::Acquire).as_ref() };
         std::iter::successors(first, |place| place.next)
     }
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_added_is_there_until_it_is_removed() {
+    fn an_address_is_in_the_set_until_it_is_removed() {
         let pointers = Pointers::new();
         assert!(!pointers.has(0) && !pointers.has(8));
         pointers.add(8);
@@ -77,7 +77,7 @@ mod tests {
         assert!(pointers.remove(8) && !pointers.remove(8));
         pointers.add(24);
         assert!(!pointers.has(8) && pointers.has(16) && pointers.has(24));
-        assert_eq!(pointers.places().count(), 2, "places are used again");
+        assert_eq!(pointers.places().count(), 2, "slots are reused");
     }
 
     #[test]

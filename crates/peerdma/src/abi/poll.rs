@@ -1,6 +1,6 @@
 //! Taking completions, in arrays (`ibv_poll_cq`) and one at a time (`ibv_start_poll`).
 //!
-//! This is the data path: nothing is said in the log.
+//! This is the data path: it logs nothing.
 
 use std::ffi::c_int;
 
@@ -66,8 +66,8 @@ fn imm_of(wc: &Wc) -> u32 {
     if wc.flags.contains(WcFlags::WITH_IMM) { wc.imm.to_be() } else { wc.imm }
 }
 
-/// Sets the pointers through which the header reads a queue. A program asks only for what it
-/// created the queue with, so all can be there.
+/// Sets the pointers through which the header reads a queue. A program reads only the fields that
+/// it created the queue for, so all pointers can be set.
 pub(crate) fn fill(cq: &mut CqEx) {
     cq.start_poll = Some(start_poll);
     cq.next_poll = Some(next_poll);
@@ -135,7 +135,7 @@ unsafe fn take(cq: *mut CqEx) -> c_int {
     0
 }
 
-/// What `read` finds in the current completion; nothing in none.
+/// What `read` finds in the current completion; the default if there is none.
 ///
 /// The queue is one of ours, and its turn began.
 #[inline]
@@ -197,7 +197,8 @@ unsafe extern "C" fn read_zero_u32(_cq: *mut CqEx) -> u32 {
     0
 }
 
-/// Service levels do not arrive; what a datagram came in does.
+/// RoCE has no service level. For a datagram, this is what it came in: 0xa for UDP over IPv4, 0x9
+/// over IPv6 (RoCEv2 Annex A17.4.5.1), as mlx5 reports it.
 unsafe extern "C" fn read_sl(cq: *mut CqEx) -> u8 {
     // SAFETY: contract: between start and end.
     unsafe { read(cq, |wc| wc.sl) }

@@ -1,7 +1,7 @@
 //! Posting lists of work requests.
 //!
-//! A list is posted until one request is refused; that one is named, those before it are on their
-//! way (`ibv_post_send(3)`).
+//! A list is posted until one request is refused; `bad_wr` then points to it, and those before it
+//! are posted (`ibv_post_send(3)`).
 
 use std::ffi::c_int;
 use std::ptr;
@@ -95,7 +95,7 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     })
 }
 
-/// The errno of a request that was not taken.
+/// The errno of a request that was not accepted.
 struct Errno(c_int);
 
 impl From<PostError> for Errno {
@@ -134,7 +134,7 @@ impl wr::Request for Given<'_> {
     }
 }
 
-/// Writes a send request as the engine takes it, over one that says nothing yet.
+/// Writes a send request in the engine's form over an empty one.
 ///
 /// The lists and handles it names are valid.
 #[inline]
@@ -183,7 +183,7 @@ unsafe fn fill(own: &OwnQp, c: &SendWr, is_ud: bool, to: &mut wr::SendWr) -> Res
         }
         _ => {}
     }
-    // Only a QP of XRC looks at it; what a program does not set is a number too.
+    // Only an XRC QP reads it; where a program leaves it unset, any value will do.
     to.srqn = c.qp_type;
     to.imm = match opcode {
         WrOpcode::SendWithImm | WrOpcode::RdmaWriteWithImm => u32::from_be(c.imm_data),
@@ -234,7 +234,7 @@ pub(crate) unsafe fn append(
 ) -> Result<(), c_int> {
     let at = bytes.len();
     if length > MOST_INLINE.saturating_sub(at) {
-        // The engine refuses it for its length, whatever is there.
+        // The engine refuses it for its length, whatever the bytes are.
         bytes.resize(MOST_INLINE, 0);
         return Ok(());
     }
@@ -244,5 +244,5 @@ pub(crate) unsafe fn append(
     from.copy_to(&mut bytes[at..]).map_err(|_| libc::EFAULT)
 }
 
-/// Above what any device of ours can inline.
+/// More than any device of ours can inline.
 const MOST_INLINE: usize = 1 << 12;

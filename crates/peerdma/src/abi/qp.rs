@@ -1,5 +1,5 @@
-//! Queue pairs: making, changing, asking, destroying. [`super::post`] and [`super::wr`] fill their
-//! queues.
+//! Queue pairs: creation, modification, queries, destruction. [`super::post`] and [`super::wr`]
+//! fill their queues.
 
 use std::ffi::c_int;
 use std::mem;
@@ -33,7 +33,7 @@ use super::wq::{self, TableObject};
 use super::wr;
 use super::xrc::XrcdObject;
 
-/// Completes what a program sees of a QP.
+/// Fills in the numbers that a program sees of a QP.
 fn numbered(id: QpId, qpn: Qpn) -> impl FnOnce(&mut QpEx) {
     move |c| {
         c.qp_base.handle = id.handle();
@@ -55,7 +55,7 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(pd: *mut Pd, attr: *mut QpInitAttr
             sq_sig_all: wanted.sq_sig_all,
             is_extended: false,
         };
-        // What is asked for is what is given, so the capacities need not be written back.
+        // The capacities are granted exactly as requested, so they need not be written back.
         // SAFETY: contract: the PD is one of ours, and so are the queues.
         errno::or_null(unsafe { create(pd, &wanted) })
     })
@@ -95,7 +95,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
                 refused(Kind::Invalid, "no XRC domain".to_owned())
             }
         } else if has(XRCD) {
-            refused(Kind::Invalid, "an XRC domain is for receiving QPs of XRC".to_owned())
+            refused(Kind::Invalid, "only an XRC_RECV QP has an XRC domain".to_owned())
         } else if !has(PD) {
             refused(Kind::Invalid, "no protection domain".to_owned())
         } else if has(CREATE_FLAGS) && wanted.create_flags != 0 {
@@ -139,17 +139,17 @@ struct Wanted {
     is_extended: bool,
 }
 
-/// Makes a QP in a PD of ours, over queues of ours.
+/// Creates a QP in a PD of ours, over queues of ours.
 unsafe fn create(pd: *mut Pd, wanted: &Wanted) -> Result<*mut Qp, Refusal> {
     let Some(qp_type) = QpType::from_code(wanted.qp_type) else {
         let what = format!("ibv_create_qp: there is no QP type {}", wanted.qp_type);
         return Err(Refusal::new(Kind::Invalid, what));
     };
     if qp_type == QpType::XrcRecv {
-        let what = "ibv_create_qp: a receiving QP of XRC is made by ibv_create_qp_ex, in a domain";
+        let what = "ibv_create_qp: ibv_create_qp_ex creates an XRC_RECV QP, in an XRC domain";
         return Err(Refusal::new(Kind::Invalid, what));
     }
-    // A sending QP of XRC receives nothing.
+    // An XRC_SEND QP receives nothing.
     let recv_cq = if qp_type == QpType::XrcSend { wanted.send_cq } else { wanted.recv_cq };
     if wanted.send_cq.is_null() || recv_cq.is_null() {
         let what = format!("ibv_create_qp: a {qp_type} QP needs two CQs");
@@ -188,7 +188,7 @@ unsafe fn create(pd: *mut Pd, wanted: &Wanted) -> Result<*mut Qp, Refusal> {
     }
 
     let cap = wanted.cap;
-    // The engine gives the QP's address back with its events, so the object comes first.
+    // The engine returns the QP's address with its events, so the object comes first.
     let boxed = QpObject::reserve(c);
     let spec = QpSpec {
         pd: parent.id,
@@ -220,8 +220,7 @@ unsafe fn create(pd: *mut Pd, wanted: &Wanted) -> Result<*mut Qp, Refusal> {
     Ok(boxed.create(numbered(id, qpn), own).cast())
 }
 
-/// Makes a receiving QP of XRC in a domain of ours. It has no PD and no queues: those of the SRQs
-/// count.
+/// Creates an XRC_RECV QP in a domain of ours. It has no PD and no queues: those of its SRQs apply.
 unsafe fn create_target(
     xrcd: *mut Xrcd,
     qp_context: *mut std::ffi::c_void,
@@ -242,7 +241,7 @@ unsafe fn create_target(
     Ok(boxed.create(numbered(id, qpn), own).cast())
 }
 
-/// Makes a QP that spreads frames over work queues. What the mask names is valid.
+/// Creates a QP that spreads frames over work queues. The attributes that the mask names are valid.
 unsafe fn create_rss(context: *mut Context, wanted: &QpInitAttrEx) -> Result<*mut Qp, Refusal> {
     let refused =
         |what: String| Err(Refusal::new(Kind::Invalid, format!("ibv_create_qp_ex: {what}")));
@@ -256,7 +255,9 @@ unsafe fn create_rss(context: *mut Context, wanted: &QpInitAttrEx) -> Result<*mu
     }
     // `create_qp` of the kernel's uverbs.
     if wanted.cap.max_recv_wr != 0 || wanted.cap.max_recv_sge != 0 || !wanted.srq.is_null() {
-        return refused("receives of its own, and it spreads frames over work queues".to_owned());
+        return refused(
+            "a QP that spreads frames over work queues has no receives of its own".to_owned(),
+        );
     }
     // SAFETY: the caller's promise.
     let parent = unsafe { pd::of_context(context, wanted.pd) };
@@ -298,7 +299,7 @@ pub(crate) unsafe extern "C" fn open_qp(context: *mut Context, attr: *mut QpOpen
             let what = format!("ibv_open_qp: comp_mask {:#x}", attr.comp_mask);
             Err(Refusal::new(Kind::NotSupported, what))
         } else if attr.comp_mask & needed != needed || attr.qp_type != QpType::XrcRecv as u32 {
-            let what = "ibv_open_qp: it needs the number and the domain of a receiving QP of XRC";
+            let what = "ibv_open_qp: it needs the number and the domain of an XRC_RECV QP";
             Err(Refusal::new(Kind::Invalid, what))
         } else {
             let has_context = attr.comp_mask & CONTEXT != 0;
@@ -310,7 +311,7 @@ pub(crate) unsafe extern "C" fn open_qp(context: *mut Context, attr: *mut QpOpen
     })
 }
 
-/// Makes another handle of a receiving QP in a domain of ours, for a context of ours.
+/// Creates another handle of an XRC_RECV QP in a domain of ours, for a context of ours.
 unsafe fn open_target(
     context: *mut Context,
     xrcd: *mut Xrcd,
@@ -366,7 +367,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
     })
 }
 
-/// Changes a QP, and what its C structure says of it.
+/// Modifies a QP, and the fields of its C structure.
 ///
 /// # Safety
 ///
@@ -421,8 +422,8 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
         let (attr, init_attr) = (room(attr), room(init_attr));
         let found = own.hca.alive().and_then(|engine| engine.query_qp(own.id));
         errno::or_errno(found.map(|found| {
-            // SAFETY: contract: the program has room for the attributes. All are given, whatever
-            // was asked for.
+            // SAFETY: contract: the program has room for the attributes. All are returned, whatever
+            // was requested.
             unsafe { attr.write(qp_attr::to_c(&found, own.cap)) };
             // SAFETY: contract: the QP is alive; the field is the library's to write.
             unsafe { (*qp).state = found.state as u32 };
@@ -460,7 +461,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut Qp) -> c_int {
     })
 }
 
-/// No operation promises more than its last word being last.
+/// No operation promises more than that its last word is written last.
 pub(crate) unsafe extern "C" fn ibv_query_qp_data_in_order(
     _qp: *mut Qp,
     _opcode: u32,
@@ -469,7 +470,7 @@ pub(crate) unsafe extern "C" fn ibv_query_qp_data_in_order(
     0
 }
 
-/// There is no vendor to agree with, and the answer says so in both ways that programs look for.
+/// There is no vendor to negotiate with, and the answer says so in both ways that programs check.
 pub(crate) unsafe extern "C" fn ibv_query_ece(qp: *mut Qp, ece: *mut Ece) -> c_int {
     control("ibv_query_ece", libc::EIO, || {
         // SAFETY: contract: the QP is one of ours.
@@ -481,8 +482,8 @@ pub(crate) unsafe extern "C" fn ibv_query_ece(qp: *mut Qp, ece: *mut Ece) -> c_i
     })
 }
 
-/// There is no vendor whose options could be taken; naming none is refused the same way (rdma-core:
-/// `ibv_set_ece`).
+/// No vendor has options here that could be accepted; a request that names no vendor is refused the
+/// same way (rdma-core: `ibv_set_ece`).
 pub(crate) unsafe extern "C" fn ibv_set_ece(qp: *mut Qp, ece: *mut Ece) -> c_int {
     control("ibv_set_ece", libc::EIO, || {
         // SAFETY: contract: the QP is one of ours.

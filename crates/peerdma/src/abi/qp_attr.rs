@@ -1,4 +1,4 @@
-//! Attributes of a QP, from C and to C.
+//! Attributes of a QP, to and from C.
 
 use std::mem;
 
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_mask_does_not_name_is_not_judged() {
+    fn attributes_outside_the_mask_are_not_checked() {
         let mut attr = zeroed();
         attr.qp_state = 77;
         assert!(from_c(&attr, AttrMask::PORT).is_ok());
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn attributes_survive_both_ways() {
+    fn attributes_survive_a_round_trip() {
         let mask = AttrMask::STATE | AttrMask::PATH_MTU | AttrMask::AV | AttrMask::TIMEOUT;
         let mut attr = zeroed();
         attr.qp_state = 3;

@@ -1,4 +1,4 @@
-//! What a verb that does not exist here answers, by the convention of the verb.
+//! How a verb that is not implemented refuses, by the convention of the verb.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -27,8 +27,7 @@ pub(crate) fn null(verb: &'static str, why: &'static str) -> *mut c_void {
     ptr::null_mut()
 }
 
-/// For calls that cannot fail. They may run while a library is being loaded, so this does nothing
-/// at all.
+/// For calls that cannot fail. They may run while a library is being loaded, so this does nothing.
 pub(crate) fn silent(_verb: &'static str, _why: &'static str) -> usize {
     0
 }

@@ -1,5 +1,5 @@
-//! `PEERDMA_REPORT`: at its end a process says how the memory of its dma-bufs was reached, and what
-//! became of it meanwhile.
+//! `PEERDMA_REPORT`: a process reports at its end how the memory of its dma-bufs was reached, and
+//! what happened to it.
 
 use std::fs::File;
 use std::io::Write;
@@ -12,7 +12,7 @@ use gpu::GpuStats;
 /// Names the file to which the report is added; `-` is standard error.
 const REPORT: &str = "PEERDMA_REPORT";
 
-/// What is counted, in the order of the report: lines, and in each a word and the number after it.
+/// The counters in the order of the report: lines, each of words with a number after each.
 const LINES: [(&str, &[&str]); 4] = [
     (
         "bytes of dma-bufs",
@@ -77,11 +77,11 @@ impl fmt::Display for Numbers {
     }
 }
 
-/// The process that opened a device last, and what its parents had counted before: a child of fork
-/// inherits that.
+/// The process that opened a device last, and what its parents had counted before, which a forked
+/// child inherits.
 static BEGAN: Mutex<Option<(u32, Numbers)>> = Mutex::new(None);
 
-/// To be called when a device is opened.
+/// Called when a device is opened.
 pub(super) fn begin() {
     if environment::var_os(REPORT).is_none() {
         return;
@@ -93,7 +93,7 @@ pub(super) fn begin() {
     }
 }
 
-/// To be called when the process ends. Says nothing of one that opened no device.
+/// Called when the process ends. Reports nothing if it opened no device.
 pub(super) fn finish() {
     let began = *BEGAN.lock().unwrap_or_else(PoisonError::into_inner);
     let Some((_, before)) = began.filter(|(pid, _)| *pid == std::process::id()) else { return };
@@ -107,7 +107,7 @@ pub(super) fn finish() {
     }
 }
 
-/// In one piece, as several processes may write to it.
+/// In one write, as several processes may write to the file.
 fn write(file: &Path, text: &str) -> io::Result<()> {
     if file == Path::new("-") {
         return io::stderr().write_all(text.as_bytes());

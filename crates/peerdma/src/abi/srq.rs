@@ -1,4 +1,4 @@
-//! Shared receive queues: making, changing, destroying. [`super::post`] fills them.
+//! Shared receive queues: creation, modification, destruction. [`super::post`] fills them.
 
 use std::ffi::{c_int, c_void};
 use std::mem;
@@ -86,8 +86,8 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
     })
 }
 
-/// Makes a queue in a PD of ours. What is asked for is what is given, so the attributes need not be
-/// written back.
+/// Creates a queue in a PD of ours. The attributes are granted exactly as requested, so they need
+/// not be written back.
 unsafe fn create(
     pd: *mut Pd,
     srq_context: *mut c_void,
@@ -110,7 +110,7 @@ unsafe fn create(
     Ok(boxed.create(|c| c.handle = id.handle(), OwnSrq { hca, id, acks: Acks::default() }))
 }
 
-/// Makes a queue that the packets of XRC name. What the mask names is valid.
+/// Creates a queue that XRC packets name. The attributes that the mask names are valid.
 unsafe fn create_xrc(attr: &SrqInitAttrEx) -> Result<*mut Srq, Refusal> {
     use mask::{CQ, PD, TYPE, XRCD};
     if attr.comp_mask != TYPE | PD | XRCD | CQ {
@@ -130,18 +130,18 @@ unsafe fn create_xrc(attr: &SrqInitAttrEx) -> Result<*mut Srq, Refusal> {
     same_device(&pd.hca, &cq.hca, "the CQ");
     // SAFETY: the caller's promise.
     let srq = unsafe { create(attr.pd, attr.srq_context, attr.attr) }?;
-    // SAFETY: it was made just now.
+    // SAFETY: it was created just now.
     let own = unsafe { SrqObject::lookup(srq) };
     let made = own.hca.lock().make_srq_xrc(own.id, xrcd.id, cq.id);
     if let Err(refusal) = made {
-        // SAFETY: it was made just now, and nobody has it.
+        // SAFETY: it was created just now, and nobody has it.
         unsafe { ibv_destroy_srq(srq) };
         return Err(refusal);
     }
     Ok(srq)
 }
 
-/// Makes a queue that matches tags. What the mask names is valid.
+/// Creates a queue that matches tags. The attributes that the mask names are valid.
 unsafe fn create_tm(attr: &SrqInitAttrEx) -> Result<*mut Srq, Refusal> {
     use mask::{CQ, PD, TM, TYPE};
     if attr.comp_mask != TYPE | PD | CQ | TM {
@@ -158,12 +158,12 @@ unsafe fn create_tm(attr: &SrqInitAttrEx) -> Result<*mut Srq, Refusal> {
     same_device(&pd.hca, &cq.hca, "the CQ");
     // SAFETY: the caller's promise.
     let srq = unsafe { create(attr.pd, attr.srq_context, attr.attr) }?;
-    // SAFETY: it was made just now.
+    // SAFETY: it was created just now.
     let own = unsafe { SrqObject::lookup(srq) };
     let (tags, ops) = (attr.tm_cap.max_num_tags, attr.tm_cap.max_ops);
     let made = own.hca.lock().make_srq_tm(own.id, cq.id, tags, ops);
     if let Err(refusal) = made {
-        // SAFETY: it was made just now, and nobody has it.
+        // SAFETY: it was created just now, and nobody has it.
         unsafe { ibv_destroy_srq(srq) };
         return Err(refusal);
     }

@@ -1,4 +1,4 @@
-//! Operations on the list of tags of a shared receive queue.
+//! Operations on the tag list of a shared receive queue.
 
 use std::ffi::c_int;
 
@@ -49,7 +49,7 @@ pub(crate) unsafe extern "C" fn post_srq_ops(
     })
 }
 
-/// An operation, as the engine takes it. The list it names is valid.
+/// An operation in the engine's form. The list it names is valid.
 unsafe fn tag_op(c: &OpsWr) -> Result<TagOp, c_int> {
     let refused = |what: &str, value: u32| {
         tracing::info!(target: "peerdma::refusal", "ibv_post_srq_ops: {what} {value:#x}");
@@ -70,7 +70,7 @@ unsafe fn tag_op(c: &OpsWr) -> Result<TagOp, c_int> {
         SYNC => TagOpKind::Sync,
         opcode => return Err(refused("opcode", opcode)),
     };
-    // A sync that tells nothing would be none.
+    // A sync without a count would do nothing.
     let tells = c.flags & TM_SYNC != 0 || c.opcode == SYNC;
     Ok(TagOp {
         wr_id: c.wr_id,

@@ -6,19 +6,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 /// State that one thread uses between two calls of the program: from `ibv_wr_start` to
-/// `ibv_wr_complete`, from `ibv_start_poll` to `ibv_end_poll`. Another thread that begins meanwhile
-/// waits.
+/// `ibv_wr_complete`, from `ibv_start_poll` to `ibv_end_poll`. Another thread that begins in the
+/// meantime waits.
 #[derive(Debug, Default)]
 pub(crate) struct Turn<T> {
     taken: AtomicBool,
     state: UnsafeCell<T>,
 }
 
-// SAFETY: `state` is reached only by `get`, whose callers promise to be within their turn, and
-// turns exclude each other.
+// SAFETY: only `get` reaches `state`, its callers promise to be within their turn, and turns
+// exclude each other.
 unsafe impl<T: Send> Sync for Turn<T> {}
 
-/// Looks at the lock before the processor is given away.
+/// How often to look at the lock before yielding the processor.
 const SPINS: u32 = 128;
 
 impl<T> Turn<T> {
@@ -46,7 +46,7 @@ impl<T> Turn<T> {
         self.taken.store(false, Ordering::Release);
     }
 
-    /// Whether somebody is in a turn: a call that belongs between two others did not come before
+    /// Whether somebody is in a turn: a call that belongs between two others must not come before
     /// the first.
     #[inline]
     pub(crate) fn is_taken(&self) -> bool {

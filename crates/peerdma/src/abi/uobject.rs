@@ -1,11 +1,11 @@
-//! What the kernel would look at of an object: the context, which stands for its file, and the
+//! What the kernel would check of an object: the context, which stands for its file, and the
 //! handle, a number in it.
 //!
 //! A program can write both, as they are fields of the structures of `<infiniband/verbs.h>`. A call
-//! that would reach the kernel finds its object by them, and so a wrong one is ENOENT
-//! (`rdma_lookup_get_uobject`). Here they must be those that the library wrote: a handle of another
-//! object of the kind does not stand for that one, but is wrong, too. What a provider does in user
-//! space (posting, polling, acknowledging) looks at neither.
+//! that would reach the kernel finds its object by them, so a wrong one is ENOENT
+//! (`rdma_lookup_get_uobject`). Here they must be those that the library wrote: the handle of
+//! another object of the same kind is wrong, too, and does not name that object. Calls that a
+//! provider answers in user space (posting, polling, acknowledging) look at neither.
 
 use super::types::ah::Ah;
 use super::types::comp_cntr::CompCntr;
@@ -21,7 +21,7 @@ use super::types::qp::QpEx;
 use super::types::rdma::{CmEvent, CmId, EventChannel};
 use super::types::srq::{Srq, Xrcd};
 
-/// By what the kernel finds an object.
+/// What the kernel finds an object by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Identity {
     /// The pointer of its context, as an address.
@@ -37,7 +37,7 @@ impl Identity {
 
 /// A structure that stands for an object.
 pub(crate) trait Uobject {
-    /// By what the kernel finds it; nothing if it does not.
+    /// What the kernel finds it by; the default if it does not.
     fn identity(&self) -> Identity {
         Identity::default()
     }
@@ -74,12 +74,12 @@ impl Uobject for Xrcd {
     }
 }
 
-// No object of the kernel, or one that is found by a descriptor.
+// Not an object of the kernel, or one that is found by a descriptor.
 impl Uobject for CompChannel {}
 impl Uobject for Device {}
 impl Uobject for Td {}
 impl Uobject for VerbsContext {}
-// Those of the connection manager are known by numbers that a program does not see.
+// Objects of the connection manager have numbers that a program does not see.
 impl Uobject for CmEvent {}
 impl Uobject for CmId {}
 impl Uobject for EventChannel {}

@@ -1,4 +1,4 @@
-//! What a device says of this moment (`ibv_query_rt_values_ex(3)`).
+//! The values that a device reports at run time (`ibv_query_rt_values_ex(3)`).
 
 use std::ffi::c_int;
 
@@ -25,7 +25,7 @@ pub(crate) unsafe extern "C" fn query_rt_values(
             return libc::EINVAL;
         }
         if values.comp_mask & RAW_CLOCK != 0 {
-            // The clock counts nanoseconds, and its value is read as ticks
+            // The clock counts nanoseconds, and programs read its value as ticks
             // (`ibv_query_rt_values_ex(3)`).
             let ticks = open.hca.lock().clock_nanos();
             values.raw_clock = timespec { tv_sec: 0, tv_nsec: ticks as libc::c_long };

@@ -1,4 +1,4 @@
-//! Work queues, and the tables over which receive side scaling spreads frames.
+//! Work queues, and the indirection tables of receive side scaling.
 
 use std::ffi::c_int;
 use std::mem;
@@ -39,7 +39,7 @@ pub(crate) type TableObject = Object<RwqIndTable, OwnTable>;
 const INIT_FLAGS: u32 = 1;
 /// `IBV_WQT_RQ`, the only type.
 const TYPE_RQ: u32 = 0;
-/// The most places that a table may be asked for, as a logarithm; the device has fewer.
+/// The most entries of a table that a program may ask for, as a logarithm; the device has fewer.
 const MOST_LOG: u32 = 16;
 /// `IBV_RX_HASH_FUNC_TOEPLITZ`.
 pub(crate) const TOEPLITZ: u8 = 1;
@@ -209,9 +209,9 @@ pub(crate) unsafe extern "C" fn destroy_rwq_ind_table(table: *mut RwqIndTable) -
     })
 }
 
-/// How a program wants frames spread, as the engine takes it.
+/// How a program wants frames spread, in the engine's form.
 ///
-/// The key has the length that is said.
+/// The key has the given length.
 pub(crate) unsafe fn rx_hash(conf: &RxHashConf) -> Result<RxHash, Refusal> {
     let no = |kind, what| refused("ibv_create_qp_ex", kind, what);
     if conf.rx_hash_function != TOEPLITZ {

@@ -1,8 +1,8 @@
-//! Posting by calls: `ibv_wr_start`, a call for each request and one or two for its operands,
+//! Posting by calls: `ibv_wr_start`, a call for each request, one or two calls for its operands,
 //! `ibv_wr_complete`.
 //!
-//! The requests are collected, and posted together at the end: if one is refused none is posted
-//! (`ibv_wr_post(3)`), unlike in a list of `ibv_post_send`.
+//! The requests are collected, and posted together at the end: if one is refused, none is posted
+//! (`ibv_wr_post(3)`), unlike with a list of `ibv_post_send`.
 
 use std::ffi::{c_int, c_void};
 use std::mem;
@@ -61,8 +61,8 @@ pub(crate) fn has_operations(qp_type: u32, wanted: u64) -> bool {
     wanted & !has == 0
 }
 
-/// Sets the pointers through which the header posts. A program asks only for what it created the QP
-/// with, so all can be there.
+/// Sets the pointers through which the header posts. A program calls only the operations that it
+/// created the QP for, so all pointers can be set.
 pub(crate) fn fill(qp: &mut QpEx) {
     qp.wr_start = Some(start);
     qp.wr_complete = Some(complete);
@@ -151,8 +151,8 @@ unsafe fn add(qp: *mut QpEx, opcode: WrOpcode, finish: impl FnOnce(&mut SendWr))
     unsafe { step(qp, add) };
 }
 
-/// One call of a turn. The QP is one of ours and in its turn; if a program is wrong about that, the
-/// call does nothing.
+/// One call of a turn. The QP is one of ours and in its turn; if the program is not in its turn,
+/// the call does nothing.
 #[inline]
 unsafe fn step(qp: *mut QpEx, step: impl FnOnce(&mut Batch)) {
     data("ibv_wr_post", (), || {
@@ -161,7 +161,7 @@ unsafe fn step(qp: *mut QpEx, step: impl FnOnce(&mut Batch)) {
         check_turn(own);
         // SAFETY: it is within its turn.
         let batch = unsafe { own.batch.get() };
-        // A call that ends early leaves this.
+        // A call that ends early leaves this value.
         let was_bad = mem::replace(&mut batch.is_bad, true);
         step(batch);
         batch.is_bad = was_bad;
@@ -175,12 +175,12 @@ fn check_turn(own: &OwnQp) {
     }
 }
 
-/// Changes the request that was added last. The QP is one of ours and in its turn.
+/// Changes the last request that was added. The QP is one of ours and in its turn.
 #[inline]
 unsafe fn change(qp: *mut QpEx, change: impl FnOnce(&mut SendWr)) {
     let change = |batch: &mut Batch| match batch.requests.last_mut() {
         Some(last) => change(last),
-        None => bad("there is no request to set this of".to_owned()),
+        None => bad("no request was added yet".to_owned()),
     };
     // SAFETY: the caller's promise.
     unsafe { step(qp, change) };
@@ -214,7 +214,7 @@ unsafe extern "C" fn bind_mw(qp: *mut QpEx, mw: *mut Mw, rkey: u32, info: *const
         let hca = &unsafe { own_ex(qp) }.hca;
         // SAFETY: contract: the window and the region are ours.
         let bound = unsafe { mw::posted(hca, &BindMw { mw, rkey, bind_info }) };
-        // What cannot be bound stays without data to bind, and is refused when it is posted.
+        // A request that cannot be bound stays without data, and posting refuses it.
         if let Ok(bound) = bound {
             wr.data = bound;
         }
@@ -302,7 +302,7 @@ unsafe extern "C" fn flush(
     let known = flushed::GLOBAL | flushed::PERSISTENT;
     let finish = |wr: &mut SendWr| {
         remote(wr, rkey, remote_addr);
-        // What makes no sense stays without data to flush, and is refused when it is posted.
+        // A request that makes no sense stays without data, and posting refuses it.
         if let Ok(length) = u32::try_from(length)
             && placement & !known == 0
             && level <= flushed::WHOLE
@@ -392,11 +392,11 @@ unsafe extern "C" fn set_inline_data_list(qp: *mut QpEx, count: size_t, list: *c
 /// Ends a call whose data could not be read.
 fn check_there(read: Result<(), c_int>) {
     if read.is_err() {
-        bad("the data is not in memory".to_owned());
+        bad("the data is not mapped".to_owned());
     }
 }
 
-/// Ends a call whose list cannot be one.
+/// Ends a call whose list cannot be valid.
 fn check_list<T>(count: size_t, list: *const T) {
     if count > 0 && (list.is_null() || count > lists::MOST_SGES) {
         bad(format!("a list of {count} elements at {list:p}"));

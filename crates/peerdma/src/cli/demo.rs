@@ -1,8 +1,8 @@
-//! `peerdma demo`: two processes move every kind of memory to every other, and check each byte.
+//! `peerdma demo`: two processes move every kind of memory to every other, and check every byte.
 //!
-//! This process is the initiator; it starts itself once more as the target. The two speak over the
-//! target's standard input and output, a line for a request and a line for its answer. Payload goes
-//! by RDMA alone. Each side has a GPU that evicts its buffer and brings it back, all the time.
+//! This process is the initiator; it starts itself again as the target. The two communicate over
+//! the target's standard input and output, one line for a request and one for its answer. Payload
+//! travels by RDMA alone. On each side a GPU keeps evicting its buffer and bringing it back.
 
 mod memory;
 mod mover;
@@ -26,31 +26,33 @@ use side::Side;
 /// What `peerdma demo` takes.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Bytes of each message; at least 64, a multiple of 8, and no more than the NIC has device
-    /// memory (256 KiB, unless max_dm_size says otherwise)
+    /// Bytes of each message: a multiple of 8, at least 64, and at most the size of the NIC's
+    /// device memory (256 KiB, unless max_dm_size says otherwise)
     #[arg(long, default_value_t = 64 << 10)]
     size: u32,
-    /// Messages of each speed measurement
+    /// Messages in each speed measurement
     #[arg(long, default_value_t = 200)]
     rounds: u32,
-    /// Move a file from storage to the other process instead, through memory of the host, of a
-    /// disk's controller, of a GPU and of a NIC
+    /// Move a file from storage to the other process instead, through memory of the host, a disk's
+    /// controller, a GPU and a NIC
     #[arg(long)]
     storage: bool,
-    /// The file that --storage moves, rather than one of 64 MiB that it makes
+    /// The file that --storage moves, instead of a temporary one of 64 MiB
     #[arg(long, requires = "storage", value_name = "PATH")]
     file: Option<PathBuf>,
-    /// Be the target: used by the demo itself
+    /// Be the target (the demo uses this itself)
     #[arg(long, hide = true)]
     target: bool,
-    /// Bytes of the file: told to the target
+    /// Bytes of the file (for the target)
     #[arg(long, hide = true, default_value_t = 0)]
     length: u64,
 }
 
 pub(crate) fn main(args: Args) -> ExitCode {
     if args.size < 64 || !args.size.is_multiple_of(8) || args.rounds == 0 {
-        eprintln!("peerdma demo: --size: a multiple of 8 from 64; --rounds: at least 1");
+        eprintln!(
+            "peerdma demo: --size must be a multiple of 8 and at least 64, --rounds at least 1"
+        );
         return ExitCode::from(2);
     }
     let outcome = match (args.storage, args.target) {
@@ -94,7 +96,7 @@ fn run(args: &Args) -> Outcome<()> {
     Ok(())
 }
 
-/// Exchanges endpoints and learns where the target's memories are.
+/// Exchanges endpoints and learns where the target's memory is.
 fn connect(side: &Side, peer: &mut Peer) -> Outcome<()> {
     let answer = peer.ask(&connect_line(&side.qp.endpoint()?))?;
     let words: Vec<&str> = answer.split_whitespace().collect();
@@ -108,7 +110,7 @@ fn connect(side: &Side, peer: &mut Peer) -> Outcome<()> {
     Ok(())
 }
 
-/// One operation between two kinds of memory: once with every byte checked, then often for the
+/// One operation between two kinds of memory: once with every byte checked, then repeatedly for the
 /// speed.
 fn measure(
     side: &Side,
@@ -155,7 +157,7 @@ fn measure(
     Ok(Cell { path, each, bytes: if is_atomic { None } else { Some(args.size) } })
 }
 
-/// One operation with every byte checked on the side it goes to, and the bytes around it.
+/// One operation, with every byte checked on the receiving side, and the bytes around it.
 fn check(
     side: &Side,
     peer: &mut Peer,
@@ -166,7 +168,7 @@ fn check(
 ) -> Outcome<()> {
     let there = peer.memories[to as usize];
     let seed = own.kind() as u8 * 16 + to as u8 + operation.len() as u8;
-    // Not the whole memory, so that a byte too many shows.
+    // Not the whole memory, so that a byte too many is seen.
     let (offset, length) = (16, size - 48);
     let local = [own.mr().slice(u64::from(offset), length)];
     let place = there.add(u64::from(offset));
@@ -191,9 +193,7 @@ fn check(
             side.completion()?;
             let got = own.word(8)?;
             if got != start {
-                return Err(
-                    format!("{operation} gave back {got}, not the old value {start}").into()
-                );
+                return Err(format!("{operation} returned {got}, not the old value {start}").into());
             }
             peer.ask(&format!("isword {to} 24 {want}")).map(drop)
         }

@@ -1,5 +1,5 @@
 //! `peerdma dmabuf`: the buffers that the processes of this machine have open, as far as this user
-//! may look.
+//! may see them.
 
 use std::process::ExitCode;
 

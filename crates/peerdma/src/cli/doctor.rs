@@ -12,12 +12,12 @@ pub(crate) struct Args {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Look at the host whose /proc, /sys, /dev and /boot lie below this directory
+    /// Examine the host whose /proc, /sys, /dev and /boot lie below this directory
     #[arg(long, value_name = "PATH", default_value = "/", hide = true)]
     root: PathBuf,
 }
 
-/// Succeeds if it could look, whatever it saw.
+/// Succeeds if it could read the host's files, whatever it found.
 pub(crate) fn main(args: Args) -> ExitCode {
     match ::doctor::examine(&args.root) {
         Ok(report) if args.json => println!("{:#}", json(&report)),

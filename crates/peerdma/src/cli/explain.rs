@@ -9,7 +9,7 @@ use std::process::{Command, ExitCode};
 use iba::WcStatus;
 use transport::env::Reason;
 
-/// Names the file to which a sentence is added for each work request that failed.
+/// Names the file to which each failed work request adds a sentence.
 const EXPLAIN: &str = "PEERDMA_EXPLAIN";
 
 /// `peerdma explain`.
@@ -22,13 +22,13 @@ pub(crate) struct Args {
     /// The vendor_err of the completion, as a number
     #[arg(value_name = "VENDOR_ERR")]
     vendor_err: Option<String>,
-    /// A program and its arguments: run it as `peerdma run` does, and say why its work requests
+    /// A program and its arguments: run it as `peerdma run` does, and explain why its work requests
     /// failed
     #[arg(last = true, conflicts_with_all = ["status", "vendor_err"], value_name = "PROGRAM")]
     program: Vec<OsString>,
 }
 
-/// Explains, and returns as the program does if there is one.
+/// Explains, and returns the status of the program if there is one.
 pub(crate) fn main(args: Args) -> ExitCode {
     let done = match &args.status {
         Some(status) => status_in_words(status, args.vendor_err.as_deref()).map(|words| {
@@ -63,7 +63,7 @@ fn status_in_words(status: &str, vendor_err: Option<&str>) -> Result<String, Str
     let found = find(status).ok_or_else(|| {
         let names: Vec<_> = WcStatus::ALL.iter().map(|status| status.name()).collect();
         let last = names.len() - 1;
-        format!("{status:?} is no completion status. They are 0 to {last}: {}", names.join(", "))
+        format!("{status:?} is no completion status; these are 0 to {last}: {}", names.join(", "))
     })?;
     let mut words = format!("IBV_WC_{} ({}): {}\n", found.name(), found as u8, meaning(found));
     if let Some(text) = vendor_err {
@@ -71,7 +71,9 @@ fn status_in_words(status: &str, vendor_err: Option<&str>) -> Result<String, Str
         words += &match reason {
             Some(reason) => format!("vendor_err {text} of peerdma: {reason}\n"),
             None => {
-                format!("vendor_err {text} is none of peerdma's: another device's completion?\n")
+                format!(
+                    "vendor_err {text} is none of peerdma's: is the completion from another device?\n"
+                )
             }
         };
     }
@@ -79,7 +81,7 @@ fn status_in_words(status: &str, vendor_err: Option<&str>) -> Result<String, Str
         words += &format!("  * {advice}\n");
     }
     if found != WcStatus::Success {
-        words += "`peerdma explain -- PROGRAM ARGS` says of each failed work request what it was and what the peer said.\n";
+        words += "`peerdma explain -- PROGRAM ARGS` reports each failed work request with what the peer said.\n";
     }
     Ok(words)
 }
@@ -90,18 +92,18 @@ fn meaning(status: WcStatus) -> &'static str {
         WcStatus::Success => "the work request was carried out",
         WcStatus::LocLenErr => "a message was longer than the receive that it matched",
         WcStatus::LocQpOpErr => "the local QP could not carry the request out",
-        WcStatus::LocProtErr => "a local scatter/gather element may not be used so",
+        WcStatus::LocProtErr => "the access to a local scatter/gather element is not allowed",
         WcStatus::WrFlushErr => "the QP was in error, and the request was not carried out",
         WcStatus::MwBindErr => "a memory window could not be bound",
         WcStatus::BadRespErr => "the peer sent an invalid response",
         WcStatus::LocAccessErr => {
-            "a local buffer was refused while a peer's request was carried out"
+            "an access to a local buffer was refused while a peer's request was carried out"
         }
         WcStatus::RemInvReqErr => "the peer found the request invalid",
         WcStatus::RemAccessErr => "the peer refused access to its memory",
         WcStatus::RemOpErr => "the peer could not carry out a valid request",
-        WcStatus::RetryExcErr => "the peer did not answer, as often as retry_cnt allows",
-        WcStatus::RnrRetryExcErr => "the peer was not ready, as often as rnr_retry allows",
+        WcStatus::RetryExcErr => "the peer did not answer, and retry_cnt is used up",
+        WcStatus::RnrRetryExcErr => "the peer was not ready, and rnr_retry is used up",
         WcStatus::FatalErr => "the device failed",
         WcStatus::RespTimeoutErr => "the answer did not come in time",
         WcStatus::LocEecOpErr
@@ -111,29 +113,29 @@ fn meaning(status: WcStatus) -> &'static str {
         | WcStatus::InvEecnErr
         | WcStatus::InvEecStateErr => "of reliable datagrams, which no RoCE device has",
         WcStatus::TmErr => {
-            "a receive to be taken from a list of tags is not in it: its message came"
+            "a receive to be removed from the tag list is not in it: its message has arrived"
         }
         WcStatus::TmRndvIncomplete => {
             "a rendezvous met a receive that has no room for it; the receive has its headers"
         }
-        _ => "none of the others",
+        _ => "an error without a code of its own",
     }
 }
 
-/// Where to look, the likeliest first.
+/// Where to look, the likeliest cause first.
 fn look_at(status: WcStatus) -> &'static [&'static str] {
     match status {
         WcStatus::LocLenErr => &[
             "post receives as long as the longest message; a datagram needs 40 bytes more, for its GRH",
         ],
         WcStatus::LocQpOpErr => &[
-            "memory was unmapped under its region",
+            "memory was unmapped although a region covers it",
             "a READ or an atomic on a QP whose max_rd_atomic is 0",
         ],
         WcStatus::LocProtErr => &[
-            "lkey of another protection domain, or of a region that was deregistered or revoked",
-            "an element that reaches over the end of its region",
-            "a buffer that is to be written without IBV_ACCESS_LOCAL_WRITE",
+            "the lkey is of another protection domain, or of a region that was deregistered or revoked",
+            "an element reaches past the end of its region",
+            "a buffer to be written lacks IBV_ACCESS_LOCAL_WRITE",
         ],
         WcStatus::WrFlushErr => {
             &["look at the first completion of this QP that was not flushed: that one failed"]
@@ -146,7 +148,7 @@ fn look_at(status: WcStatus) -> &'static [&'static str] {
         ],
         WcStatus::RemAccessErr => &[
             "the rkey is of another region, or the region was deregistered or revoked",
-            "the range reaches over the end of the region",
+            "the range reaches past the end of the region",
             "the region lacks IBV_ACCESS_REMOTE_READ, _WRITE or _ATOMIC",
             "the region and the peer's QP are in different protection domains",
         ],
@@ -155,9 +157,9 @@ fn look_at(status: WcStatus) -> &'static [&'static str] {
             "the peer ended, or its QP is not in RTR or RTS yet, or is in error",
             "the GID index: the address behind sgid_index cannot reach the peer's (`ibv_devinfo -v` lists them)",
             "UDP port 4791 is filtered between the hosts",
-            "wrong QP number, or rq_psn that is not the sender's sq_psn",
-            "a path MTU that the network does not carry",
-            "a timeout too short for the network: 4.096 us * 2^timeout, retry_cnt times",
+            "the QP number is wrong, or rq_psn is not the sender's sq_psn",
+            "the path MTU is too large for the network",
+            "the timeout is too short for the network: 4.096 us * 2^timeout, retry_cnt times",
         ],
         WcStatus::RnrRetryExcErr => &[
             "the peer posts its receives too late: post them before the other side sends",
@@ -170,15 +172,16 @@ fn look_at(status: WcStatus) -> &'static [&'static str] {
     }
 }
 
-/// Runs a program as `peerdma run` does, and says afterwards what failed.
+/// Runs a program as `peerdma run` does, and then reports what failed.
 fn run(program: &[OsString]) -> std::io::Result<ExitCode> {
-    // The processes of the program open it by our descriptor: there is no file to be left behind.
+    // The processes of the program open it through our descriptor, so that no file can be left
+    // behind.
     let memory = rustix::fs::memfd_create("peerdma-explain", rustix::fs::MemfdFlags::CLOEXEC)?;
     let file = format!("/proc/{}/fd/{}", std::process::id(), memory.as_raw_fd());
     let mut child = Command::new(std::env::current_exe()?);
     let status = child.arg("run").arg("--").args(program).env(EXPLAIN, &file).status()?;
     let failed = std::fs::read_to_string(&file).unwrap_or_default();
-    // What became of regions is told among them, and is no failure of a request.
+    // The file also has lines about regions, which are no failures of requests.
     let is_of_region = |line: &&str| line.starts_with("region ");
     let lines: Vec<&str> = failed.lines().collect();
     match lines.len() - lines.iter().filter(|line| is_of_region(line)).count() {
@@ -201,7 +204,7 @@ fn run(program: &[OsString]) -> std::io::Result<ExitCode> {
             }
         }
     }
-    // As a shell has it for a program that a signal ended.
+    // As a shell does for a program that a signal ended.
     let code = status.code().and_then(|code| u8::try_from(code).ok());
     let by_signal = status.signal();
     Ok(code.or(by_signal.map(|signal| 128 + signal as u8)).unwrap_or(1).into())
@@ -212,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_by_its_number_and_by_its_names() {
+    fn a_status_is_found_by_number_and_by_name() {
         for text in ["12", "0xc", "RETRY_EXC_ERR", "RETRY_EXC", "IBV_WC_RETRY_EXC_ERR", "retry_exc"]
         {
             assert_eq!(find(text), Some(WcStatus::RetryExcErr), "{text}");

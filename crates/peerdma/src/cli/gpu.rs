@@ -1,5 +1,4 @@
-//! `peerdma gpu`: the software GPUs of this user's running programs, and what can be done to them
-//! by hand.
+//! `peerdma gpu`: the software GPUs of this user's running programs, and commands for them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -13,18 +12,18 @@ use clap::{Subcommand, ValueEnum};
 pub(crate) struct Args {
     #[command(subcommand)]
     act: Option<Act>,
-    /// Only in this process
+    /// Act only in this process
     #[arg(long, global = true, value_name = "PID")]
     pid: Option<u32>,
 }
 
 #[derive(Subcommand)]
 enum Act {
-    /// Move buffers out of VRAM, as if somebody needed the room
+    /// Move buffers out of VRAM, as if another buffer needed the space
     Evict {
-        /// The GPU; all of them if none is named
+        /// The GPU; all GPUs if none is named
         gpu: Option<String>,
-        /// The buffer, by its name (nvidia0.bo3) or number (3); all of them if none is named
+        /// The buffer, by its name (nvidia0.bo3) or number (3); all buffers if none is named
         buffer: Option<String>,
     },
     /// Move a buffer to VRAM or to GTT
@@ -36,13 +35,13 @@ enum Act {
         /// Where to
         to: Domain,
     },
-    /// Reset a GPU in all processes that have it: its buffers are taken from importers that let
-    /// them go, and what VRAM held is lost
+    /// Reset a GPU in all processes that have it: importers that can release its buffers lose them,
+    /// and the contents of VRAM are lost
     Reset {
         /// The GPU
         gpu: String,
     },
-    /// Take a GPU out of the machine, as far as the processes go that have it now
+    /// Unplug a GPU, for the processes that have it now
     Unplug {
         /// The GPU
         gpu: String,
@@ -71,7 +70,7 @@ pub(crate) fn main(args: Args) -> ExitCode {
     }
 }
 
-/// Does it in each process that has the GPU; fails if anything was refused.
+/// Acts in each process that has the GPU; fails if anything was refused.
 fn carry_out(act: &Act, members: &[Member]) -> Result<ExitCode, String> {
     let (what, gpu, buffer) = match act {
         Act::Evict { gpu, buffer } => (ByHand::Evict, gpu.as_deref(), buffer.as_deref()),
@@ -95,12 +94,14 @@ fn carry_out(act: &Act, members: &[Member]) -> Result<ExitCode, String> {
     if let Some(number) = number {
         having.retain(|member| has(member, number));
         match having.as_slice() {
-            [] => return Err(format!("no process has a buffer {number} of that GPU")),
+            [] => return Err(format!("no process has buffer {number} of that GPU")),
             [_] => {}
             many => {
                 let pids: Vec<_> = many.iter().map(|member| pid_of(member)).collect();
                 let pids = pids.join(", ");
-                return Err(format!("several have a buffer {number}: --pid one of {pids}"));
+                return Err(format!(
+                    "several processes have a buffer {number}; choose one with --pid: {pids}"
+                ));
             }
         }
     }
@@ -126,7 +127,9 @@ fn carry_out(act: &Act, members: &[Member]) -> Result<ExitCode, String> {
 fn number(gpu: &str, buffer: &str) -> Result<u64, String> {
     let digits = buffer.strip_prefix(&format!("{gpu}.bo")).unwrap_or(buffer);
     let number = digits.parse().ok().filter(|number| *number > 0);
-    number.ok_or_else(|| format!("{buffer:?} is no buffer of {gpu}: a number, or {gpu}.bo1"))
+    number.ok_or_else(|| {
+        format!("{buffer:?} is no buffer of {gpu}; give a number, or a name like {gpu}.bo1")
+    })
 }
 
 fn has(member: &Member, number: u64) -> bool {
@@ -138,7 +141,7 @@ fn pid_of(member: &Member) -> String {
     member.pid.map_or_else(|| "?".to_owned(), |pid| pid.to_string())
 }
 
-/// The process, and its program as the kernel shortens it.
+/// The process, and the name of its program as the kernel truncates it.
 fn who(member: &Member) -> String {
     let pid = pid_of(member);
     let command = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
@@ -151,7 +154,7 @@ fn who(member: &Member) -> String {
 /// All GPUs, and for each the processes and their buffers.
 fn table(members: &[Member]) -> String {
     let mut text = String::new();
-    // Processes that share no memory (of two configurations, say) have two GPUs of one name.
+    // Processes that share no memory (with two configurations, say) have two GPUs of one name.
     let mut gpus: BTreeMap<(&str, u64), Vec<&Member>> = BTreeMap::new();
     for member in members {
         let memory = member.view.as_ref().map_or(0, |view| view.memory);
@@ -220,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_buffer_by_its_number_and_by_its_name() {
+    fn a_buffer_is_found_by_number_and_by_name() {
         assert_eq!(number("gpu0", "3"), Ok(3));
         assert_eq!(number("gpu0", "gpu0.bo3"), Ok(3));
         for wrong in ["gpu1.bo3", "0", "bo3", "-1", ""] {

@@ -1,9 +1,9 @@
-//! `peerdma matrix`: every class of importer against every exporter, as measured, beside what the
-//! rules say.
+//! `peerdma matrix`: every class of importer against every exporter, as measured, compared with the
+//! rules.
 //!
 //! The NIC imports with each class that it has; a static importer, which no NIC is, attaches to the
-//! dma-buf directly. A region that was registered is written through a queue pair, and the bytes
-//! are looked for in the buffer: "ok" means that they were there.
+//! dma-buf directly. A registered region is written through a queue pair, and the bytes are read
+//! back from the buffer: "ok" means that they arrived.
 
 mod by_c;
 mod exporters;
@@ -23,11 +23,11 @@ use super::outcome::Outcome;
 /// What `peerdma matrix` takes.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Compare with the table in this file instead of the one of docs/semantics.md 2.6
+    /// Compare with the table in this file instead of that in docs/semantics.md 2.6
     #[arg(long)]
     expected: Option<PathBuf>,
-    /// Measure it by a program in C that calls libibverbs, under `peerdma run`, and compare with
-    /// what this process measures, too. It needs a C compiler and libibverbs-dev
+    /// Measure with a C program that calls libibverbs under `peerdma run` as well, and compare the
+    /// two. Needs a C compiler and libibverbs-dev
     #[arg(long)]
     by_c: bool,
 }
@@ -43,12 +43,12 @@ pub(crate) fn main(args: Args) -> ExitCode {
     }
 }
 
-/// What the table is.
+/// Explains the table.
 const LEGEND: &str = "\
 Each class of importer (columns) registers and uses a buffer of each exporter (rows). \"reaches\": whether there is a\n\
 peer-to-peer path between the two devices. A cell is where the memory was (\"ok VRAM\"), or the step that was refused and its errno.\n\n";
 
-/// Measures and prints; whether everything is as expected.
+/// Measures and prints; returns whether everything is as expected.
 fn run(args: &Args) -> Outcome<bool> {
     let expected = match &args.expected {
         Some(path) => {
@@ -68,9 +68,9 @@ fn run(args: &Args) -> Outcome<bool> {
         let mut differences = by_c.deviations(&measured);
         differences.retain(|line| !is_missing(line));
         deviations.extend(differences.into_iter().map(|line| format!("by C: {line}")));
-        println!("By a program in C:\n\n{}", by_c.beside(&measured));
+        println!("Measured by a C program:\n\n{}", by_c.beside(&measured));
         missing.iter().for_each(|why| println!("NOT MEASURED: {why}"));
-        println!("\nBy this process:\n");
+        println!("\nMeasured by this process:\n");
     }
     print!("{LEGEND}");
     print!("{}", measured.beside(&expected));
@@ -79,9 +79,9 @@ fn run(args: &Args) -> Outcome<bool> {
         println!("DEVIATION: {deviation}");
     }
     if deviations.is_empty() {
-        println!("Every cell is as docs/semantics.md 2.6 has it.");
+        println!("Every cell is as docs/semantics.md 2.6 says.");
         if args.by_c {
-            println!("A program in C finds the same.");
+            println!("The C program finds the same.");
         }
     }
     Ok(deviations.is_empty())

@@ -1,4 +1,4 @@
-//! The command line: what each subcommand is called, and which module does it.
+//! The command line: the name of each subcommand, and its module.
 
 mod demo;
 mod dmabuf;
@@ -25,20 +25,21 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Move every kind of memory between two processes, and check each byte
+    /// Move every kind of memory between two processes, and check every byte
     Demo(demo::Args),
     /// List the dma-bufs that the processes of this user have open
     #[command(name = "dmabuf")]
     DmaBuf(dmabuf::Args),
-    /// Look at this host, and say for each use of RDMA and peer memory whether it works, why not,
-    /// and what helps
+    /// Examine this host, and report for each use of RDMA and peer memory whether it works, why
+    /// not, and what helps
     Doctor(doctor::Args),
-    /// Say what a completion status means, or why the work requests of a program failed
+    /// Explain a completion status, or why the work requests of a program failed
     Explain(explain::Args),
-    /// List the software GPUs and buffers of running programs, or move, evict, reset and unplug
-    /// them by hand
+    /// List the software GPUs and buffers of running programs, or evict, move, reset and unplug
+    /// them
     Gpu(gpu::Args),
-    /// Measure every class of importer against every exporter, and compare with the rules
+    /// Measure every class of importer against every exporter, and compare the results with the
+    /// rules
     Matrix(matrix::Args),
     /// Run a verbs program on peerdma: its libibverbs, its librdmacm, its /sys/class/infiniband
     Run(launcher::Args),
@@ -47,7 +48,7 @@ enum Command {
     Topo(topo::Args),
 }
 
-/// Parses the command line and does what it says.
+/// Parses the command line and runs the subcommand.
 pub(crate) fn main() -> ExitCode {
     explain_if_asked();
     match Cli::parse().command {

@@ -14,7 +14,7 @@ use super::outcome::Outcome;
 /// What `peerdma topo` takes.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Show this machine, by its sysfs or a copy of one, and not the model of PEERDMA_CONFIG
+    /// Show this machine, from its sysfs or a copy of one, instead of the model in PEERDMA_CONFIG
     #[arg(long, value_name = "PATH", num_args = 0..=1, default_missing_value = "/sys")]
     sysfs: Option<PathBuf>,
     /// Print JSON

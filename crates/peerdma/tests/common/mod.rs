@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-/// The library, freshly built. Cargo builds a cdylib for nobody's test, so this asks it to.
+/// The library, freshly built: Cargo does not build a cdylib for tests, so this asks it to.
 pub(crate) fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
@@ -27,7 +27,7 @@ pub(crate) fn library() -> &'static Path {
     })
 }
 
-/// A directory that goes away with the value.
+/// A directory that is removed on drop.
 pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
@@ -43,20 +43,20 @@ impl Scratch {
         &self.0
     }
 
-    /// Puts both names of the library in it, as an installation does.
+    /// Links both names of the library in it, as an installation does.
     pub(crate) fn install(&self) {
         for name in ["libibverbs.so.1", "librdmacm.so.1"] {
             symlink(library(), self.0.join(name)).expect("the directory is new");
         }
     }
 
-    /// Compiles a C program of `tests/c` into it. Nothing if there is no C compiler.
+    /// Compiles a C program of `tests/c` into it. `None` if there is no C compiler.
     pub(crate) fn compile(&self, source: &str, flags: &[&str]) -> Option<PathBuf> {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(source);
         self.compile_file(&source, flags)
     }
 
-    /// Compiles a C program that lies anywhere into it. Nothing if there is no C compiler.
+    /// Compiles any C program into it. `None` if there is no C compiler.
     pub(crate) fn compile_file(&self, source: &Path, flags: &[&str]) -> Option<PathBuf> {
         let program = self.0.join(source.file_stem().expect("a source has a name"));
         let mut cc = Command::new(env::var_os("CC").unwrap_or_else(|| "cc".into()));
@@ -74,7 +74,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Says that a test cannot run, and fails it if `PEERDMA_REQUIRE` is set: a skip is not a pass.
+/// Reports that a test cannot run, and fails it if `PEERDMA_REQUIRE` is set: a skip is not a pass.
 pub(crate) fn cannot_run(why: &str) {
     assert!(env::var_os("PEERDMA_REQUIRE").is_none(), "cannot run: {why}");
     eprintln!("SKIPPED: {why}");
@@ -88,7 +88,7 @@ pub(crate) fn stdout(command: &mut Command) -> String {
     String::from_utf8(stdout).expect("it prints text")
 }
 
-/// The names a library defines, as `name@node` or `name@@node` for the default version. Nothing if
+/// The names a library defines, as `name@node` or `name@@node` for the default version. `None` if
 /// there is no readelf.
 pub(crate) fn defined_symbols(library: &Path) -> Option<Vec<String>> {
     let mut readelf = Command::new("readelf");

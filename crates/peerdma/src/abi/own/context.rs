@@ -27,7 +27,7 @@ pub(crate) struct Open {
 type ContextObject = Object<VerbsContext, Open>;
 
 /// The contexts that programs hold. A context lies inside of its object, at a distance from the
-/// beginning that no other object has, so what a pointer is cannot be read before it.
+/// beginning that no other object has, so the word before a pointer does not say whether it is one.
 static CONTEXTS: Pointers = Pointers::new();
 
 /// The library's part of a context.
@@ -61,7 +61,7 @@ pub(crate) fn add(c: VerbsContext, opening: Arc<Opening>, cmd_fd: Known) -> *mut
     context
 }
 
-/// Ends a context.
+/// Closes a context.
 ///
 /// # Safety
 ///
@@ -74,20 +74,20 @@ pub(crate) unsafe fn remove(context: *mut Context) {
     drop(unsafe { ContextObject::destroy(whole) });
 }
 
-/// A device that is open, whatever number of contexts it is open by. The last of them closes it.
+/// An open device, however many contexts share it. The last of them closes it.
 pub(crate) struct Opening {
     pub(crate) hca: Arc<Hca>,
     pub(crate) id: CtxId,
     /// The pointer of the device that was opened, as an address.
     pub(crate) device: usize,
-    /// What its descriptors are told by, of which there may be many: device and inode.
+    /// What its descriptors are recognised by, of which there may be many: device and inode.
     file: (u64, u64),
 }
 
 /// What is open in this process.
 static OPENINGS: Mutex<Vec<Weak<Opening>>> = Mutex::new(Vec::new());
 
-/// Makes the descriptor for a device that was opened, and remembers whose it is.
+/// Creates the descriptor for a device that was opened, and remembers whose it is.
 pub(crate) fn register(
     hca: Arc<Hca>,
     id: CtxId,

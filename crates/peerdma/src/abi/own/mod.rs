@@ -1,6 +1,6 @@
-//! What the library keeps beside the C structures that calls about others name: contexts, domains,
-//! completion queues and queue pairs. What acts on them is above, one file for each kind of object;
-//! objects that only their own calls know are there, too.
+//! What the library keeps beside those C structures that calls on other objects use as well:
+//! contexts, domains, completion queues and queue pairs. The calls that act on them are one level
+//! up, in one file for each kind of object, with the objects that no other calls use.
 
 pub(crate) mod context;
 pub(crate) mod cq;

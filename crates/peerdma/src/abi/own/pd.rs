@@ -29,11 +29,11 @@ pub(crate) enum Role {
 
 pub(crate) type PdObject = Object<Pd, OwnPd>;
 
-/// The library's part of a protection domain, which is to be of the same opening as the context.
+/// The library's part of a protection domain, which must belong to the same opening as the context.
 ///
 /// # Safety
 ///
-/// Both are null or objects of ours, of now or of old.
+/// Both are null, or objects of ours, alive or destroyed.
 pub(crate) unsafe fn of_context<'a>(context: *mut Context, pd: *mut Pd) -> &'a OwnPd {
     // SAFETY: the caller's promise.
     let own = unsafe { PdObject::lookup(pd) };

@@ -21,7 +21,7 @@ pub(crate) struct OwnQp {
     pub(crate) batch: Turn<Batch>,
     pub(crate) cap: QpCap,
     pub(crate) sq_sig_all: c_int,
-    /// Whether it was created to be posted to by calls (`IBV_QP_INIT_ATTR_SEND_OPS_FLAGS`).
+    /// Whether it was created for posting by calls (`IBV_QP_INIT_ATTR_SEND_OPS_FLAGS`).
     pub(crate) is_extended: bool,
 }
 
@@ -29,7 +29,7 @@ pub(crate) struct OwnQp {
 pub(crate) type QpObject = Object<QpEx, OwnQp>;
 
 impl OwnQp {
-    /// That of a QP without queues of its own.
+    /// The library's part of a QP without queues of its own.
     pub(crate) fn without_queues(hca: &Arc<Hca>, id: QpId) -> Self {
         Self {
             hca: Arc::clone(hca),
@@ -70,7 +70,7 @@ pub(crate) unsafe fn lookup<'a>(qp: *mut Qp) -> &'a OwnQp {
 #[derive(Default)]
 pub(crate) struct Batch {
     pub(crate) requests: Vec<SendWr>,
-    /// A call had a bad argument. Then nothing is posted, and the end says so: the calls between
-    /// have no way to fail (`ibv_wr_post(3)`).
+    /// A call had a bad argument. Then nothing is posted, and `ibv_wr_complete` returns the error:
+    /// the calls between have no way to fail (`ibv_wr_post(3)`).
     pub(crate) is_bad: bool,
 }

@@ -1,4 +1,4 @@
-//! Which queue pair belongs to a UDP address: what the service does with what comes by UDP.
+//! Which queue pair belongs to a UDP address: how the service handles datagrams that come by UDP.
 
 use std::ffi::c_int;
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use super::service::Served;
 use crate::abi::rdmacm::Answer;
 use crate::abi::rdmacm::handle::Handle;
 
-/// How long an address may take. Somebody just spoke from it.
+/// How long an address may take to resolve. A datagram has just come from it.
 const PATIENCE_MS: c_int = 2000;
 
 impl Served for DatagramSocket {
@@ -28,14 +28,14 @@ impl Served for DatagramSocket {
         self.asked();
     }
 
-    /// Datagrams have none.
+    /// Datagram sockets send no probes.
     fn probe(&self) -> Option<Instant> {
         None
     }
 }
 
 impl DatagramSocket {
-    /// Takes what came by UDP.
+    /// Handles what came by UDP.
     fn asked(&self) {
         let mut bytes = [0; SEND_LOW_WATER as usize];
         let Ok(udp) = self.udp() else { return };
@@ -72,7 +72,7 @@ impl DatagramSocket {
         if peer.there.is_some_and(|there| there.qpn == qpn) {
             return Ok(());
         }
-        // Finding the way may take a while.
+        // Resolving the route may take a while.
         drop(state);
         let way = way(local, from)?;
         self.state().found(from, way, qpn)

@@ -1,5 +1,4 @@
-//! What streams and datagram sockets have in common: a number, flags, options, and the threads that
-//! wait.
+//! What streams and datagram sockets have in common: a number, flags, options, and waiting threads.
 
 use std::ffi::{c_int, c_short};
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -9,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::settings::SETTINGS;
 use super::waker::Watchers;
 
-/// What `poll(2)` says of what can be read, and of what can be written.
+/// What `poll(2)` reports for a readable, and for a writable descriptor.
 pub(super) const IN: c_short = libc::POLLIN | libc::POLLRDNORM;
 pub(super) const OUT: c_short = libc::POLLOUT | libc::POLLWRNORM;
 
@@ -21,11 +20,11 @@ pub(super) struct Common {
     pub(super) descriptor_flags: AtomicI32,
     options: Mutex<Options>,
     pub(super) watchers: Arc<Watchers>,
-    /// A child of a fork has it in name only.
+    /// A forked child has it in name only.
     pid: u32,
 }
 
-/// What `setsockopt` chose and the connection manager does not keep.
+/// Options that the connection manager does not keep.
 #[derive(Clone)]
 pub(super) struct Options {
     pub(super) sizes: rsocket::Sizes,
@@ -37,7 +36,7 @@ pub(super) struct Options {
     pub(super) tos: c_int,
     /// `SO_ERROR`.
     pub(super) error: c_int,
-    /// Seconds between probes, once it was asked for.
+    /// Seconds between probes, if the program set them.
     pub(super) keep_idle: Option<u32>,
     /// When the next probe is due, if probes are wanted.
     pub(super) probe: Option<Instant>,
@@ -80,7 +79,7 @@ impl Common {
         }
     }
 
-    /// That of a socket that a listener made, with the listener's options.
+    /// The same for a socket that a listener created, with the listener's options.
     pub(super) fn child(&self, fd: c_int) -> Self {
         let flag = |flag: &AtomicI32| AtomicI32::new(flag.load(Ordering::Relaxed));
         let options =
@@ -107,7 +106,7 @@ impl Common {
         !self.is_nonblocking() && flags & libc::MSG_DONTWAIT == 0
     }
 
-    /// Whether it is of the parent of this process.
+    /// Whether it belongs to the parent of this process.
     pub(super) fn is_inherited(&self) -> bool {
         self.pid != std::process::id()
     }

@@ -3,12 +3,12 @@
 //! # Waiting
 //!
 //! Two threads may use a socket at once, one sending and one receiving, and others may be in
-//! `rpoll`. All of them look at the completion queue under one lock (`core`), for each other. Who
-//! must wait arms the queue, looks once more, and reads an event. One thread reads at a time
-//! ([`Turn`]); the others wait until it has an event, which may be about what they wait for, and
-//! look again. Who finds that an event was taken since it looked does not wait at all. Threads in
-//! `rpoll` wait on the descriptor itself, and are woken when another takes the event from under
-//! them.
+//! `rpoll`. Each of them polls the completion queue under one lock (`core`), for all of them. A
+//! thread that must wait arms the queue, polls once more, and reads an event. One thread reads at a
+//! time ([`Turn`]); the others wait until it has an event, which may be about what they wait for,
+//! and look again. A thread that finds that an event was taken since it looked does not wait at
+//! all. Threads in `rpoll` wait on the descriptor itself, and are woken when another thread takes
+//! the event before they can.
 
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,15 +31,15 @@ use crate::abi::rdmacm::{Answer, Failure};
 
 /// Marks receive requests.
 const RECEIVE: u64 = 1 << 63;
-/// Completions that are taken at once.
+/// The most completions taken at once.
 const AT_ONCE: usize = 16;
 
 /// See the module.
 pub(super) struct Conn {
-    /// It goes before the memory that it uses.
+    /// Dropped before the memory that it uses.
     qp: Pair,
     pub(super) domain: Arc<Domain>,
-    /// The send buffer, with places for credit messages behind it.
+    /// The send buffer, followed by slots for credit messages.
     send: Memory,
     data: Memory,
     /// The target list and the table of the peer's mappings, which the peer writes.
@@ -48,24 +48,24 @@ pub(super) struct Conn {
     armed: AtomicBool,
     turn: Mutex<Turn>,
     turned: Condvar,
-    /// One sends at a time, and one receives.
+    /// One thread at a time sends, and one receives.
     pub(super) sender: Mutex<()>,
     pub(super) receiver: Mutex<()>,
     maps: Mutex<Maps>,
     watchers: Arc<Watchers>,
 }
 
-/// Who waits for events.
+/// Which thread waits for events.
 #[derive(Default)]
 struct Turn {
-    /// A thread reads.
+    /// A thread reads the descriptor.
     is_reading: bool,
-    /// Events that were taken.
+    /// Events taken so far.
     taken: u64,
 }
 
 impl Conn {
-    /// Makes the queue pair of a stream and its memory. `id` is bound to a device.
+    /// Creates the queue pair of a stream and its memory. `id` is bound to a device.
     pub(super) fn create(id: &Handle, sizes: Sizes, watchers: Arc<Watchers>) -> Answer<Self> {
         let domain = id.domain()?;
         let sizes = sizes.for_stream(domain.device_attr().max_qp_wr);
@@ -112,7 +112,7 @@ impl Conn {
         self.core().hello()
     }
 
-    /// Takes what the peer told.
+    /// Takes what the peer sent in its private data.
     pub(super) fn meet(&self, peer: &Hello) {
         let mut core = self.core();
         let first = core.meet(peer);
@@ -132,29 +132,29 @@ impl Conn {
         &self.qp
     }
 
-    /// The descriptor that is readable when the queue has an event, unless the program took its
-    /// number.
+    /// The descriptor that is readable when the queue has an event, unless the program has taken
+    /// its number.
     pub(super) fn own_fd(&self) -> Option<RawFd> {
         self.qp.queue().own_fd()
     }
 
-    /// The entry of the target list that is filled now. The length is what the peer wrote last, so
-    /// it is read first: the rest is there when it is not 0.
+    /// The entry of the target list that is filled now. The peer writes the length last, so it is
+    /// read first: when it is not 0, the rest is there.
     pub(super) fn target(&self, core: &Stream) -> Sge {
         let entry = self.list.part(core.target() * Sge::SIZE as u32, Sge::SIZE as u32);
-        // ORDERING: with it the reads below see what the peer wrote before it.
+        // ORDERING: with this load, the reads below see what the peer wrote before the length.
         let length = entry.load_u32(12, Ordering::Acquire).unwrap_or(0);
         let mut bytes = [0; Sge::SIZE];
-        // The peer wrote it, and it is of one piece with the length, so that it is there.
+        // The entry is in the same memory as the length, so it can be read.
         let _ = entry.copy_to(&mut bytes);
         Sge { length, ..Sge::from_bytes(&bytes) }
     }
 
-    /// Writes an entry of the target list. It is ours until its length is 0 and the peer was told
-    /// so by data.
+    /// Writes an entry of the target list. It is ours until its length is 0 and data has told the
+    /// peer so.
     fn set_target(&self, index: u32, target: Sge) {
         let entry = self.list.part(index * Sge::SIZE as u32, Sge::SIZE as u32);
-        // It was read before.
+        // It could be read a moment ago.
         let _ = entry.copy_from(&target.to_bytes(rsocket::Order::Same));
     }
 
@@ -195,7 +195,7 @@ impl Conn {
         self.qp.post_send(wr)
     }
 
-    /// `length` bytes of the send buffer, for a request.
+    /// `length` bytes of the send buffer, as a piece of a request.
     fn piece(&self, at: u32, length: u32) -> Piece {
         let addr = self.send.addr() + u64::from(at);
         Piece { addr, length, lkey: LKey(self.send.lkey()) }
@@ -226,19 +226,20 @@ impl Conn {
         posted.inspect_err(|_| core.finish(End::Failed))
     }
 
-    /// Sends the next piece of the program's bytes, `wanted` at most. It may be sent.
+    /// Sends the next piece of the program's bytes, `wanted` at most. The caller has checked that
+    /// it may be sent.
     pub(super) fn send(&self, core: &mut Stream, wanted: u32, from: &mut Pieces<'_>) -> Answer {
         let index = core.target();
         let (write, left) = core.send(wanted, self.target(core));
-        // Before the peer learns of the data: it may then write the entry anew.
+        // Before the peer learns of the data: then it may rewrite the entry.
         self.set_target(index, left);
         self.post_write(core, &write, from)
     }
 
-    /// Posts a control message. It may be sent.
+    /// Posts a control message. The caller has checked that it may be sent.
     pub(super) fn control(&self, core: &mut Stream, control: Control) -> Answer {
         let (message, sent) = core.control(control);
-        // A probe has no message: that the device acknowledges it is all that it is for.
+        // A probe has no message: its only purpose is the device's acknowledgement.
         let message = (control != Control::Keepalive).then_some(message);
         let write = Write { length: 0, place: None, addr: 0, key: 0, message, sent };
         let nothing = Data::Sges(SgList::new());
@@ -276,7 +277,7 @@ impl Conn {
         self.post(&write, Data::Sges(smallvec![self.piece(at, length)]))
     }
 
-    /// Looks at the completions there are.
+    /// Handles the completions that are there.
     fn look(&self, core: &mut Stream) -> Answer {
         self.give_credits(core);
         loop {
@@ -313,10 +314,10 @@ impl Conn {
         }
     }
 
-    /// Looks once, and arms the queue if `arm` says so: what comes afterwards is an event.
+    /// Polls once, and arms the queue if `arm` says so: a later completion then raises an event.
     pub(super) fn check(&self, arm: bool) -> MutexGuard<'_, Stream> {
         let mut core = self.core();
-        // What failed is in the stream.
+        // The stream keeps the failure.
         let _ = self.look(&mut core);
         // ORDERING: `armed` is set under `core`, and cleared when an event was taken, before
         // `taken` says so.
@@ -327,10 +328,10 @@ impl Conn {
         core
     }
 
-    /// Waits until `is_ready`, and gives the stream as it then is.
+    /// Waits until `is_ready`, and returns the stream as it then is.
     ///
     /// # Errors
-    /// EAGAIN if it would have to wait and may not; EINTR.
+    /// EAGAIN if it would have to wait and must not; EINTR.
     pub(super) fn wait_for(
         &self,
         may_wait: bool,
@@ -349,7 +350,7 @@ impl Conn {
             if since.get_or_insert_with(Instant::now).elapsed() <= SETTINGS.polling_time {
                 continue;
             }
-            // Before `armed`: who takes the event clears that first, and then counts.
+            // Before `armed`: a thread that takes the event clears `armed` first, and then counts.
             let seen = self.turn().taken;
             // ORDERING: as in `check`.
             if !self.armed.load(Ordering::Acquire) {
@@ -385,17 +386,17 @@ impl Conn {
         if taken.is_ok() {
             self.took_event(turn);
         } else {
-            // Another may read on.
+            // Another thread may read now.
             drop(turn);
             self.turned.notify_all();
         }
         taken
     }
 
-    /// Takes the event for which the descriptor became readable, if another thread does not.
+    /// Takes the event that made the descriptor readable, unless another thread does.
     pub(super) fn take_event(&self) {
         let turn = self.turn();
-        // Who reads wakes us when it has it.
+        // The thread that reads wakes us when it has the event.
         if !turn.is_reading && has_event(self.qp.queue()) && self.qp.queue().take_event().is_ok() {
             self.took_event(turn);
         }
@@ -409,24 +410,24 @@ impl Conn {
         self.watchers.notify();
     }
 
-    /// The connection manager says that it is over: everybody who waits for the queue pair learns
-    /// of it.
+    /// The connection manager reports the end: all threads that wait for the queue pair learn of
+    /// it.
     pub(super) fn finish(&self, end: End) {
         let mut core = self.check(false);
         core.finish(end);
         drop(core);
-        // What is posted is flushed, and those are events.
+        // What is posted is flushed, which raises events.
         self.qp.to_error();
         self.watchers.notify();
     }
 
-    /// Flushes what is posted, so that whoever waits sees the end.
+    /// Flushes what is posted, so that waiting threads see the end.
     pub(super) fn flush(&self) {
         drop(self.check(true));
         self.qp.to_error();
     }
 
-    /// Reads what came, and, if `is_peek`, leaves it there.
+    /// Reads received data, and leaves it there if `is_peek`.
     pub(super) fn read(&self, core: &mut Stream, to: &mut Pieces<'_>, is_peek: bool) -> Answer {
         let ranges = core.data(to.left());
         let mut read = 0;
@@ -442,11 +443,11 @@ impl Conn {
     }
 }
 
-/// Whether an event is there to be taken.
+/// Whether an event can be taken.
 pub(super) fn has_event(queue: &Queue) -> bool {
     queue.own_fd().is_some_and(|fd| {
         let mut fds = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        // SAFETY: there is one entry, and it lives through the call.
+        // SAFETY: there is one entry, and it outlives the call.
         unsafe { libc::poll(&raw mut fds, 1, 0) == 1 }
     })
 }

@@ -1,8 +1,8 @@
 //! Datagram sockets: a UDP socket, and a queue pair for each local address that was used.
 //!
-//! A datagram to an address whose queue pair is not known yet goes over UDP, behind an [`Ask`] that
-//! says which queue pair this side has; the service of the other side answers with its own
-//! ([`super::ask`]), and from then on datagrams go between the queue pairs. One that is larger than
+//! A datagram to an address whose queue pair is not known yet goes over UDP, after an [`Ask`] that
+//! names the queue pair of this side. The service of the other side answers with its own
+//! ([`super::ask`]), and from then on datagrams go between the queue pairs. A datagram larger than
 //! the path MTU goes over UDP as well.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -60,19 +60,19 @@ pub(super) struct State {
 pub(super) struct End {
     /// The local address it is for.
     pub(super) local: SocketAddr,
-    /// It goes before the memory that it uses.
+    /// Dropped before the memory that it uses.
     qp: Pair,
     domain: Arc<Domain>,
     /// The address it is bound to.
     _id: Handle,
     send: Memory,
-    /// Buffers for receives, and behind them one for all the headers that nobody reads.
+    /// Buffers for receives, followed by one for all the headers that nobody reads.
     receive: Memory,
-    /// Buffers for sends that are free.
+    /// Free buffers for sends.
     free: Vec<u32>,
     sizes: Sizes,
     inline: u32,
-    /// Bytes of a datagram at most.
+    /// The most bytes in a datagram.
     mtu: usize,
     is_armed: bool,
 }
@@ -80,20 +80,20 @@ pub(super) struct End {
 /// An address that datagrams went to or came from.
 #[derive(Clone)]
 pub(super) struct Peer {
-    /// The queue pair for it here.
+    /// Our queue pair for it.
     pub(super) end: usize,
-    /// The queue pair it has, once it is known.
+    /// Its own queue pair, once known.
     pub(super) there: Option<There>,
 }
 
-/// A queue pair of a peer's.
+/// A queue pair of a peer.
 #[derive(Clone)]
 pub(super) struct There {
     address: Arc<Address>,
     pub(super) qpn: Qpn,
 }
 
-/// A datagram that came.
+/// A received datagram.
 struct Message {
     source: SocketAddr,
     place: Place,
@@ -108,13 +108,13 @@ enum Place {
 
 /// Marks receive requests.
 const RECEIVE: u64 = 1 << 63;
-/// Completions that are taken at once.
+/// The most completions taken at once.
 const AT_ONCE: usize = 16;
 /// Bytes before every datagram that is received.
 const GRH: u32 = 40;
-/// Addresses that are kept at most: strangers make some.
+/// The most addresses that are kept: anybody can send from new ones.
 const PEERS: usize = 1024;
-/// How long a socket that is closed waits for what it sent.
+/// How long a closed socket waits for what it sent.
 const LINGER: Duration = Duration::from_secs(1);
 
 fn failed(what: &str, error: rustix::io::Errno) -> Failure {
@@ -125,7 +125,7 @@ impl End {
     /// A queue pair for a local address.
     fn create(local: SocketAddr, sizes: Sizes) -> Answer<Self> {
         let id = Handle::datagram()?;
-        // Peers learn the queue pair by UDP: which port the identifier has is nobody's concern.
+        // Peers learn the queue pair by UDP: the port of the identifier does not matter.
         id.bind(SocketAddr::new(local.ip(), 0))?;
         let domain = id.domain()?;
         let sizes = sizes.for_datagrams(domain.device_attr().max_qp_wr);
@@ -168,7 +168,7 @@ impl End {
         self.qp.post_recv(RecvWr { wr_id: RECEIVE | u64::from(buffer), sges })
     }
 
-    /// Sends a datagram, which fits, unless no buffer is free.
+    /// Sends a datagram, which fits in a buffer, unless no buffer is free.
     fn send(&mut self, there: &There, from: &mut Pieces<'_>) -> Answer<bool> {
         let Some(buffer) = self.free.pop() else { return Ok(false) };
         let posted = self.post_send(buffer, there, from);
@@ -207,7 +207,7 @@ impl End {
 }
 
 impl State {
-    /// Takes the completions there are. With `arm` what comes afterwards is an event.
+    /// Handles the completions that are there. With `arm`, a later completion raises an event.
     fn look(&mut self, arm: bool) {
         for index in 0..self.ends.len() {
             self.look_at(index);
@@ -252,7 +252,7 @@ impl State {
         }
     }
 
-    /// The queue pair for `local`, made if there is none.
+    /// The queue pair for `local`, created if there is none.
     fn end(&mut self, socket: &DatagramSocket, local: SocketAddr, sizes: Sizes) -> Answer<usize> {
         if let Some(known) = self.ends.iter().position(|end| end.local == local) {
             return Ok(known);
@@ -265,7 +265,7 @@ impl State {
         Ok(self.ends.len() - 1)
     }
 
-    /// The peer at `addr`, made known if it is not.
+    /// The peer at `addr`, added if it is unknown.
     pub(super) fn peer(
         &mut self,
         socket: &DatagramSocket,
@@ -294,15 +294,15 @@ impl State {
         Ok(())
     }
 
-    /// A datagram came by UDP. It is dropped if there are as many as receives, like one that finds
-    /// none.
+    /// A datagram came by UDP. It is dropped if as many wait as there are receives, like a datagram
+    /// that finds no receive.
     pub(super) fn deliver(&mut self, source: SocketAddr, bytes: &[u8], sizes: Sizes) {
         if self.messages.len() < sizes.rq_size as usize {
             self.messages.push_back(Message { source, place: Place::Bytes(bytes.to_vec()) });
         }
     }
 
-    /// What this side says of itself to peers that its `end` is for.
+    /// What this side says about itself to peers of its `end`.
     pub(super) fn ask(&self, end: usize, has_data: bool) -> Ask {
         let end = &self.ends[end];
         Ask { has_data, qpn: end.qp.qpn().value(), addr: end.local.ip() }
@@ -323,7 +323,7 @@ impl DatagramSocket {
             .map_err(|error| failed("rsocket", error))?;
         let events =
             epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|error| failed("rsocket", error))?;
-        // The program knows the number of the first, and programs select(2).
+        // The program knows the number of the first, and uses it in select(2).
         let (udp, events) = (Known::at_its_number(udp), Known::new(events));
         let common = Common::new(udp.as_raw_fd());
         Ok(Self { common, udp, events, state: Mutex::default() })
@@ -332,7 +332,7 @@ impl DatagramSocket {
     /// The UDP socket.
     ///
     /// # Errors
-    /// EBADF if the program took its number.
+    /// EBADF if the program has taken its number.
     pub(super) fn udp(&self) -> Answer<&Known> {
         self.udp.look().map_err(|error| failed("its UDP socket", error))?;
         Ok(&self.udp)
@@ -342,7 +342,7 @@ impl DatagramSocket {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has the service look after it, from the first use of its address on.
+    /// Hands it to the service, at the first use of its address.
     fn have_served(self: &Arc<Self>, state: &mut State) -> Answer {
         if !state.is_served {
             service::add(self)?;
@@ -382,7 +382,7 @@ impl DatagramSocket {
         if !own.ip().is_unspecified() {
             return Ok(own);
         }
-        // The kernel knows by which address it would send.
+        // The kernel knows which address it would send from.
         let family = if to.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
         let found = || -> rustix::io::Result<SocketAddr> {
             let probe = socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
@@ -393,8 +393,8 @@ impl DatagramSocket {
         Ok(SocketAddr::new(ip, own.port()))
     }
 
-    /// Sends a datagram to `to`, or to the address it is connected to.
-    /// None if no buffer is free: then it is for the caller to wait.
+    /// Sends a datagram to `to`, or to the address it is connected to. `None` if no buffer is free:
+    /// then the caller waits.
     pub(super) fn try_send(
         self: &Arc<Self>,
         from: &mut Pieces<'_>,
@@ -436,14 +436,14 @@ impl DatagramSocket {
         let head = ask.to_bytes();
         let pieces = [std::io::IoSlice::new(&head[..ask.size()]), std::io::IoSlice::new(data)];
         let mut none = SendAncillaryBuffer::default();
-        // A socket that is connected to somebody else sends to others, too (udp(7)).
+        // A connected socket can send to other addresses, too (udp(7)).
         sendmsg_addr(self.udp()?, &to, &pieces, &mut none, UdpFlags::NOSIGNAL)
             .map(drop)
             .map_err(|error| failed("rsend", error))
     }
 
-    /// Receives a datagram, if there is one, and says which address sent it. What does not fit is
-    /// lost (`udp(7)`).
+    /// Receives a datagram, if there is one, and says which address sent it. What does not fit in
+    /// the buffer is lost (`udp(7)`).
     pub(super) fn try_receive(
         &self,
         to: &mut Pieces<'_>,
@@ -466,7 +466,7 @@ impl DatagramSocket {
         Ok(state.no_reads.then_some((0, None)))
     }
 
-    /// What `poll(2)` would say of it.
+    /// What `poll(2)` would report.
     pub(super) fn ready(&self, arm: bool) -> c_short {
         let mut state = self.state();
         state.look(arm);
@@ -483,13 +483,13 @@ impl DatagramSocket {
     /// Readable when something happened.
     ///
     /// # Errors
-    /// EBADF if the program took its number.
+    /// EBADF if the program has taken its number.
     pub(super) fn descriptor(&self) -> Answer<RawFd> {
         self.events.look().map_err(|error| failed("its events", error))?;
         Ok(self.events.as_raw_fd())
     }
 
-    /// Takes the events there are.
+    /// Handles the events that are there.
     pub(super) fn happened(&self) {
         let mut state = self.state();
         for end in &mut state.ends {
@@ -514,7 +514,7 @@ impl DatagramSocket {
         Ok(())
     }
 
-    /// The program is done with it: what it sent goes out.
+    /// The program has closed it: what it sent still goes out.
     pub(super) fn close(&self) {
         let until = Instant::now() + LINGER;
         loop {
@@ -544,7 +544,7 @@ impl DatagramSocket {
 }
 
 impl State {
-    /// Copies a datagram, as much as there is room for.
+    /// Copies a datagram, as far as there is room.
     fn read(&self, message: &Message, to: &mut Pieces<'_>) -> Answer<usize> {
         match &message.place {
             Place::Buffer { end, buffer, at, length } => {
@@ -561,10 +561,10 @@ impl State {
         }
     }
 
-    /// A datagram was read: its buffer is free.
+    /// A datagram was read: frees its buffer.
     fn done(&self, message: &Message) {
         if let Place::Buffer { end, buffer, .. } = message.place {
-            // One that cannot be posted is of a device that failed.
+            // Posting fails only if the device has failed.
             let _ = self.ends[end].post_receive(buffer);
         }
     }

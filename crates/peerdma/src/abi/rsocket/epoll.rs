@@ -1,7 +1,7 @@
 //! `epoll(7)` for sockets and others: `repoll_create`, `repoll_ctl`, `repoll_wait`.
 //!
 //! All descriptors are level-triggered, also those added with `EPOLLET`: readiness is found by
-//! looking, and a look does not tell new data from data that was there. `EPOLLONESHOT` is honoured.
+//! polling, which does not tell new data from old. `EPOLLONESHOT` is honoured.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_short};
@@ -17,7 +17,7 @@ use super::waker::Watchers;
 use super::{call, done};
 use crate::abi::rdmacm::{Answer, Failure};
 
-/// What a program waits for.
+/// What a program waits for: an epoll set.
 struct Epoll {
     /// What the program knows it by.
     fd: Known,
@@ -37,7 +37,7 @@ static EPOLLS: RwLock<BTreeMap<c_int, Arc<Epoll>>> = RwLock::new(BTreeMap::new()
 fn find(fd: c_int) -> Answer<Arc<Epoll>> {
     let found = EPOLLS.read().unwrap_or_else(PoisonError::into_inner).get(&fd).cloned();
     found.ok_or_else(|| {
-        Failure::new(libc::EINVAL, format!("descriptor {fd} is not of repoll_create"))
+        Failure::new(libc::EINVAL, format!("descriptor {fd} is not from repoll_create"))
     })
 }
 
@@ -46,7 +46,7 @@ pub(super) fn close(fd: c_int) -> bool {
     EPOLLS.write().unwrap_or_else(PoisonError::into_inner).remove(&fd).is_some()
 }
 
-/// A socket is gone, and nobody waits for it any more.
+/// A socket is gone: removes it from every set.
 pub(super) fn forget(fd: c_int) {
     for epoll in EPOLLS.read().unwrap_or_else(PoisonError::into_inner).values() {
         epoll.state().interests.remove(&fd);
@@ -58,7 +58,7 @@ impl Epoll {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the interests, and tells those who wait.
+    /// Changes the interests, and wakes waiting threads.
     fn change(&self, change: impl FnOnce(&mut State) -> Answer) -> Answer {
         let mut state = self.state();
         change(&mut state)?;
@@ -102,7 +102,7 @@ impl Epoll {
         let mut events = Vec::new();
         for ready in fds.iter().filter(|fd| fd.revents != 0) {
             if ready.revents & libc::POLLNVAL != 0 {
-                // It was closed: as of epoll(7), it is not in the set any more.
+                // It was closed, so it is not in the set any more (epoll(7)).
                 state.interests.remove(&ready.fd);
                 continue;
             }
@@ -148,7 +148,7 @@ pub(crate) unsafe extern "C" fn repoll_ctl(
             return refuse(libc::EBADF, format!("descriptor {fd}"));
         }
         if fd == epoll.fd.as_raw_fd() {
-            return refuse(libc::EINVAL, "the descriptor is the set's own".to_owned());
+            return refuse(libc::EINVAL, "an epoll set cannot contain itself".to_owned());
         }
         if op != libc::EPOLL_CTL_DEL && event.is_null() {
             return refuse(libc::EFAULT, "no event".to_owned());
@@ -164,7 +164,7 @@ pub(crate) unsafe extern "C" fn repoll_ctl(
                 }
                 (libc::EPOLL_CTL_DEL, true) => drop(state.interests.remove(&fd)),
                 (libc::EPOLL_CTL_ADD, true) => {
-                    return refuse(libc::EEXIST, format!("descriptor {fd} is in the set"));
+                    return refuse(libc::EEXIST, format!("descriptor {fd} is already in the set"));
                 }
                 (libc::EPOLL_CTL_MOD | libc::EPOLL_CTL_DEL, false) => {
                     return refuse(libc::ENOENT, format!("descriptor {fd} is not in the set"));

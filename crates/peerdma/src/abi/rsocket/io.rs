@@ -23,7 +23,7 @@ fn send(socket: &Socket, mut from: Pieces<'_>, flags: c_int) -> Answer<ssize_t> 
     }
 }
 
-/// Sends a datagram, and waits for a buffer if it may.
+/// Sends a datagram, and waits for a buffer unless it must not.
 fn send_datagram(
     datagram: &Arc<DatagramSocket>,
     from: &mut Pieces<'_>,
@@ -38,10 +38,10 @@ fn send_datagram(
     }
 }
 
-/// Waits as a program would.
+/// Waits as a program does, by polling.
 ///
 /// # Errors
-/// EAGAIN if the call may not wait.
+/// EAGAIN if the call must not wait.
 fn wait(socket: &Common, events: c_short, flags: c_int) -> Answer {
     if !socket.may_wait(flags) {
         return Err(Failure::quiet(libc::EAGAIN));
@@ -50,11 +50,11 @@ fn wait(socket: &Common, events: c_short, flags: c_int) -> Answer {
     poll(&mut fds, -1).map(drop)
 }
 
-/// Receives. Room for an address gets the sender's.
+/// Receives. If there is room for an address, it gets the sender's.
 ///
 /// # Safety
 ///
-/// The room for an address, if there is one, is as long as said.
+/// The room for an address, if there is one, has the given length.
 unsafe fn receive(
     socket: &Socket,
     mut to: Pieces<'_>,
@@ -122,7 +122,7 @@ pub(crate) unsafe extern "C" fn rsendto(
 ///
 /// # Safety
 ///
-/// The address is NULL or as long as said.
+/// The address is NULL or has the given length.
 unsafe fn send_to(
     socket: &Socket,
     mut from: Pieces<'_>,

@@ -1,4 +1,4 @@
-//! Calls from the beginning of a socket to its end, and those about its names.
+//! Creation, connection and end of a socket, and the calls for its addresses.
 
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub(crate) unsafe extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_
             }
             _ => {
                 let what = format!(
-                    "rsocket: domain {domain}, type {kind}, protocol {protocol}: there are TCP and UDP over IPv4 and IPv6"
+                    "rsocket: domain {domain}, type {kind}, protocol {protocol}: only TCP and UDP over IPv4 and IPv6 are supported"
                 );
                 return Err(Failure::new(libc::ENOTSUP, what));
             }
@@ -135,7 +135,7 @@ pub(crate) unsafe extern "C" fn rclose(fd: c_int) -> c_int {
                 }
             }
         }
-        // The descriptor, the port and the queue pair go with the last who uses the socket.
+        // The last user of the socket drops the descriptor, the port and the queue pair.
         drop(socket);
         Ok(())
     })

@@ -31,7 +31,7 @@ pub(crate) unsafe extern "C" fn riomap(
             return Err(invalid(format!("protection {prot:#x}: PROT_NONE or PROT_WRITE")));
         }
         if u32::try_from(len).is_err() {
-            return Err(invalid(format!("{len} bytes; a peer is told 32 bits of it")));
+            return Err(invalid(format!("{len} bytes; the protocol has 32 bits for the length")));
         }
         let room = conn.core().peer_mappings();
         let mut maps = conn.maps();
@@ -47,7 +47,7 @@ pub(crate) unsafe extern "C" fn riomap(
         let access = Access::LOCAL_WRITE | by_peer;
         // SAFETY: contract: the memory is the program's until it unmaps it.
         let region = unsafe { Region::of_program(&conn.domain, buf, len, access) }?;
-        // -1 asks for an offset: the address is one that no other mapping has.
+        // -1 asks for any offset: the address is one that no other mapping has.
         let offset = if offset == -1 { buf.addr() as off_t } else { offset };
         let own = offset.cast_unsigned();
         maps.add(Map { addr: buf.addr(), length: len, offset: own, region, index });
@@ -81,8 +81,7 @@ pub(crate) unsafe extern "C" fn riowrite(
         let mut at = offset.cast_unsigned();
         send_all(conn, &mut from, stream.common.may_wait(flags), |conn, core, wanted, from| {
             let Some((addr, left, key)) = conn.find_mapping(core, at) else {
-                // As of the original: what was written counts, and that is no error even if it is
-                // nothing.
+                // As in the original: the call returns what was written, and 0 is no error.
                 tracing::info!(target: "peerdma::refusal", "riowrite: the peer has mapped nothing at offset {at}");
                 return Ok(false);
             };

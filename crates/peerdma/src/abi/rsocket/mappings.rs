@@ -1,4 +1,4 @@
-//! What a program mapped for its peer, and what the peer has to be told of it.
+//! What a program mapped for its peer, and which mappings the peer must still be told.
 
 use std::collections::VecDeque;
 
@@ -14,7 +14,7 @@ pub(super) struct Maps {
     untold: VecDeque<u32>,
 }
 
-/// One stretch of the program's memory.
+/// One range of the program's memory.
 pub(super) struct Map {
     pub(super) addr: usize,
     pub(super) length: usize,
@@ -30,13 +30,13 @@ impl Maps {
         (0..room).find(|index| self.all.iter().all(|map| map.index != Some(*index)))
     }
 
-    /// Adds one. The peer has to be told of its entry.
+    /// Adds one. The peer must be told of its entry.
     pub(super) fn add(&mut self, map: Map) {
         self.untold.extend(map.index);
         self.all.push(map);
     }
 
-    /// Takes the one of these bytes out.
+    /// Removes the mapping of these bytes.
     pub(super) fn remove(&mut self, addr: usize, length: usize) -> Option<Map> {
         let at = self.all.iter().position(|map| (map.addr, map.length) == (addr, length))?;
         let map = self.all.remove(at);
@@ -44,12 +44,12 @@ impl Maps {
         Some(map)
     }
 
-    /// Whether the peer has to be told of an entry.
+    /// Whether the peer must still be told of an entry.
     pub(super) fn has_untold(&self) -> bool {
         self.next().is_some()
     }
 
-    /// Takes the entry that is told next, and what it says.
+    /// Takes the next entry that the peer must be told, and its contents.
     pub(super) fn take_untold(&mut self) -> Option<(u32, Mapping)> {
         let next = self.next()?;
         self.untold.pop_front();

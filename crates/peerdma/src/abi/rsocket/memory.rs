@@ -7,12 +7,12 @@ use umem::{Fault, Foreign};
 
 use crate::abi::rdmacm::{Answer, Failure};
 
-/// What a copy from or to memory that is not there is refused with.
+/// The failure of a copy from or to memory that is not mapped.
 pub(super) fn unreachable(fault: Fault) -> Failure {
     Failure::new(libc::EFAULT, format!("rsocket: {fault}"))
 }
 
-/// Memory of the program, in pieces, of which some bytes were used.
+/// Memory of the program, in pieces, with the bytes that have been used.
 #[derive(Clone)]
 pub(super) struct Pieces<'a> {
     pieces: smallvec::SmallVec<[Foreign<'a>; 4]>,
@@ -36,15 +36,15 @@ impl<'a> Pieces<'a> {
     /// Several.
     ///
     /// # Errors
-    /// EINVAL for a negative count, and for more bytes than a call can answer (`readv(2)`).
+    /// EINVAL for a negative count, and for more bytes than a call can return (`readv(2)`).
     ///
     /// # Safety
     ///
-    /// The list is as long as said, and the memory it names is the program's for `'a`.
+    /// The list has the given length, and the memory it names is the program's for `'a`.
     pub(super) unsafe fn many(list: *const iovec, count: usize) -> Answer<Self> {
         const MOST: usize = 1024;
         if count > MOST {
-            let what = format!("rsocket: {count} pieces of memory; {MOST} are the most");
+            let what = format!("rsocket: {count} pieces of memory; at most {MOST} are allowed");
             return Err(Failure::new(libc::EINVAL, what));
         }
         let mut pieces = smallvec::SmallVec::new();
@@ -69,29 +69,29 @@ impl<'a> Pieces<'a> {
         self.left
     }
 
-    /// Copies the next bytes to `to`. There are enough. EFAULT if they are not there.
+    /// Copies the next bytes to `to`. There are enough. EFAULT if they are not mapped.
     pub(super) fn copy_to(&mut self, to: Foreign<'_>) -> Answer {
-        let part = |done, length| to.slice(done, length).expect("it is within the other");
+        let part = |done, length| to.slice(done, length).expect("it lies within the other");
         self.walk(to.len(), |own, done| part(done, own.len()).copy_from_foreign(own))
     }
 
-    /// Copies `from` to the next bytes. There are enough. EFAULT if they are not there.
+    /// Copies `from` to the next bytes. There are enough. EFAULT if they are not mapped.
     pub(super) fn copy_from(&mut self, from: Foreign<'_>) -> Answer {
-        let part = |done, length| from.slice(done, length).expect("it is within the other");
+        let part = |done, length| from.slice(done, length).expect("it lies within the other");
         self.walk(from.len(), |own, done| own.copy_from_foreign(part(done, own.len())))
     }
 
-    /// Copies the next bytes out. There are enough. EFAULT if they are not there.
+    /// Copies the next bytes out. There are enough. EFAULT if they are not mapped.
     pub(super) fn read(&mut self, out: &mut [u8]) -> Answer {
         self.walk(out.len(), |own, done| own.copy_to(&mut out[done..][..own.len()]))
     }
 
-    /// Copies `bytes` to the next bytes. There are enough. EFAULT if they are not there.
+    /// Copies `bytes` to the next bytes. There are enough. EFAULT if they are not mapped.
     pub(super) fn write(&mut self, bytes: &[u8]) -> Answer {
         self.walk(bytes.len(), |own, done| own.copy_from(&bytes[done..][..own.len()]))
     }
 
-    /// Goes over the next `length` bytes, piece by piece; `copy` is told how many came before.
+    /// Walks the next `length` bytes, piece by piece; `copy` gets the number of bytes before each.
     fn walk(
         &mut self,
         length: usize,
@@ -108,8 +108,7 @@ impl<'a> Pieces<'a> {
         Ok(())
     }
 
-    /// How many of the next `wanted` bytes are in the piece that is used now; pieces without bytes
-    /// are passed over.
+    /// How many of the next `wanted` bytes are in the current piece; skips empty pieces.
     fn here(&mut self, wanted: usize) -> usize {
         while self.pieces[self.piece].len() == self.used {
             self.piece += 1;

@@ -18,22 +18,22 @@
 //!
 //! # Who does what
 //!
-//! Programs call from any thread, and data moves in their calls. What must happen while a program
-//! does something else is done by one thread ([`service`]): it takes connections for listeners,
-//! goes on with connections whose sockets do not block, learns that a connection was ended, sends
-//! probes, and answers over UDP who a datagram socket is.
+//! Programs call from any thread, and data moves in their calls. One thread ([`service`]) does what
+//! must happen while a program does something else: it takes connections for listeners, continues
+//! the connections of non-blocking sockets, learns that a connection has ended, sends probes, and
+//! answers over UDP which queue pair a datagram socket has.
 //!
 //! # Descriptors
 //!
-//! A socket is known by a descriptor that is its own as long as it lives: that of its event
-//! channel, or of its UDP socket. It means nothing to `poll(2)`, so that programs use
-//! [`poll::rpoll`]. Those that are kept are [`descriptors::Known`]: the program may close them, or
-//! have files of its own at their numbers.
+//! A socket is known by a descriptor that it owns as long as it lives: that of its event channel,
+//! or of its UDP socket. It means nothing to `poll(2)`, so programs use [`poll::rpoll`].
+//! Descriptors that are kept are [`descriptors::Known`]: the program may close them, or put files
+//! of its own at their numbers.
 //!
 //! # Forks
 //!
 //! A child has the sockets of its parent in name only: the queue pairs are the parent's. It can
-//! close them, which the peer does not notice. The original is the same; `librspreload` with
+//! close them, which the peer does not notice. The original does the same; `librspreload` with
 //! `RDMAV_FORK_SAFE` connects after the fork instead.
 
 mod ask;

@@ -9,14 +9,14 @@ use libc::{sockaddr, sockaddr_storage, socklen_t};
 
 use crate::abi::rdmacm::{Answer, Failure, sockaddr as addresses};
 
-/// An address of the Internet that a program gives.
+/// An Internet address that a program passes.
 ///
 /// # Errors
-/// EINVAL for another family, as of [`address`].
+/// EINVAL for another family; the errors of [`address`].
 ///
 /// # Safety
 ///
-/// The address is as long as said.
+/// The address has the given length.
 pub(super) unsafe fn internet(
     call: &str,
     addr: *const sockaddr,
@@ -24,15 +24,15 @@ pub(super) unsafe fn internet(
 ) -> Answer<SocketAddr> {
     // SAFETY: the caller's promise.
     let room = unsafe { address(call, addr, len) }?;
-    // SAFETY: the room is as long as any address.
+    // SAFETY: the room is large enough for any address.
     unsafe { addresses::read(call, (&raw const room).cast()) }
 }
 
-/// Gives an address to a program, as much of it as there is room, and its length.
+/// Writes an address for a program, as far as there is room, and its length.
 ///
 /// # Safety
 ///
-/// There is room for an address of the length that is said.
+/// There is room for an address of the given length.
 pub(super) unsafe fn give_address(
     room: &sockaddr_storage,
     addr: *mut sockaddr,
@@ -54,14 +54,14 @@ pub(super) unsafe fn give_address(
     }
 }
 
-/// An address of a program, in room for any.
+/// Copies an address of a program to room for any address.
 ///
 /// # Errors
 /// EFAULT for NULL, EINVAL for one that is shorter than its family's.
 ///
 /// # Safety
 ///
-/// The address is as long as said.
+/// The address has the given length.
 unsafe fn address(call: &str, addr: *const sockaddr, len: socklen_t) -> Answer<sockaddr_storage> {
     if addr.is_null() {
         return Err(Failure::new(libc::EFAULT, format!("{call}: no address")));
@@ -77,12 +77,12 @@ unsafe fn address(call: &str, addr: *const sockaddr, len: socklen_t) -> Answer<s
     unsafe { ptr::copy_nonoverlapping(addr.cast::<u8>(), (&raw mut room).cast(), length) };
     let needed = match c_int::from(room.ss_family) {
         libc::AF_INET => size_of::<libc::sockaddr_in>(),
-        // The scope is optional, as for the kernel (`SIN6_LEN_RFC2133`).
+        // The scope is optional, as in the kernel (`SIN6_LEN_RFC2133`).
         libc::AF_INET6 => size_of::<libc::sockaddr_in6>() - 4,
         _ => 0,
     };
     if length < needed {
-        return Err(invalid(format!("{len} bytes of an address of {needed}")));
+        return Err(invalid(format!("an address of {len} bytes, where {needed} are needed")));
     }
     Ok(room)
 }

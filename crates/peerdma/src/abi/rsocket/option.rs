@@ -17,7 +17,7 @@ use super::{call, done, service};
 use crate::abi::rdmacm::{Answer, Failure};
 use crate::abi::types::rdma::{PathData, SaPathRec};
 
-/// Options of rsockets' own.
+/// The level of rsockets' own options.
 const SOL_RDMA: c_int = 0x10000;
 const RDMA_SQSIZE: c_int = 0;
 const RDMA_RQSIZE: c_int = 1;
@@ -25,10 +25,10 @@ const RDMA_INLINE: c_int = 2;
 const RDMA_IOMAPSIZE: c_int = 3;
 const RDMA_ROUTE: c_int = 4;
 
-/// Queues are counted in 16 bits.
+/// Queue sizes have 16 bits.
 const SIZE_MAX: u32 = 0xfffe;
 
-/// The value of an option, as a program gives it.
+/// The value of an option, as a program passes it.
 #[derive(Clone, Copy)]
 struct Given {
     value: *const c_void,
@@ -43,7 +43,7 @@ impl Given {
     ///
     /// # Safety
     ///
-    /// It is as long as said, and `T` has a value for all bits.
+    /// It has the given length, and all bit patterns are values of `T`.
     unsafe fn get<T: Copy>(self) -> Answer<T> {
         if self.value.is_null() {
             return Err(Failure::new(libc::EFAULT, "rsetsockopt: no value"));
@@ -86,7 +86,7 @@ pub(crate) unsafe extern "C" fn rsetsockopt(
 ///
 /// # Safety
 ///
-/// The value is as long as said.
+/// The value has the given length.
 unsafe fn set(stream: &StreamSocket, level: c_int, name: c_int, given: Given) -> Answer {
     let socket = &stream.common;
     // SAFETY: the caller's promise.
@@ -94,7 +94,7 @@ unsafe fn set(stream: &StreamSocket, level: c_int, name: c_int, given: Given) ->
     match (level, name) {
         (libc::SOL_SOCKET, libc::SO_REUSEADDR) => {
             let on = number()?;
-            // One that is bound keeps what it was bound with, and that is no error.
+            // A bound socket keeps what it was bound with, and that is no error.
             if stream.phase() == Phase::New {
                 stream.id().set_reuse_addr(on != 0)?;
             }
@@ -120,8 +120,9 @@ unsafe fn set(stream: &StreamSocket, level: c_int, name: c_int, given: Given) ->
         (libc::SOL_SOCKET, libc::SO_OOBINLINE) => socket.options().oob_inline = number()? != 0,
         (libc::IPPROTO_IP, libc::IP_TOS) => {
             let tos = number()?;
-            let tos = u8::try_from(tos)
-                .map_err(|_| Failure::new(libc::EINVAL, format!("IP_TOS: {tos} is no byte")))?;
+            let tos = u8::try_from(tos).map_err(|_| {
+                Failure::new(libc::EINVAL, format!("IP_TOS: {tos} does not fit in a byte"))
+            })?;
             stream.id().set_tos(tos)?;
             socket.options().tos = tos.into();
         }
@@ -137,7 +138,7 @@ unsafe fn set(stream: &StreamSocket, level: c_int, name: c_int, given: Given) ->
             service::wake();
         }
         (libc::IPPROTO_TCP, libc::TCP_NODELAY) => socket.options().no_delay = number()? != 0,
-        // A reliable connection does these by itself.
+        // A reliable connection does this by itself.
         (
             libc::IPPROTO_TCP,
             libc::TCP_KEEPCNT | libc::TCP_KEEPINTVL | libc::TCP_MAXSEG | libc::TCP_CONGESTION,
@@ -159,12 +160,12 @@ unsafe fn set(stream: &StreamSocket, level: c_int, name: c_int, given: Given) ->
     Ok(())
 }
 
-/// Sets an option of a datagram socket: the UDP socket's, and the sizes of queue pairs that are
-/// made later.
+/// Sets an option of a datagram socket: an option of the UDP socket, or a size of queue pairs that
+/// are created later.
 ///
 /// # Safety
 ///
-/// The value is as long as said.
+/// The value has the given length.
 unsafe fn set_datagram(
     datagram: &DatagramSocket,
     level: c_int,
@@ -195,11 +196,11 @@ unsafe fn set_datagram(
     Ok(())
 }
 
-/// Gives an option of a datagram socket.
+/// Returns an option of a datagram socket.
 ///
 /// # Safety
 ///
-/// There is as much room as said.
+/// The room has the given length.
 unsafe fn get_datagram(datagram: &DatagramSocket, level: c_int, name: c_int, room: Room) -> Answer {
     if level == SOL_RDMA {
         // SAFETY: the caller's promise.
@@ -211,7 +212,7 @@ unsafe fn get_datagram(datagram: &DatagramSocket, level: c_int, name: c_int, roo
     if answer == 0 { Ok(()) } else { Err(Failure::last()) }
 }
 
-/// Sets one of the sizes that are set before a connection.
+/// Sets one of the sizes, which are fixed once the socket connects.
 fn set_size(socket: &Common, name: c_int, size: u32) -> Answer {
     let sizes = &mut socket.options().sizes;
     match name {
@@ -228,7 +229,7 @@ fn set_size(socket: &Common, name: c_int, size: u32) -> Answer {
 ///
 /// # Safety
 ///
-/// The value is as long as said.
+/// The value has the given length.
 unsafe fn route(given: Given) -> Answer<Vec<u8>> {
     // SAFETY: the caller's promise; the structure is made of integers.
     unsafe { given.get::<PathData>() }?;
@@ -256,13 +257,13 @@ struct Room {
 }
 
 impl Room {
-    /// Gives a value, as much of it as there is room, and its length.
+    /// Writes a value, as far as there is room, and its length.
     ///
     /// # Safety
     ///
-    /// There is as much room as said.
+    /// The room has the given length.
     unsafe fn give<T>(self, value: T) {
-        // SAFETY: a value is as long as its type.
+        // SAFETY: a value has the size of its type.
         let bytes =
             unsafe { std::slice::from_raw_parts((&raw const value).cast::<u8>(), size_of::<T>()) };
         // SAFETY: the caller's promise.
@@ -273,7 +274,7 @@ impl Room {
     ///
     /// # Safety
     ///
-    /// As of [`give`](Self::give).
+    /// As for [`give`](Self::give).
     unsafe fn give_bytes(self, bytes: &[u8]) {
         // SAFETY: the caller's promise.
         let room = unsafe { self.length.read() } as usize;
@@ -307,11 +308,11 @@ pub(crate) unsafe extern "C" fn rgetsockopt(
     })
 }
 
-/// Gives an option.
+/// Returns an option.
 ///
 /// # Safety
 ///
-/// There is as much room as said.
+/// The room has the given length.
 unsafe fn get(
     socket: &Common,
     stream: Option<&StreamSocket>,
@@ -347,7 +348,7 @@ unsafe fn get(
             return Ok(());
         }
         (libc::IPPROTO_IP, libc::IP_TOS) => options.tos,
-        // A reliable connection does these by itself.
+        // A reliable connection does this by itself.
         (libc::IPPROTO_TCP, libc::TCP_CONGESTION | libc::TCP_KEEPCNT | libc::TCP_KEEPINTVL) => 1,
         (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE) => number(options.keep_idle.unwrap_or(0)),
         (libc::IPPROTO_TCP, libc::TCP_NODELAY) => options.no_delay.into(),
@@ -373,7 +374,7 @@ unsafe fn get(
     Ok(())
 }
 
-/// `SO_ERROR`: what went wrong, once.
+/// `SO_ERROR`: the pending error, which this clears.
 fn take_error(socket: &Common, stream: Option<&StreamSocket>) -> c_int {
     let failed = stream
         .and_then(StreamSocket::connected)
@@ -402,18 +403,18 @@ fn tcp_info(stream: Option<&StreamSocket>, window: u32) -> libc::tcp_info {
     info
 }
 
-/// Gives the path that was asked for, or the one that is used.
+/// Returns the path that the program set, or the one in use.
 ///
 /// # Safety
 ///
-/// There is as much room as said.
+/// The room has the given length.
 unsafe fn give_route(stream: Option<&StreamSocket>, asked: &[u8], room: Room) -> Answer {
     let found;
     let bytes: &[u8] = if asked.is_empty() {
         found = stream.and_then(path).map(|path| path_data(&path));
         match &found {
             None => &[],
-            // SAFETY: a value is as long as its type.
+            // SAFETY: a value has the size of its type.
             Some(data) => unsafe {
                 std::slice::from_raw_parts((&raw const *data).cast::<u8>(), size_of::<PathData>())
             },
@@ -432,8 +433,8 @@ unsafe fn give_route(stream: Option<&StreamSocket>, asked: &[u8], room: Room) ->
     Ok(())
 }
 
-/// `fcntl(2)`. The argument is variadic in C; on all our machines it travels as a named one would,
-/// and a caller that passes none leaves garbage, which the commands without argument ignore.
+/// `fcntl(2)`. The argument is variadic in C; on all our machines it is passed as a named one would
+/// be. A caller that passes none leaves garbage, which commands without an argument ignore.
 pub(crate) unsafe extern "C" fn rfcntl(fd: c_int, cmd: c_int, arg: c_long) -> c_int {
     call("rfcntl", || {
         let socket = find(fd)?;
@@ -448,7 +449,9 @@ pub(crate) unsafe extern "C" fn rfcntl(fd: c_int, cmd: c_int, arg: c_long) -> c_
             libc::F_GETFD => return Ok(socket.descriptor_flags.load(Ordering::Relaxed)),
             libc::F_SETFD => socket.descriptor_flags.store(arg, Ordering::Relaxed),
             _ => {
-                let what = format!("rfcntl: command {cmd}; there are those of flags");
+                let what = format!(
+                    "rfcntl: command {cmd}; only F_GETFL, F_SETFL, F_GETFD and F_SETFD are supported"
+                );
                 return Err(Failure::new(libc::ENOTSUP, what));
             }
         }

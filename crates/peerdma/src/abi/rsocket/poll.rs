@@ -14,18 +14,18 @@ use crate::abi::rdmacm::{Answer, Failure};
 /// One descriptor of a call, with the socket it is, if it is one.
 type Asked = Option<Socket>;
 
-/// When a timeout is over; a negative one never is.
+/// When a timeout ends; a negative one never does.
 pub(super) fn deadline(timeout_ms: c_int) -> Option<Instant> {
     u64::try_from(timeout_ms).ok().map(|ms| Instant::now() + Duration::from_millis(ms))
 }
 
-/// `poll(2)` for sockets and others. A negative timeout is none.
+/// `poll(2)` for sockets and others. A negative timeout means no timeout.
 pub(super) fn poll(fds: &mut [pollfd], timeout_ms: c_int) -> Answer<c_int> {
     wait(fds, deadline(timeout_ms), None)
 }
 
-/// Waits until a descriptor is ready, or the deadline is over, or, if `stop` is given, those who
-/// watch are told and it then says so.
+/// Waits until a descriptor is ready, or the deadline has passed, or, if `stop` is given, a watcher
+/// was notified and `stop` then says so.
 pub(super) fn wait(
     fds: &mut [pollfd],
     deadline: Option<Instant>,
@@ -60,7 +60,7 @@ pub(super) fn wait(
         kernel.clear();
         for (fd, socket) in fds.iter().zip(&asked) {
             kernel.push(match socket {
-                // A negative descriptor is passed over.
+                // poll(2) skips a negative descriptor.
                 Some(socket) => entry(socket.descriptor()?.unwrap_or(-1)),
                 None => pollfd { revents: 0, ..*fd },
             });
@@ -81,7 +81,7 @@ const fn entry(fd: c_int) -> pollfd {
     pollfd { fd, events: libc::POLLIN, revents: 0 }
 }
 
-/// Looks at everything once, and says how many are ready.
+/// Checks everything once, and returns how many are ready.
 fn check(fds: &mut [pollfd], asked: &[Asked], arm: bool) -> Answer<c_int> {
     let mut ready = 0;
     let mut others = false;
@@ -116,10 +116,10 @@ fn check(fds: &mut [pollfd], asked: &[Asked], arm: bool) -> Answer<c_int> {
 /// The kernel's `poll`.
 fn sleep(fds: &mut [pollfd], timeout: Option<Duration>) -> Answer {
     let ms = timeout.map_or(-1, |left| {
-        // Rounded up: to wake too early is to wake twice.
+        // Rounded up: waking too early means waking twice.
         c_int::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(c_int::MAX)
     });
-    // SAFETY: the entries live through the call, and there are as many as said.
+    // SAFETY: the entries outlive the call, and the count is theirs.
     let answer = unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as nfds_t, ms) };
     if answer < 0 { Err(Failure::last()) } else { Ok(()) }
 }
@@ -171,9 +171,9 @@ pub(crate) unsafe extern "C" fn rselect(
         };
         poll(&mut fds, ms)?;
         if fds.iter().any(|fd| fd.revents & libc::POLLNVAL != 0) {
-            return Err(Failure::new(libc::EBADF, "rselect: a descriptor that is not open"));
+            return Err(Failure::new(libc::EBADF, "rselect: a descriptor is not open"));
         }
-        // As of select(2), what makes reading and writing return at once counts as ready.
+        // As in select(2), anything that makes reading or writing return at once counts as ready.
         let meanings = [
             libc::POLLIN | libc::POLLHUP | libc::POLLERR,
             libc::POLLOUT | libc::POLLERR,

@@ -1,18 +1,18 @@
-//! Paths as programs give and read them (`RDMA_ROUTE`).
+//! Paths as programs set and read them (`RDMA_ROUTE`).
 
 use crate::abi::rdmacm::{Answer, Failure};
 use crate::abi::types::rdma::{PathData, PathRecord, SaPathRec};
 
-/// The path of a route that a program gave.
+/// The path of a route that a program sets.
 ///
 /// # Errors
-/// EINVAL if it is not one path.
+/// EINVAL if it is not exactly one path.
 pub(super) fn route_of(bytes: &[u8]) -> Answer<PathData> {
     if bytes.len() != size_of::<PathData>() {
         let (length, size) = (bytes.len(), size_of::<PathData>());
         return Err(Failure::new(
             libc::EINVAL,
-            format!("RDMA_ROUTE: {length} bytes; one path has {size}"),
+            format!("RDMA_ROUTE: {length} bytes; one path of {size} is expected"),
         ));
     }
     // SAFETY: there are as many bytes, and the structure is made of integers.

@@ -1,4 +1,4 @@
-//! The thread that looks after sockets while their program does something else.
+//! The thread that serves sockets while their program does something else.
 
 use std::ffi::c_int;
 use std::fmt::Display;
@@ -16,13 +16,13 @@ use crate::abi::rdmacm::{Answer, Failure};
 
 /// A socket, as the thread knows it.
 pub(super) trait Served: Send + Sync {
-    /// The descriptor that the thread waits for: none if the program took its number.
+    /// The descriptor that the thread waits for: `None` if the program has taken its number.
     fn interest(&self) -> Option<c_int>;
 
     /// That descriptor is readable.
     fn serve(self: Arc<Self>);
 
-    /// Sends a probe if one is due, and says when the next one is.
+    /// Sends a probe if one is due, and returns when the next one is.
     fn probe(&self) -> Option<Instant>;
 }
 
@@ -30,9 +30,9 @@ pub(super) trait Served: Send + Sync {
 struct Service {
     /// The thread, once there is one.
     thread: Option<Thread>,
-    /// Who is looked after.
+    /// The sockets that the thread serves.
     sockets: Vec<Arc<dyn Served>>,
-    /// Counts how often the thread let go of all sockets.
+    /// Counts how often the thread has released all sockets.
     round: u64,
 }
 
@@ -50,7 +50,7 @@ struct Thread {
 static SERVICE: Mutex<Service> =
     Mutex::new(Service { thread: None, sockets: Vec::new(), round: 0 });
 static ROUND: Condvar = Condvar::new();
-/// Held while the thread does something with sockets: a fork waits until it does not.
+/// Held while the thread works on sockets: a fork waits for it.
 static AT_WORK: Mutex<()> = Mutex::new(());
 
 fn lock() -> MutexGuard<'static, Service> {
@@ -61,7 +61,7 @@ fn at_work() -> MutexGuard<'static, ()> {
     AT_WORK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Looks after a socket from now on.
+/// Serves a socket from now on.
 pub(super) fn add<S: Served + 'static>(socket: &Arc<S>) -> Answer {
     watch_forks();
     let mut service = lock();
@@ -73,14 +73,14 @@ pub(super) fn add<S: Served + 'static>(socket: &Arc<S>) -> Answer {
     Ok(())
 }
 
-/// Looks after a socket no more. It may be in use until the thread comes round.
+/// Stops serving a socket. The thread may use it until its next round.
 pub(super) fn forget<S: Served>(socket: &Arc<S>) {
     let mut service = lock();
     service.drop_one(socket);
     ring(&service);
 }
 
-/// Looks after a socket no more, and waits until the thread has let go of it.
+/// Stops serving a socket, and waits until the thread has released it.
 pub(super) fn remove<S: Served>(socket: &Arc<S>) {
     let mut service = lock();
     service.drop_one(socket);
@@ -95,7 +95,7 @@ pub(super) fn remove<S: Served>(socket: &Arc<S>) {
     }
 }
 
-/// Something changed that the thread has to look at.
+/// Wakes the thread: something has changed for it.
 pub(super) fn wake() {
     ring(&lock());
 }
@@ -122,22 +122,22 @@ fn start() -> Answer<Thread> {
     Ok(Thread { id: handle.thread().id(), bell })
 }
 
-/// Between two looks at the sockets where no wait is possible.
+/// The time between two rounds where no wait is possible.
 const WITHOUT_BELL: Duration = Duration::from_millis(10);
-// TIMEOUT: who waits for a descriptor that the program then replaces waits for the file that it was
-// of, and nobody can wake it.
+// TIMEOUT: if the program replaces a descriptor that the thread waits for, the thread keeps waiting
+// for the old file, and nobody can wake it.
 const MOST_ASLEEP: Duration = Duration::from_secs(1);
 
 fn run(mut bell: Arc<Bell>) {
     let mut sockets: Vec<Arc<dyn Served>> = Vec::new();
     let mut fds = Vec::new();
     loop {
-        // Let go of what was held, and only then say so.
+        // Release the sockets, and only then say so.
         sockets.clear();
         let mut service = lock();
         service.round += 1;
         ROUND.notify_all();
-        // The program took it: nobody could wake us.
+        // The program has taken it: nobody could wake us.
         if !bell.descriptor().is_ours()
             && let Ok(fresh) = new_bell()
             && let Some(thread) = &mut service.thread
@@ -157,7 +157,7 @@ fn run(mut bell: Arc<Bell>) {
         });
         let mut next: Option<Instant> = None;
         for socket in &sockets {
-            // A negative descriptor is passed over.
+            // poll(2) skips a negative descriptor.
             let fd = socket.interest().unwrap_or(-1);
             fds.push(libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
             if let Some(due) = socket.probe() {
@@ -167,12 +167,12 @@ fn run(mut bell: Arc<Bell>) {
         drop(working);
         let left = next.map(|due| due.saturating_duration_since(Instant::now()));
         let left = left.unwrap_or(MOST_ASLEEP).min(MOST_ASLEEP).as_millis() as i32 + 1;
-        // SAFETY: the entries live through the call, and there are as many as said.
+        // SAFETY: the entries outlive the call, and the count is theirs.
         unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, left) };
         if bell.descriptor().is_ours() {
             bell.silence();
         } else {
-            // A wait on what is closed ends at once.
+            // A wait on a closed descriptor ends at once.
             thread::sleep(WITHOUT_BELL);
         }
         let working = at_work();
@@ -190,7 +190,7 @@ thread_local! {
         const { std::cell::RefCell::new(None) };
 }
 
-/// From the first socket on, the thread knows of forks.
+/// Registers the fork handlers, at the first socket.
 fn watch_forks() {
     static WATCH: First = First::new();
     WATCH.call(|| {
@@ -203,7 +203,7 @@ fn watch_forks() {
     });
 }
 
-/// Before a fork: the thread is at rest, and stays so.
+/// Before a fork: the thread is idle, and stays idle.
 extern "C" fn prepare() {
     let working = at_work();
     HELD.set(Some((working, lock())));
@@ -218,8 +218,8 @@ extern "C" fn parent() {
 extern "C" fn child() {
     if let Some((_working, mut service)) = HELD.take() {
         service.thread = None;
-        // Their queue pairs are the parent's; what is freed with the last reference would be the
-        // husk of one.
+        // Their queue pairs are the parent's; the last reference here would only free the husk of
+        // one.
         std::mem::forget(std::mem::take(&mut service.sockets));
     }
 }

@@ -1,4 +1,4 @@
-//! What an administrator chose, in the files of `rsocket(7)`, one number each.
+//! The administrator's settings, in the files of `rsocket(7)`, one number each.
 
 use std::fs;
 use std::path::Path;
@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use rsocket::Sizes;
 
-/// Where the files are.
+/// The directory of the files.
 const DIRECTORY: &str = "/etc/rdma/rsocket";
 
 /// Defaults of sockets.
 pub(super) struct Settings {
     pub(super) sizes: Sizes,
-    /// How long a call that waits looks for itself before it sleeps.
+    /// How long a waiting call polls before it sleeps.
     pub(super) polling_time: Duration,
 }
 
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_that_are_numbers_count() {
+    fn only_files_with_a_number_count() {
         let directory =
             std::env::temp_dir().join(format!("peerdma-rsocket-{}", std::process::id()));
         fs::create_dir_all(&directory).unwrap();

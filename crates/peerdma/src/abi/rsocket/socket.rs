@@ -38,7 +38,7 @@ pub(super) fn lookup(fd: c_int) -> Option<Socket> {
 /// The socket of a descriptor.
 ///
 /// # Errors
-/// EBADF if it is none.
+/// EBADF if there is none.
 pub(super) fn find(fd: c_int) -> Answer<Socket> {
     lookup(fd).ok_or_else(|| Failure::new(libc::EBADF, format!("descriptor {fd} is no rsocket")))
 }
@@ -51,7 +51,7 @@ pub(super) fn find_stream(call: &str, fd: c_int) -> Answer<Arc<StreamSocket>> {
     match find(fd)? {
         Socket::Stream(stream) => Ok(stream),
         Socket::Datagram(_) => {
-            Err(Failure::new(libc::EOPNOTSUPP, format!("{call}: the rsocket is of datagrams")))
+            Err(Failure::new(libc::EOPNOTSUPP, format!("{call}: the rsocket is a datagram socket")))
         }
     }
 }
@@ -62,14 +62,14 @@ pub(super) fn take(fd: c_int) -> Option<Socket> {
 }
 
 impl Socket {
-    /// Makes it known.
+    /// Adds it to the table.
     pub(super) fn publish(self) -> c_int {
         let fd = self.fd;
         SOCKETS.write().unwrap_or_else(PoisonError::into_inner).insert(fd, self);
         fd
     }
 
-    /// What `poll(2)` would say of it. With `arm` its descriptor becomes readable when that may
+    /// What `poll(2)` would report. With `arm`, its descriptor becomes readable when that may
     /// change.
     pub(super) fn ready(&self, events: c_short, arm: bool) -> c_short {
         let always = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
@@ -83,7 +83,7 @@ impl Socket {
     /// The descriptor that is readable when something happened, if there is one.
     ///
     /// # Errors
-    /// EBADF if the program took its number.
+    /// EBADF if the program has taken its number.
     pub(super) fn descriptor(&self) -> Answer<Option<c_int>> {
         match self {
             Self::Stream(stream) => stream.descriptor(),
@@ -91,7 +91,7 @@ impl Socket {
         }
     }
 
-    /// Its descriptor is readable.
+    /// Its descriptor has become readable.
     pub(super) fn happened(&self) {
         match self {
             Self::Stream(stream) => stream.happened(),

@@ -1,4 +1,4 @@
-//! Stream sockets: from their beginning to the connection, and its end.
+//! Stream sockets: creation, connection, end.
 
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_short};
@@ -24,18 +24,18 @@ use super::service::{self, Served};
 use crate::abi::rdmacm::handle::{Event, Handle};
 use crate::abi::rdmacm::{Answer, Failure};
 
-/// How often an address or a route is asked for again, each time for twice as long, beginning with
-/// a second.
+/// How often the resolution of an address or a route is retried, each time for twice as long,
+/// beginning with one second.
 const RETRIES: u32 = 6;
-/// Connections that wait for `raccept` at most, whatever the backlog.
+/// The most connections that wait for `raccept`, whatever the backlog.
 const QUEUE: usize = 128;
-/// Requests for connections that may wait at least, whatever the backlog.
+/// The number of connection requests that may always wait, whatever the backlog.
 const REQUESTS: c_int = 16;
 
 /// See the module.
 pub(super) struct StreamSocket {
     pub(super) common: Common,
-    /// It goes before the identifier that connected it.
+    /// Dropped before the identifier that connected it.
     conn: OnceLock<Conn>,
     id: Handle,
     /// `AF_INET` or `AF_INET6`.
@@ -44,11 +44,11 @@ pub(super) struct StreamSocket {
     /// Where it connects to.
     to: Mutex<Option<SocketAddr>>,
     listener: OnceLock<Listener>,
-    /// The listener that made it, until it is connected.
+    /// The listener that created it, until it is connected.
     parent: Mutex<Weak<Self>>,
 }
 
-/// Where a socket is.
+/// The state of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     New,
@@ -61,12 +61,12 @@ pub(super) enum Phase {
 /// What a connection waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// The address, asked for so many times.
+    /// The address, and how many times it was requested.
     Address(u32),
-    /// The route, asked for so many times.
+    /// The route, and how many times it was requested.
     Route(u32),
     Response,
-    /// That the peer knows that it was accepted.
+    /// That the peer knows of the accept.
     Ready,
 }
 
@@ -81,7 +81,7 @@ struct Listener {
 #[derive(Default)]
 struct Queue {
     ready: VecDeque<Arc<StreamSocket>>,
-    /// Connections that were accepted and are not there yet.
+    /// Accepted connections that are not established yet.
     half_open: usize,
 }
 
@@ -91,7 +91,7 @@ impl Listener {
     }
 }
 
-/// The program took a descriptor of ours away.
+/// The failure if the program has taken a descriptor of ours.
 fn lost(error: rustix::io::Errno) -> Failure {
     Failure::quiet(error.raw_os_error())
 }
@@ -124,7 +124,7 @@ impl StreamSocket {
         self.phase.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where it is.
+    /// Its state.
     pub(super) fn phase(&self) -> Phase {
         *self.lock()
     }
@@ -137,7 +137,7 @@ impl StreamSocket {
     /// Its connection.
     ///
     /// # Errors
-    /// EAGAIN while it connects, ENOTCONN if it does not.
+    /// EAGAIN while it connects, ENOTCONN if it is neither.
     pub(super) fn conn(&self) -> Answer<&Conn> {
         match (self.phase(), self.conn.get()) {
             (Phase::Connected, Some(conn)) => Ok(conn),
@@ -150,7 +150,7 @@ impl StreamSocket {
     ///
     /// # Safety
     ///
-    /// The address is as long as said.
+    /// The address has the given length.
     pub(super) unsafe fn bind(&self, addr: *const sockaddr, len: socklen_t) -> Answer {
         let _phase = self.lock();
         // SAFETY: the caller's promise.
@@ -168,14 +168,14 @@ impl StreamSocket {
         let bell = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
             .map_err(|error| Failure::new(error.raw_os_error(), format!("rlisten: {error}")))?;
         // Requests beyond the backlog wait in the connection manager; beyond that they are lost,
-        // and asked again after seconds.
+        // and their senders retry after seconds.
         let waiting = backlog.max(REQUESTS);
         self.id.listen(waiting)?;
         self.id.set_blocking(false)?;
         let backlog = usize::try_from(backlog).unwrap_or(QUEUE).clamp(1, QUEUE);
         let bell = (Known::new(bell.0), Known::new(bell.1));
         let listener = Listener { backlog, bell, queue: Mutex::default() };
-        // It is the first: the phase says so.
+        // The phase says that there is no other.
         let _ = self.listener.set(listener);
         service::add(self)?;
         *phase = Phase::Listening;
@@ -194,17 +194,17 @@ impl StreamSocket {
         let mut queue = listener.queue();
         let new = queue.ready.pop_front();
         drop(queue);
-        // There may be room for one more.
+        // Now there may be room for another one.
         service::wake();
         new.ok_or_else(|| Failure::new(libc::ECONNABORTED, "raccept: the connection is gone"))
     }
 
-    /// What `rpoll` says of a listener.
+    /// What `rpoll` reports for a listener.
     pub(super) fn has_connections(&self) -> bool {
         self.listener.get().is_some_and(|listener| !listener.queue().ready.is_empty())
     }
 
-    /// What `poll(2)` would say of it. With `arm` its descriptor becomes readable when that may
+    /// What `poll(2)` would report. With `arm`, its descriptor becomes readable when that may
     /// change.
     pub(super) fn ready(&self, arm: bool) -> c_short {
         match (self.phase(), self.connected()) {
@@ -222,7 +222,7 @@ impl StreamSocket {
                 ready
                     | match core.end() {
                         None => 0,
-                        // Programs take it for the end, even if there is something to read first.
+                        // Programs take POLLHUP for the end, even if there is data to read first.
                         Some(End::Disconnected) if core.available() > 0 => 0,
                         Some(End::Disconnected) => libc::POLLHUP,
                         Some(End::Failed) => libc::POLLERR,
@@ -232,7 +232,7 @@ impl StreamSocket {
         }
     }
 
-    /// Its descriptor is readable.
+    /// Its descriptor has become readable.
     pub(super) fn happened(&self) {
         if let Some(conn) = self.connected() {
             conn.take_event();
@@ -242,7 +242,7 @@ impl StreamSocket {
     /// The descriptor that is readable when something happened, if there is one.
     ///
     /// # Errors
-    /// EBADF if the program took its number.
+    /// EBADF if the program has taken its number.
     pub(super) fn descriptor(&self) -> Answer<Option<RawFd>> {
         let own = match (self.connected(), self.listener.get()) {
             (Some(conn), _) => conn.own_fd(),
@@ -259,7 +259,7 @@ impl StreamSocket {
     ///
     /// # Safety
     ///
-    /// The address is as long as said.
+    /// The address has the given length.
     pub(super) unsafe fn connect(
         self: &Arc<Self>,
         addr: *const sockaddr,
@@ -275,7 +275,7 @@ impl StreamSocket {
                 return Err(Failure::new(libc::EISCONN, "rconnect: the rsocket is connected"));
             }
             Phase::Listening | Phase::Failed => {
-                let what = "rconnect: the rsocket listens, or failed to connect";
+                let what = "rconnect: the rsocket is a listener, or has failed to connect";
                 return Err(Failure::new(libc::EINVAL, what));
             }
         }
@@ -302,7 +302,7 @@ impl StreamSocket {
     fn ask_address(&self, times: u32) -> Answer<Event> {
         let to = *self.to.lock().unwrap_or_else(PoisonError::into_inner);
         let to = to.ok_or_else(|| Failure::new(libc::EINVAL, "rconnect: there is no address"))?;
-        // The route finds the source.
+        // The route determines the source address.
         self.id.resolve_addr(None, to, 1000 << times)?;
         self.id.happened(None)
     }
@@ -317,8 +317,8 @@ impl StreamSocket {
         self.id.happened(None)
     }
 
-    /// Goes through the steps of a connection until one has to wait, which is EAGAIN. `done` is
-    /// what came of the step it is at.
+    /// Takes the steps of a connection until one has to wait, which is EAGAIN. `done` is the
+    /// outcome of the current step.
     fn go_on(&self, phase: &mut Phase, done: Answer<Event>) -> Answer {
         let mut done = done;
         loop {
@@ -326,7 +326,7 @@ impl StreamSocket {
             let done_so_far = done.and_then(|event| match event {
                 Event::Done(said) => Ok(said),
                 Event::Disconnected | Event::Removed => {
-                    Err(Failure::new(libc::ECONNRESET, "the connection ended as it began"))
+                    Err(Failure::new(libc::ECONNRESET, "the connection ended while it was set up"))
                 }
             });
             let (next, answer) = match (step, done_so_far) {
@@ -365,37 +365,38 @@ impl StreamSocket {
         }
     }
 
-    /// Makes the queue pair and asks the peer.
+    /// Creates the queue pair and sends the connection request.
     fn ask_peer(&self) -> Answer<Event> {
         let conn = self.make_conn()?;
         self.id.connect(conn.qp(), &conn.hello().to_bytes())?;
         self.id.happened(Some(conn.qp()))
     }
 
-    /// Makes the queue pair. This is done once.
+    /// Creates the queue pair, once.
     fn make_conn(&self) -> Answer<&Conn> {
         let sizes = self.common.options().sizes;
         let conn = Conn::create(&self.id, sizes, Arc::clone(&self.common.watchers))?;
         Ok(self.conn.get_or_init(|| conn))
     }
 
-    /// Takes what the peer said.
+    /// Takes the peer's private data.
     fn meet(&self, said: &[u8]) -> Answer {
-        let hello = Hello::from_bytes(said)
-            .map_err(|why| Failure::new(libc::ENOTSUP, format!("the peer is no rsocket: {why}")))?;
+        let hello = Hello::from_bytes(said).map_err(|why| {
+            Failure::new(libc::ENOTSUP, format!("the peer is not an rsocket: {why}"))
+        })?;
         if let Some(conn) = self.conn.get() {
             conn.meet(&hello);
         }
         Ok(())
     }
 
-    /// Takes a request that came to a listener.
+    /// Handles a connection request to a listener.
     fn take_request(self: &Arc<Self>) {
         let (id, asked) = match self.id.request() {
             Ok(request) => request,
             Err(failure) => {
                 if failure.errno() != libc::EAGAIN {
-                    tracing::warn!(target: "peerdma::rsocket", "a request is dropped: {failure:?}");
+                    tracing::warn!(target: "peerdma::rsocket", "dropped a connection request: {failure:?}");
                 }
                 return;
             }
@@ -412,7 +413,7 @@ impl StreamSocket {
             return;
         }
         if let Err(failure) = accepted {
-            tracing::info!(target: "peerdma::rsocket", "a connection is refused: {failure:?}");
+            tracing::info!(target: "peerdma::rsocket", "refused a connection: {failure:?}");
             new.id.reject();
         }
         let mut phase = new.lock();
@@ -425,7 +426,7 @@ impl StreamSocket {
         new.opened(now);
     }
 
-    /// Accepts the request it was made for.
+    /// Accepts the request that it was created for.
     fn answer(&self, asked: ConnParam) -> Answer {
         self.id.set_blocking(false)?;
         let conn = self.make_conn()?;
@@ -434,7 +435,7 @@ impl StreamSocket {
         self.id.happened(Some(conn.qp())).map(drop)
     }
 
-    /// A connection that a listener took is there, or is not to be.
+    /// A connection of a listener is established, or has failed.
     fn opened(self: &Arc<Self>, now: Phase) {
         if matches!(now, Phase::Opening(_)) {
             return;
@@ -447,7 +448,7 @@ impl StreamSocket {
             queue.half_open -= 1;
             if now == Phase::Connected {
                 queue.ready.push_back(Arc::clone(self));
-                // There is room for a byte of each that fits the queue.
+                // There is room for one byte for each connection in the queue.
                 if listener.bell.1.look().is_ok() {
                     let _ = send(&listener.bell.1, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
                 }
@@ -471,7 +472,7 @@ impl StreamSocket {
         }
     }
 
-    /// `shutdown(2)`: tells the peer, and waits until it knows.
+    /// `shutdown(2)`: tells the peer, and waits until the peer knows.
     pub(super) fn shutdown(&self, how: How) -> Answer {
         let Some(conn) = self.connected() else {
             let what = "rshutdown: the rsocket is not connected";
@@ -500,21 +501,21 @@ impl StreamSocket {
         Ok(())
     }
 
-    /// The program is done with it.
+    /// The program has closed it.
     pub(super) fn close(&self) {
         if self.connected().is_some_and(|conn| conn.core().end().is_none()) {
-            // It ends, with or without the peer's knowledge.
+            // It ends, whether or not the peer learns of it.
             let _ = self.shutdown(How::Both);
         }
         let ready = self.listener.get().map(|listener| mem::take(&mut listener.queue().ready));
-        // Nobody will have them: their peers learn it from the connection manager.
+        // Nobody will accept these: the connection manager tells their peers.
         ready.into_iter().flatten().for_each(|new| service::remove(&new));
     }
 
     /// `getpeername(2)`.
     ///
     /// # Errors
-    /// As of [`conn`](Self::conn).
+    /// As for [`conn`](Self::conn).
     pub(super) fn peer_name(&self) -> Answer<SocketAddr> {
         self.conn()?;
         Ok(self.id.remote().unwrap_or_else(|| self.nowhere()))
@@ -535,7 +536,7 @@ impl StreamSocket {
 }
 
 impl Served for StreamSocket {
-    /// Nothing while there is nothing to do.
+    /// `None` while there is nothing to do.
     fn interest(&self) -> Option<c_int> {
         match self.phase() {
             Phase::Listening => {
@@ -549,7 +550,7 @@ impl Served for StreamSocket {
         }
     }
 
-    /// Its channel is readable.
+    /// Its channel has become readable.
     fn serve(self: Arc<Self>) {
         let mut phase = self.lock();
         match *phase {

@@ -1,4 +1,4 @@
-//! The bytes of a stream, piece by piece, until the call is over.
+//! The bytes of a stream, piece by piece, until the call is done.
 
 use std::ffi::c_int;
 use std::sync::{MutexGuard, PoisonError};
@@ -11,7 +11,7 @@ use super::memory::Pieces;
 use crate::abi::rdmacm::{Answer, Failure};
 
 /// The sizes of the pieces in which data is sent: each twice as large as the one before, so that
-/// the first are under way while the others are copied.
+/// the first are on the wire while the others are copied.
 struct Growth(u32);
 
 impl Growth {
@@ -40,7 +40,7 @@ fn count(done: usize, why: Answer) -> Answer<ssize_t> {
 }
 
 /// Sends a stream's next bytes with `post`, piece by piece, until all are sent, or it would have to
-/// wait and may not, or `post` says that there is no more to do.
+/// wait and must not, or `post` says that nothing is left to do.
 pub(super) fn send_all(
     conn: &Conn,
     from: &mut Pieces<'_>,
@@ -76,7 +76,7 @@ fn may_send(conn: &Conn, may_wait: bool) -> Answer<MutexGuard<'_, Stream>> {
         core = conn.wait_for(may_wait, |core| conn.may_send(core) || !core.is_writable())?;
     }
     if !core.is_writable() {
-        return Err(Failure::new(libc::ECONNRESET, "the connection takes no more data"));
+        return Err(Failure::new(libc::ECONNRESET, "the connection accepts no more data"));
     }
     Ok(core)
 }
@@ -88,7 +88,7 @@ pub(super) fn send_stream(conn: &Conn, mut from: Pieces<'_>, may_wait: bool) -> 
     })
 }
 
-/// Receives what there is, or, with `MSG_WAITALL`, as much as there is room for.
+/// Receives the data that is there, or, with `MSG_WAITALL`, as much as there is room for.
 pub(super) fn receive_stream(
     conn: &Conn,
     mut to: Pieces<'_>,
@@ -124,13 +124,13 @@ pub(super) fn receive_stream(
     count(whole - to.left(), why)
 }
 
-/// Tells the peer of mappings that it does not know. The caller is the sender.
+/// Tells the peer of mappings that it does not know yet. The caller holds the `sender` lock.
 fn send_mappings(conn: &Conn, may_wait: bool) -> Answer {
     while conn.maps().has_untold() {
         let mut core = may_send(conn, may_wait)?;
         let Some((index, mapping)) = conn.maps().take_untold() else { continue };
         let (mut bytes, write) = core.send_mapping(index, mapping);
-        // SAFETY: the bytes live through the call, and nobody else knows them.
+        // SAFETY: the bytes outlive the call, and nobody else has them.
         let mut from = unsafe { Pieces::one(bytes.as_mut_ptr().cast(), bytes.len()) };
         conn.post_write(&mut core, &write, &mut from)?;
     }

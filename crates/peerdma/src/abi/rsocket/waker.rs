@@ -1,4 +1,4 @@
-//! Threads that wait for several sockets at once, and who wakes them.
+//! Threads that wait for several sockets at once, and how they are woken.
 
 use std::cell::RefCell;
 use std::os::fd::{AsRawFd, RawFd};
@@ -11,7 +11,7 @@ use crate::abi::rdmacm::{Answer, Failure};
 /// What wakes a thread from `poll(2)`.
 pub(super) struct Waker {
     bell: Bell,
-    /// A child of a fork needs one of its own: the descriptor is shared with its parent.
+    /// A forked child needs one of its own: the descriptor is shared with its parent.
     pid: u32,
 }
 
@@ -20,15 +20,18 @@ thread_local! {
 }
 
 impl Waker {
-    /// One that belongs to nobody yet.
+    /// A waker that belongs to no thread yet.
     pub(super) fn new() -> Answer<Arc<Self>> {
         let bell = Bell::new().map_err(|error| {
-            Failure::new(error.raw_os_error(), format!("rsocket: what wakes a thread: {error}"))
+            Failure::new(
+                error.raw_os_error(),
+                format!("rsocket: no eventfd to wake a thread: {error}"),
+            )
         })?;
         Ok(Arc::new(Self { bell, pid: std::process::id() }))
     }
 
-    /// The one of this thread.
+    /// The waker of this thread.
     pub(super) fn of_thread() -> Answer<Arc<Self>> {
         WAKER.with_borrow_mut(|own| match own {
             Some(waker) if waker.pid == std::process::id() && waker.own_fd().is_some() => {
@@ -38,18 +41,18 @@ impl Waker {
         })
     }
 
-    /// Readable when it was woken, unless the program took its number.
+    /// The descriptor that becomes readable on a wake, unless the program has taken its number.
     pub(super) fn own_fd(&self) -> Option<RawFd> {
         let own = self.bell.descriptor();
         own.is_ours().then(|| own.as_raw_fd())
     }
 
-    /// Wakes whoever waits.
+    /// Wakes the threads that wait.
     pub(super) fn wake(&self) {
         self.bell.ring();
     }
 
-    /// Forgets that it was woken.
+    /// Clears the wake.
     pub(super) fn drain(&self) {
         self.bell.silence();
     }
@@ -58,7 +61,7 @@ impl Waker {
 /// The threads that wait for one socket.
 #[derive(Default)]
 pub(super) struct Watchers {
-    /// Their number, for those who would wake nobody.
+    /// Their number, so that a change that nobody waits for costs little.
     count: AtomicUsize,
     all: Mutex<Vec<Arc<Waker>>>,
 }
@@ -67,8 +70,8 @@ impl Watchers {
     /// From now on, until the result is dropped, changes of the socket wake `waker`.
     pub(super) fn watch(&self, waker: &Arc<Waker>) -> Watch<'_> {
         self.all().push(Arc::clone(waker));
-        // ORDERING: whoever waits counts itself before it looks at the socket; whoever changes it
-        // looks here afterwards.
+        // ORDERING: a thread that waits counts itself before it looks at the socket; a thread that
+        // changes the socket looks here afterwards.
         self.count.fetch_add(1, Ordering::SeqCst);
         Watch { watchers: self, waker: Arc::clone(waker) }
     }

@@ -44,10 +44,10 @@ pub(crate) enum Refusal {
 pub(crate) enum Answer {
     /// The function of the same name in this module of `abi`.
     In(&'static str),
-    /// The same, and it looks at its arguments, but what it says in the end is always no: what it
-    /// says, and why.
+    /// The same, and it checks its arguments, but it always refuses in the end: what it returns,
+    /// and why.
     Never(&'static str, &'static str, &'static str),
-    /// A stub that touches no argument, and why there is no more.
+    /// A stub that touches no argument, and why there is no function.
     Refuse(Refusal, &'static str),
     /// Not a function but a byte, false: a switch that vendor libraries read.
     Byte,
@@ -74,7 +74,7 @@ pub(crate) struct Inline {
     pub(crate) name: &'static str,
     /// The pointer the header calls through.
     pub(crate) through: &'static str,
-    /// What answers. A refused one is a NULL pointer, for which the header itself answers
+    /// What answers. A refused verb is a NULL pointer, for which the header itself returns
     /// EOPNOTSUPP.
     pub(crate) answer: Answer,
 }

@@ -3,7 +3,7 @@
 //!
 //! Such a library binds all of them when it is loaded, so they must exist, in the version node of
 //! the rdma-core it was built with, for the program that links it to start at all. It then
-//! registers a driver for devices that are not here, and calls nothing else.
+//! registers a driver for devices that do not exist here, and calls nothing else.
 
 use super::Answer::{Byte, In, Refuse};
 use super::Refusal::{Errno, MinusOne, Null, Silent};

@@ -1,8 +1,8 @@
 //! The public symbols of `libibverbs.so.1`, sorted by name.
 //!
 //! Symbols that rdma-core defines both in `IBVERBS_1.0` and `IBVERBS_1.1` exist here in 1.1 only:
-//! version 1.0 of them is an ABI of 2006 whose objects are laid out differently, and nothing built
-//! since binds to it. The node `IBVERBS_1.0` holds only what never got a newer version.
+//! version 1.0 of them is the ABI of 2006, with another layout of objects, and nothing built since
+//! then binds to it. The node `IBVERBS_1.0` holds only symbols that never got a newer version.
 
 use super::Answer::{In, Never, Refuse};
 use super::Refusal::{Errno, Null, Silent};

@@ -16,12 +16,12 @@ pub(crate) enum Kind {
     Dm = 1,
     /// A dma-buf of plain memory.
     DmaBuf = 2,
-    /// Memory of a GPU, which moves it all the time.
+    /// Memory of a GPU, which keeps moving it.
     Gpu = 3,
 }
 
 impl Kind {
-    /// Each of them.
+    /// All kinds.
     pub(crate) const ALL: [Self; 4] = [Self::Host, Self::Dm, Self::DmaBuf, Self::Gpu];
 
     /// The kind with this name.
@@ -61,7 +61,7 @@ enum Bytes {
     Gpu(Bo),
 }
 
-/// What lies where nothing was moved to.
+/// The value of bytes that no operation has written.
 const EMPTY: u8 = 0xee;
 
 fn pattern(index: u32, seed: u8) -> u8 {
@@ -105,8 +105,8 @@ impl Memory {
         self.kind
     }
 
-    /// Who exported it, if it is a dma-buf: `udmabuf`, or peerdma itself where the kernel has none
-    /// for us.
+    /// Its exporter, if it is a dma-buf: `udmabuf`, or peerdma itself where the kernel has none for
+    /// us.
     pub(crate) fn exporter(&self) -> Option<&str> {
         self.exporter.as_deref()
     }
@@ -145,12 +145,12 @@ impl Memory {
         Ok(bytes)
     }
 
-    /// Marks every byte as not moved to.
+    /// Marks every byte as not written.
     pub(crate) fn clear(&self) -> Result<(), Box<dyn Error>> {
         self.write(&vec![EMPTY; usize::try_from(self.size)?])
     }
 
-    /// Puts a pattern at `offset`, and the mark around it.
+    /// Writes a pattern at `offset`, and the mark around it.
     pub(crate) fn fill(&self, offset: u32, length: u32, seed: u8) -> Result<(), Box<dyn Error>> {
         let mut bytes = vec![EMPTY; usize::try_from(self.size)?];
         for index in 0..length {

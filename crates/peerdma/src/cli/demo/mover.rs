@@ -1,4 +1,4 @@
-//! The GPU of either side, which does not leave its buffers alone.
+//! The GPU of either side, which keeps moving its buffers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,7 +23,7 @@ impl Mover {
         let thread = std::thread::spawn(move || {
             while !until.load(Ordering::Relaxed) {
                 for bo in &bos {
-                    // Refused only for a buffer that somebody pinned, and that may stay.
+                    // Refused only for a pinned buffer, which may stay.
                     let _ = gpu.evict(bo);
                     std::thread::sleep(REST);
                     let _ = gpu.move_to(bo, Domain::Vram);

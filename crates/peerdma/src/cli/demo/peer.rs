@@ -1,4 +1,4 @@
-//! The target, as the initiator sees it: a process that answers lines.
+//! The target, as the initiator sees it: a process that answers each line.
 
 use std::error::Error;
 use std::io::{BufRead, BufReader, Write};
@@ -12,7 +12,7 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(super) type Outcome<T> = Result<T, Box<dyn Error>>;
 
-/// The target, as the initiator sees it. Dropping it ends it.
+/// The target, as the initiator sees it. Dropping it ends the process.
 pub(super) struct Peer {
     child: Child,
     to: Option<ChildStdin>,
@@ -33,7 +33,7 @@ impl Peer {
         Ok(Self { child, to, from: BufReader::new(from), memories: Vec::new() })
     }
 
-    /// Says a line and gives the answer to it, which must begin with `ok`.
+    /// Sends a line and returns the answer, which must begin with `ok`.
     pub(super) fn ask(&mut self, line: &str) -> Outcome<String> {
         self.tell(line)?;
         self.answer(line)
@@ -51,28 +51,28 @@ impl Peer {
         match answer.trim().strip_prefix("ok") {
             Some(rest) => Ok(rest.trim().to_owned()),
             None if answer.is_empty() => Err("the target ended".into()),
-            None => Err(format!("{line}: the target says: {}", answer.trim()).into()),
+            None => Err(format!("{line}: the target answered: {}", answer.trim()).into()),
         }
     }
 }
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // Without its input the target ends by itself.
+        // The target ends when its input does.
         self.to = None;
         let _ = self.child.wait();
     }
 }
 
-/// The line that tells the target who connects.
+/// The line that gives the target our endpoint.
 pub(super) fn connect_line(here: &Endpoint) -> String {
     let gid: String = here.gid.0.iter().map(|byte| format!("{byte:02x}")).collect();
     format!("connect {gid} {} {}", here.qpn.value(), here.psn.value())
 }
 
-/// Memory of the target, as it names it.
+/// Memory of the target, as the target describes it.
 pub(super) fn remote(words: &str) -> Outcome<Remote> {
-    let (addr, rkey) = words.split_once(':').ok_or("a memory without a key")?;
+    let (addr, rkey) = words.split_once(':').ok_or("memory without a key")?;
     Ok(Remote { addr: addr.parse()?, rkey: RKey(rkey.parse()?) })
 }
 

@@ -15,7 +15,7 @@ use super::side::Side;
 pub(super) const OPERATIONS: [&str; 6] =
     ["SEND", "WRITE", "WRITE_IMM", "READ", "CMP_SWAP", "FETCH_ADD"];
 
-/// How a message went.
+/// How a message travelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Path {
     /// Into the peer's memory, without the peer's engine.
@@ -41,7 +41,7 @@ pub(crate) struct Report {
     rows: Vec<(Kind, Kind, Vec<Cell>)>,
 }
 
-/// What a side's GPU did under the traffic, and what that came to.
+/// What the GPU of one side did during the traffic, and what followed from it.
 pub(crate) struct PeerMemory {
     moves: u64,
     evictions: u64,
@@ -64,7 +64,7 @@ impl PeerMemory {
         }
     }
 
-    /// As one line for the other side.
+    /// One line for the other side.
     pub(crate) fn to_line(&self) -> String {
         let Self { moves, evictions, moved_bytes, faults, stale, ways } = self;
         let WayBytes { bus_address, through_host_bridge, system, cpu, bounced } = ways;
@@ -88,7 +88,7 @@ impl PeerMemory {
     }
 }
 
-/// What became of the peer memory of both sides.
+/// What happened to the peer memory of both sides.
 pub(crate) struct BothSides {
     pub(crate) here: PeerMemory,
     pub(crate) there: PeerMemory,
@@ -97,7 +97,10 @@ pub(crate) struct BothSides {
 impl fmt::Display for BothSides {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let sides = [("here", &self.here), ("there", &self.there)];
-        writeln!(f, "Meanwhile the GPU of either side moved its buffer out of VRAM and back:\n")?;
+        writeln!(
+            f,
+            "During the traffic, the GPU of each side moved its buffer out of VRAM and back:\n"
+        )?;
         let heads = ["moves", "evictions", "MB moved", "page faults", "stale accesses"];
         writeln!(f, "{:<7}{}", "", columns(heads.map(str::to_owned)))?;
         for (side, of) in sides {
@@ -107,7 +110,7 @@ impl fmt::Display for BothSides {
             let numbers = [moves, evictions, mb(*moved_bytes), faults, stale];
             writeln!(f, "{side:<7}{}", columns(numbers))?;
         }
-        writeln!(f, "\nHow the NIC of either side reached dma-bufs, in MB:\n")?;
+        writeln!(f, "\nHow the NIC of each side reached dma-bufs, in MB:\n")?;
         let heads = ["bus address", "host bridge", "system memory", "CPU mapping", "bounced"];
         writeln!(f, "{:<7}{}", "", columns(heads.map(str::to_owned)))?;
         for (side, of) in sides {
@@ -117,8 +120,8 @@ impl fmt::Display for BothSides {
         }
         write!(
             f,
-            "\nA page fault is an access that found the buffer moved, and went on at its new place. A stale access would be one to\n\
-             its old place; bounced bytes would be put down in host memory on their way. docs/PEER_MEMORY.md\n"
+            "\nA page fault is an access that found the buffer moved, and continued at its new place. A stale access would use\n\
+             its old place; bounced bytes would be copied through host memory. docs/PEER_MEMORY.md\n"
         )
     }
 }
@@ -131,7 +134,7 @@ fn columns(cells: [String; 5]) -> String {
     cells.iter().map(|cell| format!("{cell:>16}")).collect()
 }
 
-/// Which way the messages between two looks at the counters went.
+/// Which path the messages between two readings of the counters took.
 pub(crate) fn path(before: &Counters, after: &Counters) -> Path {
     if after.direct_operations > before.direct_operations {
         Path::Direct
@@ -179,7 +182,7 @@ impl fmt::Display for Report {
         writeln!(
             f,
             "GB/s of payload, or time of one atomic; every byte was checked where it arrived. \"here\" is memory of this process,\n\
-             which posts the requests, \"there\" of the other. dm: memory of the NIC; gpu: of a GPU that moves it all the while."
+             which posts the requests, \"there\" of the other. dm: memory of the NIC; gpu: of a GPU that keeps moving it."
         )?;
         writeln!(f, "d  direct: into the other process's memory, which took no part")?;
         writeln!(f, "r  through the ring that the two processes share")?;

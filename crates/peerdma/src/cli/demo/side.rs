@@ -7,7 +7,7 @@ use super::memory::{Kind, Memory};
 use super::mover::Mover;
 use super::peer::{Outcome, PATIENCE};
 
-/// The QP of either side with what it needs.
+/// The QP of either side and its resources.
 pub(super) struct Side {
     pub(super) context: Context,
     pub(super) cq: Cq,
@@ -35,7 +35,7 @@ impl Side {
         Ok(Self { context, cq, qp, memories, gpu, _mover: mover })
     }
 
-    /// The next completion, which must be a good one.
+    /// The next completion, which must be a success.
     pub(super) fn completion(&self) -> Outcome<verbs::Wc> {
         let wc = self.cq.wait_timeout(PATIENCE)?.ok_or("no completion within 20 seconds")?;
         if !wc.is_success() {

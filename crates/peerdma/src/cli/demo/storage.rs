@@ -4,9 +4,9 @@
 //!   file --(direct I/O)--> memory of a disk, a GPU, a NIC --(RDMA WRITE)--> the target's memory
 //! ```
 //!
-//! The orchestrator places the memory near NIC and disk, both attach to it, and no byte is in the
-//! host's memory on its way. The same pipeline through the host's memory stands beside it. The
-//! target says after each what has arrived, as a checksum.
+//! The orchestrator places the memory near the NIC and the disk, both attach to it, and no byte
+//! passes through host memory. The same pipeline through host memory runs for comparison. After
+//! each, the target reports the checksum of what has arrived.
 
 mod report;
 mod target;
@@ -28,14 +28,14 @@ use report::{Report, Row};
 
 pub(super) use target::run as run_target;
 
-/// What travels at once.
+/// Bytes that travel at once.
 const PIECE: u32 = 256 << 10;
-/// Pieces of the memory: as many are read or sent at the same time.
+/// Pieces of the memory, and how many are read or sent at the same time.
 const PIECES: u64 = 8;
-/// Bytes of the file that the demo makes if it is given none.
+/// Bytes of the file that the demo creates if it is given none.
 const LENGTH: u64 = 64 << 20;
 
-/// A file that goes with the demo.
+/// A file that is removed when the demo ends.
 struct Made(PathBuf);
 
 impl Drop for Made {
@@ -61,7 +61,7 @@ struct Side {
     disk: Client,
 }
 
-/// Moves `file`, or one that is made for it, once through each kind of memory.
+/// Moves `file`, or one that is created for this, once through each kind of memory.
 pub(super) fn run(file: Option<&Path>) -> Outcome<()> {
     let made = file.is_none().then(make).transpose()?;
     let path = file.or(made.as_ref().map(|made| made.0.as_path())).ok_or("there is no file")?;
@@ -89,7 +89,7 @@ pub(super) fn run(file: Option<&Path>) -> Outcome<()> {
     Ok(())
 }
 
-/// A file of bytes that no wrong offset can produce, where other files of programs are.
+/// Creates a temporary file with a pattern that no wrong offset can produce.
 fn make() -> Outcome<Made> {
     let path = std::env::temp_dir().join(format!("peerdma-demo-{}", std::process::id()));
     let mut file = fs::File::create_new(&path)?;
@@ -123,7 +123,7 @@ fn checksum(path: &Path) -> Outcome<u32> {
     Ok(sum.0.finalize())
 }
 
-/// Moves the file once, and says how.
+/// Moves the file once, and returns how.
 fn measure(side: &Side, file: &File, length: u64, kind: Kind, there: Remote) -> Outcome<Row> {
     let published = side.machine.publish(kind, &side.context)?;
     let stage = Stage::new(side, kind)?;
@@ -185,7 +185,7 @@ impl Side {
         let queue = self.disk.queue();
         let mut free: Vec<u64> = (0..PIECES).rev().collect();
         let (mut next, mut read, mut sent) = (0, 0, 0);
-        // The place in the file of what lies in each piece, and its length.
+        // The offset in the file of what lies in each piece, and its length.
         let mut inside = [(0, 0); PIECES as usize];
         let began = Instant::now();
         while sent < length {
@@ -219,7 +219,7 @@ impl Side {
             }
             if before == (next, read, sent) {
                 if began.elapsed() > PATIENCE + Duration::from_millis(length >> 10) {
-                    return Err("nothing moves any more".into());
+                    return Err("the pipeline has stalled".into());
                 }
                 std::thread::yield_now();
             }
@@ -227,7 +227,8 @@ impl Side {
         Ok(())
     }
 
-    /// Asks the disk for a piece: whole sectors, as direct I/O has it, also at the file's end.
+    /// Asks the disk for a piece: whole sectors, as direct I/O requires, also at the end of the
+    /// file.
     fn ask(&self, q: &Queue, file: &File, stage: &Stage, piece: u64, at: u64) -> Outcome<()> {
         Ok(q.read(piece, file, at, &stage.buffer, piece * u64::from(PIECE), PIECE)?)
     }

@@ -1,5 +1,5 @@
-//! The target of the demo: does what lines on its standard input say, and answers each with `ok` or
-//! a reason.
+//! The target of the demo: carries out the lines on its standard input, and answers each with `ok`
+//! or a reason.
 
 use std::io::{BufRead, Write};
 
@@ -53,7 +53,7 @@ fn obey(side: &Side, line: &str) -> Outcome<String> {
         ["isword", kind, offset, want] => {
             let got = memory(kind)?.word(offset.parse()?)?;
             if got != want.parse::<u64>()? {
-                return Err(format!("the word is {got}, not {want}").into());
+                return Err(format!("the word is {got}, expected {want}").into());
             }
         }
         ["receive", kind, offset, length] => {
@@ -77,7 +77,7 @@ fn obey(side: &Side, line: &str) -> Outcome<String> {
     Ok(String::new())
 }
 
-/// Takes `count` messages, after saying that it is ready for them.
+/// Receives `count` messages, after reporting that it is ready.
 fn sink(side: &Side, memory: &Memory, length: u32, count: u32) -> Outcome<()> {
     const AHEAD: u32 = 64;
     let post = || side.qp.post_recv(0, &[memory.mr().slice(0, length)]);

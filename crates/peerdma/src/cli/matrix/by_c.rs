@@ -1,10 +1,10 @@
-//! The same table from another process: a program in C, which the system's compiler makes of
-//! `by_c.c`, has each exporter by its driver's interface under `peerdma run`, and registers its
-//! buffers by libibverbs.
+//! The same table from another process: a C program, `by_c.c`, which the system's compiler builds.
+//! It gets each exporter's buffers through its driver's interface under `peerdma run`, and
+//! registers them with libibverbs.
 //!
-//! What the program cannot know is seen from here: where the memory is, as `peerdma gpu` shows it;
-//! which step was refused, by the sentence in its log; and the column of static importers, which no
-//! verbs device is: those import the program's buffers from this process.
+//! This process adds what the program cannot know: where the memory is, as `peerdma gpu` shows it;
+//! which step was refused, by the sentence in its log; and the column of static importers, which
+//! import the program's buffers from this process, since no verbs device is one.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -25,7 +25,7 @@ const SOURCE: &str = include_str!("by_c.c");
 /// The classes that a NIC has, in the order of the table's columns.
 const CLASSES: [&str; 3] = ["dynamic", "revocable", "pinned"];
 
-/// A directory for what is made, which goes with it.
+/// A directory for what is built, which is removed on drop.
 struct Room(PathBuf);
 
 impl Drop for Room {
@@ -34,7 +34,7 @@ impl Drop for Room {
     }
 }
 
-/// The program, which ends with this.
+/// The program, which is killed on drop.
 struct Program(Child);
 
 impl Drop for Program {
@@ -44,7 +44,7 @@ impl Drop for Program {
     }
 }
 
-/// Every cell. Of an exporter that the machine does not have, which is why.
+/// Every cell; and for an exporter that the machine does not have, the reason.
 pub(super) fn measure() -> Outcome<(Table, Vec<String>)> {
     let room = Room(std::env::temp_dir().join(format!("peerdma-matrix-{}", std::process::id())));
     fs::create_dir_all(&room.0)?;
@@ -53,13 +53,14 @@ pub(super) fn measure() -> Outcome<(Table, Vec<String>)> {
     let all = Exporter::rows();
     for (row, _) in all.iter().filter(|(row, _)| row.reaches != Some(false)) {
         if row.exporter == "memory" && !Path::new("/dev/udmabuf").exists() {
-            missing.push("memory: without /dev/udmabuf a program in C has none".to_owned());
+            missing
+                .push("memory: without /dev/udmabuf a C program cannot export memory".to_owned());
             continue;
         }
         let of_exporter = all.iter().filter(|(other, _)| other.exporter == row.exporter);
         let mut of_exporter: Vec<Row> = of_exporter.map(|(row, _)| row.clone()).collect();
         fill(&mut of_exporter, &room.0, &program)
-            .map_err(|error| format!("{} by a program in C: {error}", row.exporter))?;
+            .map_err(|error| format!("{} by a C program: {error}", row.exporter))?;
         rows.append(&mut of_exporter);
     }
     Ok((Table { rows }, missing))
@@ -70,10 +71,12 @@ fn compile(room: &Path) -> Outcome<PathBuf> {
     fs::write(&source, SOURCE)?;
     let mut cc = Command::new("cc");
     cc.arg("-O1").arg("-o").arg(&program).arg(&source).args(["-libverbs", "-ldl"]);
-    let out = cc.output().map_err(|error| format!("no compiler `cc`: {error}"))?;
+    let out = cc.output().map_err(|error| format!("no C compiler `cc`: {error}"))?;
     if !out.status.success() {
         let said = String::from_utf8_lossy(&out.stderr);
-        return Err(format!("it needs the headers of libibverbs (libibverbs-dev):\n{said}").into());
+        return Err(
+            format!("the headers of libibverbs are missing (libibverbs-dev):\n{said}").into()
+        );
     }
     Ok(program)
 }
@@ -109,7 +112,7 @@ fn machine(preset: &str, gpu: &str) -> String {
 /// Measures the rows of one exporter.
 fn fill(rows: &mut [Row], room: &Path, program: &Path) -> Outcome<()> {
     let exporter = rows.first().ok_or("no row")?.exporter.clone();
-    // Memory of a NIC, and plain memory, need no GPU; one is there all the same.
+    // Memory of a NIC and plain memory need no GPU; the machine has one all the same.
     let preset = match &*exporter {
         "memory" | "uverbs" => "xe",
         "vfio-pci" => "vfio",
@@ -151,13 +154,13 @@ fn fill(rows: &mut [Row], room: &Path, program: &Path) -> Outcome<()> {
                 let (near, class) = match nic.split_once('-') {
                     Some(("near", class)) => (true, class),
                     Some(("far", class)) => (false, class),
-                    _ => return Err(format!("it said {line:?}").into()),
+                    _ => return Err(format!("the program printed {line:?}").into()),
                 };
                 let class = CLASSES.iter().position(|known| *known == class).ok_or("no class")?;
                 let cell = match *outcome {
                     ["ok", _] => place()?,
                     ["errno", number] => format!("{} {}", step(&log)?, errno_name(number.parse()?)),
-                    _ => return Err(format!("it said {line:?}").into()),
+                    _ => return Err(format!("the program printed {line:?}").into()),
                 };
                 set(rows, near, class, cell);
             }
@@ -169,12 +172,12 @@ fn fill(rows: &mut [Row], room: &Path, program: &Path) -> Outcome<()> {
     let status = running.0.wait()?;
     if !status.success() || seen != 2 * CLASSES.len() + 2 {
         let said = fs::read_to_string(&log).unwrap_or_default();
-        return Err(format!("it ended with {status}, after {seen} cells:\n{said}").into());
+        return Err(format!("the program ended with {status}, after {seen} cells:\n{said}").into());
     }
     Ok(())
 }
 
-/// A cell of the row that is measured there, if there is one.
+/// Sets a cell in the row that is measured there, if there is one.
 fn set(rows: &mut [Row], near: bool, class: usize, cell: Cell) {
     if let Some(row) = rows.iter_mut().find(|row| row.is_at(near)) {
         row.cells[class] = cell;
@@ -191,7 +194,7 @@ fn step(log: &Path) -> Outcome<&'static str> {
     Ok(last.max().ok_or_else(|| format!("refused at no known step:\n{said}"))?.1)
 }
 
-/// Where the newest buffer of the program is.
+/// Where the program's newest buffer is.
 fn place(exporter: &str, gpu: &str, pid: u32) -> Outcome<Cell> {
     match exporter {
         "memory" => return Ok("ok system".to_owned()),

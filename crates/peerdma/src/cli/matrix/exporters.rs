@@ -1,4 +1,4 @@
-//! The exporters, and the machine that they are in.
+//! The exporters, and the machine that contains them.
 
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ use crate::cli::outcome::Outcome;
 /// Bytes of each buffer.
 pub(super) const SIZE: u64 = 64 << 10;
 
-/// A GPU, a NIC and one whose memory is exported behind one switch, and another NIC at a root that
-/// turns nothing round.
+/// A GPU, a NIC and one whose memory is exported behind one switch, and another NIC below a root
+/// that does not route between its ports.
 pub(super) struct Machine {
     tree: Arc<PciTree>,
     nic: Context,
@@ -55,19 +55,19 @@ impl Machine {
         Ok(Self { tree, nic })
     }
 
-    /// Where a NIC that reaches the exporters, or one that does not, sits.
+    /// The address of a NIC that reaches the exporters, or of one that does not.
     pub(super) fn nic(&self, reaches: bool) -> Option<DeviceAddr> {
         let name = if reaches { "near" } else { "far" };
         self.tree.by_name(name).map(|bdf| DeviceAddr(bdf.to_bits()))
     }
 }
 
-/// Who exports.
+/// An exporter.
 #[derive(Clone, Copy)]
 pub(super) enum Exporter {
     /// Plain memory: by udmabuf where the kernel has it.
     Memory,
-    /// A GPU with the rules of a driver.
+    /// A GPU that follows the rules of a driver.
     Gpu(Preset),
     /// A NIC: its device memory.
     Nic,
@@ -102,7 +102,7 @@ impl Exporter {
     }
 }
 
-/// A buffer, and how its owner looks at it.
+/// A buffer, and how its owner reads it.
 pub(super) struct Buffer {
     exported: DmaBuf,
     owner: Owner,
@@ -143,7 +143,7 @@ impl Buffer {
         &self.exported
     }
 
-    /// What a registration that worked is called.
+    /// The cell for a registration that worked.
     pub(super) fn place(&self) -> Outcome<Cell> {
         Ok(match &self.owner {
             Owner::Memory => "ok system",
@@ -156,7 +156,7 @@ impl Buffer {
         .to_owned())
     }
 
-    /// Bytes from its beginning, as its owner reads them.
+    /// Reads bytes from its beginning, as its owner does.
     pub(super) fn read(&self, bytes: &mut [u8]) -> Outcome<()> {
         match &self.owner {
             Owner::Gpu(bo) => bo.read(0, bytes)?,

@@ -24,7 +24,7 @@ const LENGTH: u32 = 64;
 /// A class of importer, in the order of the table's columns.
 #[derive(Clone, Copy)]
 pub(super) enum Class {
-    /// As mlx5 imports.
+    /// As mlx5.
     Dynamic = 0,
     /// As irdma.
     Revocable = 1,
@@ -49,7 +49,7 @@ impl fmt::Display for Class {
     }
 }
 
-/// An importer of one class, at one place of the machine.
+/// An importer of one class, at one place in the machine.
 pub(super) enum Importer {
     Nic(Box<Nic>),
     Static(Arc<dyn dmabuf::Importer>),
@@ -69,7 +69,7 @@ impl Importer {
         Ok(Self::Nic(Box::new(Nic::open(config)?)))
     }
 
-    /// What comes of importing a buffer.
+    /// Imports a buffer, and returns the outcome.
     pub(super) fn import(&self, buffer: &Buffer) -> Outcome<Cell> {
         match self {
             Self::Nic(nic) => nic.import(buffer),
@@ -107,8 +107,8 @@ impl Nic {
         let region = match self.pd.reg_whole_dmabuf(buffer.exported(), access) {
             Ok(region) => region,
             Err(refusal) => {
-                // The words are those of `dmabuf`, which knows the step; the kind is what an errno
-                // tells.
+                // The words come from `dmabuf`, which knows the step; the kind is what becomes an
+                // errno.
                 let step = ["attach", "pin", "map"]
                     .into_iter()
                     .find(|step| refusal.what().contains(&format!("refuses to {step}")));
@@ -135,7 +135,7 @@ impl Nic {
     }
 }
 
-/// The name of an errno that a refusal can have.
+/// The name of an errno that a refusal can become.
 pub(super) fn errno_name(number: i32) -> String {
     match number {
         libc::EINVAL => "EINVAL",
@@ -165,7 +165,7 @@ fn errno(kind: Kind) -> String {
     }
 }
 
-/// A driver that knows nothing of memory that moves.
+/// A driver that does not support memory that moves.
 struct Static {
     address: Option<DeviceAddr>,
 }
@@ -184,12 +184,12 @@ impl dmabuf::Importer for Static {
     }
 }
 
-/// A static importer at this place of the machine.
+/// A static importer at this place in the machine.
 pub(super) fn static_importer(address: Option<DeviceAddr>) -> Arc<dyn dmabuf::Importer> {
     Arc::new(Static { address })
 }
 
-/// What comes of importing a buffer, of which `place` tells where it is.
+/// Imports a buffer, and returns the outcome; `place` says where the buffer is.
 pub(super) fn import_statically(
     importer: &Arc<dyn dmabuf::Importer>,
     buffer: &DmaBuf,

@@ -1,4 +1,4 @@
-//! The table: what the rules say is a file, what was measured is printed beside it.
+//! The table: the rules are a file, and what was measured is compared with them.
 
 use std::fmt::Write as _;
 
@@ -37,13 +37,13 @@ impl Table {
         let rows = lines.map(|line| {
             let words: Vec<&str> = line.split('|').map(str::trim).collect();
             let [exporter, reaches, cells @ ..] = words.as_slice() else {
-                return Err(format!("no row of a table: {line:?}"));
+                return Err(format!("not a row of the table: {line:?}"));
             };
             let reaches = match *reaches {
                 "yes" => Some(true),
                 "no" => Some(false),
                 "-" => None,
-                other => return Err(format!("yes, no or -, not {other:?}: {line:?}")),
+                other => return Err(format!("expected yes, no or -, not {other:?}: {line:?}")),
             };
             let cells: Vec<Cell> = cells.iter().map(|cell| (*cell).to_owned()).collect();
             let cells = cells.try_into().map_err(|_| format!("not four cells: {line:?}"))?;
@@ -52,7 +52,7 @@ impl Table {
         Ok(Self { rows: rows.collect::<Result<_, _>>()? })
     }
 
-    /// Every cell that is not as expected, and every row that one of the two has alone.
+    /// Every cell that is not as expected, and every row that only one of the two has.
     pub(super) fn deviations(&self, expected: &Self) -> Vec<String> {
         let mut found = Vec::new();
         for row in &self.rows {
@@ -64,7 +64,7 @@ impl Table {
                 if cell != rule {
                     let class = HEAD[n + 2];
                     let title = row.title();
-                    found.push(format!("{title}, {class}: {cell}, where the rules say {rule}"));
+                    found.push(format!("{title}, {class}: {cell}, but the rules say {rule}"));
                 }
             }
         }
@@ -73,7 +73,7 @@ impl Table {
         found
     }
 
-    /// The table as text. What is not as expected has a `!` and what was expected.
+    /// The table as text. A cell that is not as expected has a `!` and the expected value.
     pub(super) fn beside(&self, expected: &Self) -> String {
         let mut lines = vec![HEAD.map(str::to_owned)];
         for row in &self.rows {
@@ -132,20 +132,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_is_equal_to_itself_and_to_no_other() {
+    fn a_table_deviates_from_every_table_but_itself() {
         let rules = Table::of_the_rules();
         assert!(rules.deviations(&rules).is_empty());
         let mut other = Table::of_the_rules();
         other.rows[1].cells[3] = "ok VRAM".to_owned();
         let lost = other.rows.pop().expect("rows");
         let told = other.deviations(&rules);
-        assert_eq!(told[0], "amdgpu, reached, static: ok VRAM, where the rules say ok system");
+        assert_eq!(told[0], "amdgpu, reached, static: ok VRAM, but the rules say ok system");
         assert_eq!(told[1], format!("{}: not measured", lost.title()));
         assert!(other.beside(&rules).contains("ok VRAM ! ok system"));
     }
 
     #[test]
-    fn mistakes_are_named() {
+    fn a_wrong_line_is_named() {
         let what = |text: &str| Table::parse(text).map(drop).unwrap_err().to_string();
         assert!(what("xe").contains("xe"));
         assert!(what("xe | maybe | a | b | c | d").contains("maybe"));

@@ -12,7 +12,7 @@ use umem::ways::WayBytes;
 /// One way through the machine.
 pub(super) struct Row {
     kind: Kind,
-    /// Who lends the memory, and how far it is from each client.
+    /// The provider of the memory, and how far it is from each client.
     near: String,
     took: Duration,
     length: u64,

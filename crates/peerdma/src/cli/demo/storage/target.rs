@@ -7,7 +7,7 @@ use verbs::{Access, Qp, QpSpec};
 
 use super::super::peer::{Outcome, connect_line, endpoint};
 
-/// Does what lines on its standard input say.
+/// Carries out the lines on its standard input.
 pub(in super::super) fn run(length: u64) -> Outcome<()> {
     let devices = verbs::devices()?;
     let context = devices.first().ok_or("there is no device")?.open()?;
