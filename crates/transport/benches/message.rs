@@ -1,8 +1,8 @@
-//! What the state machines cost for one eight-byte message, without carrier, memory or completion
-//! queue.
+//! What the state machines cost for one eight-byte message, without a carrier, memory or a
+//! completion queue.
 //!
 //! `cargo bench -p peerdma-transport`. The environment keeps the last packet and counts
-//! completions; a requester and a responder are fed by hand.
+//! completions; the benchmark feeds a requester and a responder by hand.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -18,7 +18,7 @@ use wire::Headers;
 
 const MESSAGES: u32 = 2_000_000;
 
-/// An environment that does next to nothing.
+/// An environment that does almost nothing.
 #[derive(Default)]
 struct Null {
     sent: Option<Headers>,
@@ -97,7 +97,7 @@ fn main() {
         work();
         spent[index] += start.elapsed().as_nanos();
     };
-    // The clock is read once for this many messages, so that it does not count.
+    // The clock is read once for this many messages, so that reading it does not count.
     const BURST: u32 = 32;
     let now = Time::ZERO;
     let transmit = |qp: &mut Qp, env: &mut Null| {

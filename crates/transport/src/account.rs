@@ -7,7 +7,7 @@ use iba::{Psn, RKey, WcStatus, WrOpcode};
 
 use crate::env::{Reason, Side};
 
-/// How a work request came to fail. A flushed request has none: the first failure of its QP
+/// How a work request came to fail. A flushed request has no account: the first failure of its QP
 /// explains it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "the device reads every field")]
@@ -22,17 +22,17 @@ pub struct Account {
     pub reason: Reason,
     /// What it asked for; `None` for a receive.
     pub opcode: Option<WrOpcode>,
-    /// Length of its message in bytes; of a receive the room it had.
+    /// Length of its message in bytes; of a receive, the room it had.
     pub length: u64,
-    /// The peer's memory that it named, for what names any.
+    /// The peer's memory that it named, if it names any.
     pub remote: Option<(RKey, u64)>,
-    /// Its first and last sequence number, if it began; of a receive the number that was expected.
+    /// Its first and last sequence number, if it began; of a receive, the number that was expected.
     pub psns: Option<(Psn, Psn)>,
     /// The last sequence number that the peer acknowledged.
     pub acknowledged: Psn,
     /// Retries used up since the peer last acknowledged something, and how many there are.
     pub retries: (u8, u8),
-    /// The same of retries after "receiver not ready"; 7 are without end.
+    /// The same for retries after "receiver not ready"; 7 means without limit.
     pub rnr_retries: (u8, u8),
     /// The ACK timeout; `None`: it waits forever.
     pub timeout: Option<Duration>,
@@ -45,7 +45,7 @@ impl fmt::Display for Reason {
             Self::Flushed => "the QP was in error before this request was processed",
             Self::AckTimeout => "no acknowledgement came within the timeout, again and again",
             Self::SequenceNak => "packets were lost again and again: the peer asked for them too often",
-            Self::RnrNak => "the peer had no receive posted, or its memory was not there, again and again",
+            Self::RnrNak => "the peer had no receive posted, or its memory was absent, again and again",
             Self::InvalidRequestNak => "the peer found the request invalid",
             Self::RemoteAccessNak => {
                 "the peer refused access: its key, the range, the rights or the protection domain is wrong"
@@ -61,7 +61,7 @@ impl fmt::Display for Reason {
             Self::PeerRefused => "the peer asked for memory that it may not use",
             Self::NoReadDepth => "max_rd_atomic is 0: this QP may not send READs and atomics",
             Self::BindRefused => "the memory window could not be bound as asked",
-            Self::NoSuchTag => "no receive of the list has that handle: its message came, or it was taken back before",
+            Self::NoSuchTag => "no receive in the tag list has that handle: its message has arrived, or it was removed",
             Self::RendezvousTooLong => {
                 "a rendezvous is longer than the receive that its tag matched, which has its headers instead"
             }
@@ -73,7 +73,7 @@ impl fmt::Display for Reason {
 mod tests {
     use super::*;
 
-    /// These reasons, if there are no others: otherwise it does not compile.
+    /// These reasons; does not compile if there are others.
     macro_rules! no_others_than {
         ($($reason:ident),*) => {{
             let _ = |reason| match reason {
@@ -83,8 +83,8 @@ mod tests {
         }};
     }
 
-    /// Code that goes through all of them, as the device's test of the sentences does, leaves none
-    /// out.
+    /// Code that iterates over all reasons, as the device's test of the sentences does, misses
+    /// none.
     #[test]
     fn no_reason_is_left_out_of_all() {
         let every = no_others_than![
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_for_users_has_them_all() {
+    fn the_page_for_users_has_every_reason() {
         let page = include_str!("../../../docs/ERRORS.md");
         for reason in &Reason::ALL[1..] {
             let row = format!("| {} | {reason} |", *reason as u32);

@@ -1,14 +1,14 @@
 //! Delayed acknowledgements: how long one waits for a request to travel with.
 //!
-//! On a wire an acknowledgement in a datagram of its own costs a system call at both ends. A
-//! program that answers each message at once can have both sent in one train: its request, and the
-//! acknowledgement after it. Nobody tells the transport what a program will do next, so the
-//! [`AckPolicy`] of a QP lets acknowledgements wait only for a program that answered at once
-//! several times in a row, and only as long as it says, as QUIC does (RFC 9000 13.2.1).
+//! On a wire an acknowledgement in a datagram of its own costs a system call at both ends. For a
+//! program that answers each message at once, both can go in one train: its request, and the
+//! acknowledgement after it. The transport cannot know what a program will do next, so the
+//! [`AckPolicy`] of a QP delays acknowledgements only for a program that answered at once several
+//! times in a row, and only for as long as the policy allows, as QUIC does (RFC 9000 13.2.1).
 //!
-//! Whoever owns the QP says when an answer may follow ([`Qp::delay_ack`]), whether it did
-//! ([`Qp::note_answer`]), and that nothing is worth waiting for any more ([`Qp::release_ack`]).
-//! The rest is as for every timer: [`Qp::poll_timeout`] has the deadline, and after
+//! The owner of the QP says when an answer may follow ([`Qp::delay_ack`]), whether it did
+//! ([`Qp::note_answer`]), and that there is nothing left to wait for ([`Qp::release_ack`]). The
+//! rest is as for every timer: [`Qp::poll_timeout`] returns the deadline, and after
 //! [`Qp::handle_timeout`] the acknowledgement goes alone.
 //!
 //! Only an acknowledgement waits, and only where packets can be lost. Refusals, answers with data
@@ -23,13 +23,13 @@ use crate::time::Time;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "callers build it")]
 pub struct AckPolicy {
-    /// The longest that one waits. Zero: none waits.
+    /// The longest delay. Zero: no acknowledgement waits.
     #[doc(alias = "max_ack_delay")]
     pub max_delay: Duration,
     /// How often in a row a program has to answer at once before acknowledgements wait for it.
     pub answers_to_trust: u8,
-    /// The peer of a QP is taken to be in the same hurry as the QP itself: none waits if its own
-    /// ACK timeout is shorter than this.
+    /// The peer's ACK timeout is assumed to be that of the QP itself: no acknowledgement waits if
+    /// that is shorter than this.
     pub shortest_timeout: Duration,
 }
 
@@ -39,7 +39,7 @@ impl AckPolicy {
         Self { max_delay: Duration::ZERO, answers_to_trust: 0, shortest_timeout: Duration::ZERO };
 }
 
-/// What a QP knows of its acknowledgements that wait.
+/// What a QP knows about its delayed acknowledgements.
 #[derive(Debug)]
 pub(crate) struct AckDelay {
     policy: &'static AckPolicy,
@@ -47,7 +47,7 @@ pub(crate) struct AckDelay {
     answers_in_a_row: u8,
     /// Whether an acknowledgement stayed when the QP was last polled.
     stayed: bool,
-    /// Until when the next may stay.
+    /// Until when the next one may stay.
     until: Option<Time>,
 }
 
@@ -58,7 +58,7 @@ impl Default for AckDelay {
 }
 
 impl AckDelay {
-    /// Whether an acknowledgement that is all the peer is owed may stay.
+    /// Whether an acknowledgement may stay if it is all that the peer is owed.
     #[inline]
     pub(crate) fn is_on(&self) -> bool {
         self.until.is_some()
@@ -75,7 +75,7 @@ impl AckDelay {
         self.stayed = true;
     }
 
-    /// None waits any more: it goes, or went.
+    /// None waits any more: it goes now, or has gone.
     #[inline]
     pub(crate) fn end(&mut self) {
         (self.stayed, self.until) = (false, None);
@@ -87,7 +87,7 @@ impl AckDelay {
         if self.stayed { self.until } else { None }
     }
 
-    /// Lets one go that is due. The program was waited for in vain.
+    /// Releases one that is due: the program did not answer in time.
     pub(crate) fn handle_timeout(&mut self, now: Time) {
         if self.deadline().is_some_and(|due| due <= now) {
             self.until = None;
@@ -103,14 +103,14 @@ impl AckDelay {
 }
 
 impl Qp {
-    /// Sets when acknowledgements may wait. Without, each goes at once.
+    /// Sets when acknowledgements may wait. Without a policy, each goes at once.
     pub fn set_ack_policy(&mut self, policy: &'static AckPolicy) {
         self.ack_delay.policy = policy;
         self.ack_delay.end();
     }
 
     /// The program is about to see that a receive completed, and may answer with a request: an
-    /// acknowledgement may wait for that. Says whether one may, which is up to the policy.
+    /// acknowledgement may wait for that. Returns whether the policy allows it.
     #[inline]
     pub fn delay_ack(&mut self, now: Time) -> bool {
         let AckDelay { policy, answers_in_a_row, until, .. } = &mut self.ack_delay;
@@ -130,7 +130,7 @@ impl Qp {
         self.ack_delay.until = None;
     }
 
-    /// Takes note of what the program did after a receive: whether it answered at once.
+    /// Notes whether the program answered at once after a receive.
     #[inline]
     pub fn note_answer(&mut self, is_at_once: bool) {
         let AckDelay { policy, answers_in_a_row, .. } = &mut self.ack_delay;

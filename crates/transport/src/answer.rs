@@ -1,7 +1,7 @@
 //! What the responder must send: acknowledgements, refusals, READ responses and the results of
 //! atomics.
 //!
-//! They wait in the order of their sequence numbers. An acknowledgement confirms that everything
+//! Answers wait in the order of their sequence numbers. An acknowledgement confirms that everything
 //! before it is done, so the last of several that wait is enough: this is where ACKs are coalesced
 //! (IBA 9.7.5).
 
@@ -36,7 +36,7 @@ impl Responder {
         self.answers.len() == 1 && matches!(self.answers[0].kind, Kind::Ack)
     }
 
-    /// The number of the acknowledgement that is all there is.
+    /// The number of that acknowledgement.
     pub(crate) fn only_ack(&self) -> Option<Psn> {
         self.owes_only_ack().then(|| self.answers[0].psn)
     }
@@ -67,8 +67,8 @@ impl Responder {
         self.answers.push_back(Answer { psn, kind: Kind::Nak(syndrome) });
     }
 
-    /// Queues an answer that was given before. In a READ that is still being answered, it goes
-    /// back; one that was put off continues.
+    /// Queues an answer that was sent before. A READ that is still being answered goes back to this
+    /// point; one that was put off continues.
     pub(crate) fn answer_again(&mut self, answer: Answer, limit: usize) {
         if let Some(same) =
             self.answers.iter_mut().find(|queued| queued.is_data() && queued.end() == answer.end())
@@ -84,7 +84,7 @@ impl Responder {
             }
             return;
         }
-        // A peer can ask again as often as it likes; it is answered as often as there is room.
+        // A peer can ask again any number of times; it is answered only as often as there is room.
         if self.answers.iter().filter(|queued| queued.is_data()).count() >= 2 * limit {
             return;
         }
@@ -100,8 +100,8 @@ impl Responder {
         self.results.push_back((psn, value));
     }
 
-    /// Keeps where a READ that is granted begins and ends, and forgets the oldest if that makes
-    /// more than `limit`.
+    /// Keeps the first and last number of a granted READ, and forgets the oldest if that makes more
+    /// than `limit`.
     pub(crate) fn save_granted(&mut self, first: Psn, end: Psn, limit: usize) {
         while self.granted.len() >= limit.max(1) {
             self.granted.pop_front();
@@ -109,7 +109,7 @@ impl Responder {
         self.granted.push_back((first, end));
     }
 
-    /// Whether this is a part of a READ that was granted lately.
+    /// Whether this is part of a READ that was granted recently.
     pub(crate) fn was_granted(&self, psn: Psn, end: Psn) -> bool {
         let holds = |(first, last): &(Psn, Psn)| !psn.is_before(*first) && !end.is_after(*last);
         self.granted.iter().any(holds)
@@ -121,16 +121,16 @@ impl Responder {
 }
 
 impl Qp {
-    /// Sends the next packet of the first answer, or up to `most` that are alike.
+    /// Sends the next packet of the first answer, or up to `most` packets that are alike.
     pub(crate) fn transmit_answer<E: Env>(&mut self, env: &mut E, now: Time, most: usize) -> Sent {
         let first = self.resp.answers.front().filter(|answer| !answer.is_put_off());
         let Some(answer) = first else { return Sent::Nothing };
         let mut aeth = Aeth { syndrome: Syndrome::ACK, msn: self.resp.msn };
         let (mut operation, mut position) = (Operation::Ack, Position::Only);
-        // What an atomic found.
+        // The old value that an atomic found.
         let mut found = None;
         let mut source = Source::Empty;
-        // How much of a READ this packet carries, and further ones that are like it.
+        // How much of a READ this packet carries, and the packets after it that are alike.
         let (mut chunk, mut run) = (0, 1);
         let mut is_last = true;
         let mut counts = None;
@@ -201,8 +201,7 @@ impl Qp {
         Sent::Packets(run)
     }
 
-    /// The memory that a READ was granted is gone: a NAK in the place of the packet, and the end of
-    /// the QP.
+    /// The memory of a granted READ is gone: sends a NAK in place of the packet, and ends the QP.
     pub(crate) fn refuse_read<E: Env>(&mut self, env: &mut E, psn: Psn) {
         self.resp.answers.retain(|answer| answer.psn.is_before(psn));
         self.resp.push_nak(psn, Syndrome::Nak(NakCode::RemoteAccess));
@@ -275,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn asking_again_is_bounded() {
+    fn repeated_requests_are_bounded() {
         let mut responder = Responder::default();
         for psn in 0..100 {
             responder.answer_again(read(psn, 1, false), 4);

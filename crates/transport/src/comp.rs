@@ -29,8 +29,8 @@ impl Qp {
         if !matches!(self.state(), QpState::Rts | QpState::Sqd) {
             return env.count(Counter::DroppedPacket);
         }
-        // IBA 9.7.6: an answer to nothing that is outstanding, old or never sent, is dropped
-        // without a word.
+        // IBA 9.7.6: an answer to nothing that is outstanding, old or never sent, is silently
+        // dropped.
         if psn.sub(self.req.una.value()).value() >= sent {
             if operation == Operation::ReadResponse && psn.is_before(self.req.una) {
                 self.req.hear(now, &self.attr);
@@ -58,7 +58,7 @@ impl Qp {
         if self.acknowledge(env, now, to) == Acked::AnswerMissing {
             return match aeth.syndrome {
                 // For the READ whose answer is missing: it was refused in the middle, and asking
-                // again is in vain.
+                // again is useless.
                 Syndrome::Nak(code) if code != NakCode::PsnSequence && self.is_of_front(psn) => {
                     let failure = refused(env, code);
                     self.fail_front(env, failure);
@@ -72,7 +72,7 @@ impl Qp {
         match aeth.syndrome {
             Syndrome::Nak(NakCode::PsnSequence) => {
                 env.count(Counter::PacketSeqErr);
-                // Already gone back and not gone on since: this NAK is of the same gap.
+                // The cursor is still where it went back to: this NAK is about the same gap.
                 if self.req.psn != self.req.una {
                     self.retry(env, now, Reason::SequenceNak);
                 }
@@ -86,7 +86,7 @@ impl Qp {
         }
     }
 
-    /// Whether a sequence number is one of the oldest work request's.
+    /// Whether a sequence number belongs to the oldest work request.
     fn is_of_front(&self, psn: Psn) -> bool {
         let front = self.sq.front().filter(|front| front.begun);
         front.is_some_and(|front| psn.sub(front.first.value()).value() < front.packets)
@@ -94,11 +94,11 @@ impl Qp {
 
     /// IBA 9.7.5, RNR NAK: wait as long as the responder asks, then send the same message again.
     fn handle_rnr_nak<E: Env>(&mut self, env: &mut E, now: Time, timer: RnrTimer) {
-        // While waiting, or before anything was sent again, it is a copy.
+        // While waiting, or before anything was sent again, it is a duplicate.
         if self.req.rnr_until.is_some() || self.req.psn == self.req.una {
             return;
         }
-        // IBA 9.7.5, RNR NAK: seven retries are without end.
+        // IBA 9.7.5, RNR NAK: seven means without limit.
         if self.attr.rnr_retry != 7 {
             let Some(retries) = self.req.rnr_retries.checked_sub(1) else {
                 env.count(Counter::RnrNakRetryErr);
@@ -107,15 +107,15 @@ impl Qp {
             };
             self.req.rnr_retries = retries;
         }
-        // The peer answered, so it is not the silent one that the other counter is about.
+        // The peer answered, so the counter of silent timeouts starts afresh.
         self.req.retries = self.attr.retry_cnt;
         self.req.go_back();
         self.req.ack_timer = None;
         self.req.rnr_until = Some(now + timer.duration());
     }
 
-    /// An answer is missing, as a later one came: as good as a NAK (IBA 9.7.5, implied NAK). Once
-    /// per gap.
+    /// An answer is missing, as a later one arrived: this counts as a NAK (IBA 9.7.5, implied NAK),
+    /// once per gap.
     fn handle_gap<E: Env>(&mut self, env: &mut E, now: Time) {
         // Requests in flight when a pause began are repeated after it.
         if !self.req.gap && self.req.rnr_until.is_none() {
@@ -143,8 +143,8 @@ impl Qp {
         let left = front.end().sub(psn.value()).value();
         let packets = mtu.packets(rx.length);
         let refused = rx.headers.aeth().is_some_and(|aeth| !is_ack(aeth));
-        // A stretch that is answered again begins with First or Only wherever it stands in the READ
-        // (IBA 9.7.4).
+        // A repeated part of a response begins with First or Only, wherever it is in the READ (IBA
+        // 9.7.4).
         let ends = matches!(rx.headers.bth.opcode.position(), Position::Last | Position::Only);
         let fits = if ends {
             packets == left && rx.length == front.length - offset
@@ -186,7 +186,7 @@ impl Qp {
             let failure = Failure::new(WcStatus::BadRespErr, Reason::BadResponse);
             return self.fail_front(env, failure);
         };
-        // The old value is a number of this machine, whatever its order on the wire.
+        // The old value is in this machine's byte order, whatever its order on the wire.
         if let Data::Sges(sges) = &front.wr.data
             && let Err(error) = env.scatter_bytes(Side::Send, sges, 0, &value.orig.to_ne_bytes())
         {

@@ -25,19 +25,19 @@ use crate::time::Time;
 
 pub(crate) use self::state::Congestion;
 
-/// The least time between two notifications of one QP: that of DCQCN.
+/// The least time between two notifications of one QP, as in DCQCN.
 const PAUSE: Duration = Duration::from_micros(50);
 /// The reserved bytes after the BTH of a notification.
 const RESERVED: [u8; 16] = [0; 16];
 
 impl Qp {
-    /// Whether marks of switches are answered, and the peer's notifications are obeyed. The packets
-    /// of a QP that does neither must be sent as those of a transport without ECN.
+    /// Sets whether the QP answers the marks of switches and obeys the peer's notifications. The
+    /// packets of a QP that does neither must be sent as not ECN-capable.
     pub fn set_congestion_control(&mut self, enabled: bool) {
         self.congestion.enabled = enabled;
     }
 
-    /// Takes note of a mark.
+    /// Notes a mark.
     pub(crate) fn note_mark<E: Env>(&mut self, env: &mut E, now: Time) {
         env.count(Counter::NpEcnMarkedRocePackets);
         let congestion = &mut self.congestion;
@@ -47,7 +47,7 @@ impl Qp {
         }
     }
 
-    /// Takes a notification of the peer. What has no window (a datagram, UC) cannot obey.
+    /// Handles a notification of the peer. A service without a window (UD, UC) cannot obey it.
     pub(crate) fn handle_cnp<E: Env>(&mut self, env: &mut E, rx: &Rx<'_, E::Payload>) {
         let may = self.congestion.enabled
             && self.qp_type.is_reliable()
@@ -69,7 +69,7 @@ impl Qp {
     pub(crate) fn transmit_cnp<E: Env>(&mut self, env: &mut E) -> Sent {
         let mut headers = Headers::new(Opcode::Cnp, self.attr.dest_qpn, Psn::new(0));
         headers.bth.becn = true;
-        // As ConnectX has it.
+        // As on ConnectX.
         headers.bth.migreq = false;
         match env.transmit(To::Peer, &headers, Source::Bytes(&RESERVED), Skipped::default()) {
             Err(TransmitError::Blocked) => return Sent::Blocked,

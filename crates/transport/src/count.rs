@@ -1,5 +1,5 @@
-//! What completion counters are told (`ibv_qp_attach_comp_cntr(3)`): each operation that ended, on
-//! either side of a QP, visible in a completion queue or not.
+//! What completion counters are told (`ibv_qp_attach_comp_cntr(3)`): each operation that ends, on
+//! either side of a QP, whether or not a completion queue shows it.
 //!
 //! Atomics, binds, invalidations, FLUSH and ATOMIC WRITE have no bit in that call's mask, and are
 //! not reported.

@@ -14,7 +14,8 @@ use crate::wr::Data;
 const LONG: u32 = 32 << 10;
 
 impl Qp {
-    /// Offers the work request at the cursor to [`Env::one_sided`]. It is done if that settled it.
+    /// Offers the work request at the cursor to [`Env::one_sided`]. It is done if the environment
+    /// carried it out.
     ///
     /// Only when nothing of this QP is in flight, so that it cannot overtake anything (IBA 10.8.3
     /// orders a WRITE after the SENDs before it). The peer learns of it with the next packet, from
@@ -30,8 +31,8 @@ impl Qp {
         }
         let Some(op) = one_sided(wqe) else { return Begin::Send };
         match env.one_sided(&op) {
-            // An operation that the peer refuses is sent to it: its NAK ends this QP and its own,
-            // as the standard requires.
+            // An operation that the peer refuses is sent to it: its NAK ends both QPs, as the
+            // standard requires.
             Direct::Declined | Direct::Remote(_) | Direct::Local(LocalError::NotPresent) => {
                 return Begin::Send;
             }

@@ -30,8 +30,8 @@ pub trait Env {
     /// A received payload, opaque to the transport.
     type Payload;
 
-    /// Sends one packet of the QP. On success the packet is the carrier's; on
-    /// [`TransmitError::Blocked`] nothing happened and the state machine must not move.
+    /// Sends one packet of the QP. On success the carrier owns the packet; on
+    /// [`TransmitError::Blocked`] nothing happened, and the state machine must not advance.
     fn transmit(
         &mut self,
         to: To<'_>,
@@ -40,10 +40,10 @@ pub trait Env {
         skipped: Skipped,
     ) -> Result<(), TransmitError>;
 
-    /// Sends packets from the middle of a message to the peer, one behind the other: `headers` are
-    /// those of the first, each further one has the next sequence number, and `source` is shared
-    /// evenly among them. Says how many of them it sent, which is at least one; an environment can
-    /// do that with less ado than one by one.
+    /// Sends packets from the middle of a message to the peer, in a row: `headers` are those of the
+    /// first, each later packet has the next sequence number, and `source` is split evenly among
+    /// them. Returns how many it sent, at least one. An environment can do this at less cost than
+    /// one by one.
     fn transmit_run(
         &mut self,
         headers: &Headers,
@@ -56,7 +56,7 @@ pub trait Env {
     }
 
     /// Sends a packet of `length` bytes to the peer, as [`Env::transmit`] would send what its
-    /// headers say. An environment can do that with less ado.
+    /// headers say. An environment can do this at less cost.
     fn transmit_fast(
         &mut self,
         packet: FastPacket,
@@ -68,8 +68,7 @@ pub trait Env {
     }
 
     /// Sends an Ethernet frame of a raw packet QP. On [`TransmitError::Blocked`] nothing happened.
-    /// An environment without an Ethernet port has none of the memory of its QPs, as it has no such
-    /// QPs.
+    /// An environment without an Ethernet port has no such QPs, and refuses the memory.
     fn transmit_frame(&mut self, frame: Source<'_>, flags: SendFlags) -> Result<(), TransmitError> {
         let _ = (frame, flags);
         Err(TransmitError::Memory(LocalError::Fault))
@@ -93,9 +92,9 @@ pub trait Env {
     /// domain.
     fn check_local(&self, sges: &[Sge], access: Access) -> Result<(), LocalError>;
 
-    /// Copies a payload into a scatter list, `offset` bytes from its start: one of a request of
-    /// this side of the QP, in whose protection domain it is. Keys and ranges are checked; that the
-    /// list is long enough is the caller's to ensure.
+    /// Copies a payload into a scatter list, `offset` bytes from its start. The list belongs to a
+    /// request of this side of the QP, and to its protection domain. Keys and ranges are checked;
+    /// the caller ensures that the list is long enough.
     fn scatter(
         &mut self,
         side: Side,
@@ -106,14 +105,14 @@ pub trait Env {
 
     /// Whether an answer may be asked for again that found the memory of this scatter list absent:
     /// [`LocalError::NotPresent`] while it is on its way, another error if it will not come. An
-    /// environment that cannot tell lets it be asked for.
+    /// environment that cannot tell allows it.
     fn may_ask_again(&mut self, sges: &[Sge]) -> Result<(), LocalError> {
         let _ = sges;
         Ok(())
     }
 
-    /// Copies a payload but for its first `skip` bytes to the start of a scatter list, under the
-    /// same rules. Called only for what [`Env::take_srq`] matched by its tag.
+    /// Copies a payload without its first `skip` bytes to the start of a scatter list, under the
+    /// same rules. Called only for messages that [`Env::take_srq`] matched by their tag.
     fn scatter_after(
         &mut self,
         sges: &[Sge],
@@ -175,25 +174,25 @@ pub trait Env {
         Err(LocalError::Protection)
     }
 
-    /// Whether the QP is to act as if it had no receive, for tests of those who send to it.
+    /// Whether the QP must act as if it had no receive, for tests of its senders.
     fn withholds_receives(&self) -> bool {
         false
     }
 
-    /// Takes a receive of the QP's shared receive queue for a message that begins with a packet:
-    /// the next, or the one that the message's tag names. Called only for QPs that have such a
+    /// Takes a receive of the QP's shared receive queue for a message that begins with this packet:
+    /// the next one, or the one that the message's tag names. Called only for QPs that have such a
     /// queue.
     fn take_srq(&mut self, rx: &Rx<'_, Self::Payload>) -> Option<Taken>;
 
     /// Puts a finished work request on its CQ.
     fn complete(&mut self, completion: Completion);
 
-    /// An operation ended, on this side or carried out for the peer. For completion counters.
+    /// An operation ended, one of this side or one for the peer. For completion counters.
     fn ended(&mut self, op: CompCntrOps, ended: Ended) {
         let _ = (op, ended);
     }
 
-    /// What led to the failed completion that follows. For who has to explain it.
+    /// What led to the failed completion that follows, so that it can be explained.
     fn account(&mut self, account: &Account) {
         let _ = account;
     }
@@ -201,14 +200,14 @@ pub trait Env {
     /// Raises an asynchronous event of the QP.
     fn event(&mut self, event: QpEvent);
 
-    /// The requests that follow, up to the next call, are packets of this work request. For who
-    /// keeps a record of packets.
+    /// The requests that follow, up to the next call, are packets of this work request. Packet
+    /// captures need this.
     fn of_request(&mut self, wr_id: u64) {
         let _ = wr_id;
     }
 
     /// Whether the carrier still holds packets of this QP that the peer, alive, has not taken: then
-    /// the peer is slow and not dead, and waiting for it uses up no retry. A wire cannot know.
+    /// the peer is slow and not dead, and waiting for it uses no retry. A wire cannot tell.
     fn peer_is_behind(&self) -> bool {
         false
     }

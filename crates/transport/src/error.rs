@@ -2,7 +2,7 @@
 
 use iba::{QpState, QpType, TransitionError, WrOpcode};
 
-/// Why a QP does not change as asked. Nothing has changed then.
+/// Why a QP does not change as requested. Then nothing has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ModifyError {
@@ -14,13 +14,12 @@ pub enum ModifyError {
         /// What the table says.
         error: TransitionError,
     },
-    /// The caller takes the QP to be in another state than it is in (IBA 11.2.5, "current QP
-    /// state").
+    /// The caller assumes another state than the QP is in (IBA 11.2.5, "current QP state").
     #[error("the QP is in {actual}, not in {claimed}")]
     CurrentState {
-        /// What the caller said.
+        /// The state that the caller named.
         claimed: QpState,
-        /// What is.
+        /// The state of the QP.
         actual: QpState,
     },
     /// A value does not fit its field.
@@ -28,18 +27,18 @@ pub enum ModifyError {
     Range {
         /// The attribute.
         attribute: &'static str,
-        /// What was asked.
+        /// The value that was requested.
         value: u32,
         /// The largest value.
         max: u32,
     },
 }
 
-/// Why a work request is not taken.
+/// Why a work request is not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PostError {
-    /// Not in this state (IBA C10-96, C10-97).
+    /// Not accepted in this state (IBA C10-96, C10-97).
     #[error("a QP in {0} takes no such work requests")]
     State(QpState),
     /// The queue holds as many requests as it was created for.
@@ -50,7 +49,7 @@ pub enum PostError {
     Opcode {
         /// The type of the QP.
         qp_type: QpType,
-        /// What was asked.
+        /// The operation that was requested.
         opcode: WrOpcode,
     },
     /// More scatter/gather elements than the queue was created for.
@@ -61,7 +60,7 @@ pub enum PostError {
         /// How many are possible.
         max: u32,
     },
-    /// More inline data than the queue was created for, or inline data where none can be.
+    /// More inline data than the queue was created for, or inline data where none is allowed.
     #[error("{length} bytes inline, at most {max} are possible here")]
     Inline {
         /// How many were given.
@@ -81,10 +80,10 @@ pub enum PostError {
     /// A datagram needs an address.
     #[error("a datagram needs a destination")]
     NoDestination,
-    /// Objects of one device mean nothing to another.
+    /// An object of another device.
     #[error("the address handle is of another device than the QP")]
     OtherDevice,
-    /// Only what completes a receive can bring it immediate data (IBA 9.2, table 38).
+    /// Only an operation that completes a receive can carry immediate data (IBA 9.2, table 38).
     #[error("{0:?} carries no immediate data")]
     Immediate(WrOpcode),
     /// Nothing can be posted to the device any more.

@@ -1,12 +1,12 @@
-//! The fast path of small messages: what a SEND of one packet, and its acknowledgement, come to
-//! when nothing is unusual.
+//! The fast path of small messages: a SEND of one packet, and its acknowledgement, when nothing is
+//! unusual.
 //!
-//! A ping-pong is made of nothing else, and most of what the three machines look at cannot matter
-//! to it. So a device may post by [`Qp::post_fast`], and offer a packet to [`Qp::handle_fast`]
-//! before it parses headers. Each first makes sure that everything is as usual; then it does what
-//! the machines would have done. If not, it says so, and the device goes the long way: rules about
-//! what is *not* usual are in one place, there. Both ways send the same packets, so that one end
-//! may take the fast path when the other does not.
+//! A ping-pong consists of nothing else, and most of what the three machines check cannot matter to
+//! it. So a device may post by [`Qp::post_fast`], and offer a packet to [`Qp::handle_fast`] before
+//! it parses headers. Each first makes sure that nothing is unusual, and then does what the
+//! machines would have done. Otherwise it declines, and the device takes the full path, which alone
+//! has the rules for unusual cases. Both paths send the same packets, so one end may take the fast
+//! path when the other does not.
 
 mod packet;
 
@@ -23,8 +23,8 @@ use crate::wr::{Data, PlainSend, Request, SendWr, SgList};
 
 pub use self::packet::FastPacket;
 
-/// That the next packet of a QP may take the fast path: it begins a request, and there is nothing
-/// else to say, but for an acknowledgement behind it.
+/// Proof that the next packet of a QP may take the fast path: it begins a request, and nothing else
+/// is to be sent, except perhaps an acknowledgement after it.
 struct Clear {
     /// Its sequence number.
     psn: Psn,
@@ -33,14 +33,14 @@ struct Clear {
 }
 
 impl Qp {
-    /// Puts a request on the send queue, as [`Qp::post_send`] does, and sends it if everything is
-    /// as usual, with an acknowledgement that waits behind it ([`crate::AckPolicy`]).
+    /// Puts a request on the send queue, as [`Qp::post_send`] does, and sends it if nothing is
+    /// unusual, followed by an acknowledgement that waits ([`crate::AckPolicy`]).
     ///
-    /// Says whether [`Qp::poll_transmit`] has nothing to do then; if not, it does what is left to
-    /// do. Call [`Qp::watch`] before, whatever this says.
+    /// Returns whether [`Qp::poll_transmit`] then has nothing left to do. Whatever this returns,
+    /// call [`Qp::watch`] before that.
     ///
     /// # Errors
-    /// As [`Qp::post_send`], and what the request itself is refused for.
+    /// As for [`Qp::post_send`], and the errors of the request itself.
     #[inline]
     pub fn post_fast<E: Env, R: Request>(
         &mut self,
@@ -51,7 +51,7 @@ impl Qp {
         if let (Some(usual), Some(plain)) = (&clear, request.plain())
             && self.takes(&plain)
         {
-            // The packet first: it need not wait until the request lies in its queue.
+            // The packet first: it need not wait until the request is in its queue.
             let PlainSend { wr_id, flags, sge } = plain;
             let source =
                 Source::Sges { sges: slice::from_ref(&sge), offset: 0, length: sge.length };
@@ -79,7 +79,7 @@ impl Qp {
         Ok(self.has_begun(env, &clear))
     }
 
-    /// Whether the send queue takes this, and one packet carries it.
+    /// Whether the send queue accepts this, and one packet can carry it.
     #[inline]
     fn takes(&self, send: &PlainSend) -> bool {
         self.sq.len() < self.cap.max_send_wr as usize
@@ -87,8 +87,8 @@ impl Qp {
             && send.sge.length <= self.path.path_mtu.bytes()
     }
 
-    /// Sends a SEND of one packet. If not, the long way finds out again what speaks against it, and
-    /// does something about it.
+    /// Sends a SEND of one packet. If that fails, the full path finds the reason again, and acts on
+    /// it.
     #[inline]
     fn transmit_send<E: Env>(
         &self,
@@ -105,7 +105,7 @@ impl Qp {
     }
 
     /// Starts the ACK timer if a packet that took the fast path asks for it. The clock is read only
-    /// then; the packet need not wait for that, but this comes before any other call.
+    /// then. The packet need not wait for that, but this must come before any other call.
     #[inline]
     pub fn watch(&mut self, clock: impl FnOnce() -> Time) {
         if mem::take(&mut self.req.watch_due) && !self.req.is_quiet() {
@@ -133,7 +133,7 @@ impl Qp {
     }
 
     /// Notes that the last request was sent in one packet, and sends the acknowledgement behind it.
-    /// False if that did not go.
+    /// False if that was not possible.
     fn has_begun<E: Env>(&mut self, env: &mut E, clear: &Clear) -> bool {
         self.req.sent_one();
         self.req.watch_due = self.req.ack_timer.is_none();
@@ -147,12 +147,12 @@ impl Qp {
         true
     }
 
-    /// Takes a packet with so many bytes of payload that the carrier found to be for this QP, if
-    /// everything is as usual. If not, nothing happened: it is one for [`Qp::handle_packet`], with
-    /// no [`Skipped`] and no GRH.
+    /// Handles a packet for this QP, with this many bytes of payload, if nothing is unusual.
+    /// Otherwise nothing has happened, and the packet is one for [`Qp::handle_packet`], with no
+    /// [`Skipped`] and no GRH.
     ///
-    /// What it leaves to be sent, [`Qp::owes_answers`] tells: over a wire, each acknowledgement. No
-    /// timer is set, so `now` may be a little late.
+    /// [`Qp::owes_answers`] says what is left to send: over a wire, each acknowledgement. No timer
+    /// is set, so `now` may be slightly late.
     #[must_use]
     pub fn handle_fast<E: Env>(
         &mut self,
@@ -162,7 +162,7 @@ impl Qp {
         payload: &E::Payload,
         length: u32,
     ) -> bool {
-        // Where nothing is lost the acknowledgement goes at once, and must not overtake others.
+        // Where nothing is lost, the acknowledgement goes at once, and must not overtake others.
         self.is_fast()
             && !(self.path.reliable && (self.resp.has_answers() || self.owes_cnp()))
             && match packet {
@@ -171,7 +171,7 @@ impl Qp {
             }
     }
 
-    /// Whether the fast path is one for this QP.
+    /// Whether this QP can use the fast path.
     fn is_fast(&self) -> bool {
         self.qp_type == QpType::Rc && self.state() == QpState::Rts
     }
@@ -195,14 +195,14 @@ impl Qp {
         let Some(wr) = self.rq.front().filter(|wr| wr.room() >= u64::from(length)) else {
             return false;
         };
-        // The long way tries again, and says what speaks against it.
+        // The full path tries again, and reports the reason.
         if length > 0 && env.scatter(Side::Recv, &wr.sges, 0, payload).is_err() {
             return false;
         }
         let wr_id = wr.wr_id;
         self.rq.pop_front();
         let msn = self.resp.received_one();
-        // First, as it takes longest to be seen. On a wire it may find company.
+        // First, as it takes longest to be seen. On a wire it may share a datagram.
         let ack = FastPacket::Ack { psn, msn };
         if !self.path.reliable
             || env.transmit_fast(ack, self.attr.dest_qpn, Source::Empty, 0).is_err()

@@ -1,10 +1,10 @@
-//! Packets from the middle of a message that came one behind the other: which of them may be taken
-//! in one pass.
+//! Packets from the middle of a message that arrived in a row: which of them may be handled in one
+//! pass.
 //!
 //! On a wire a long message is cut into packets of a path MTU. Nothing depends on where the cuts
-//! are, so a device that has several of them at hand may give them to [`Qp::handle_packet`] as one,
-//! as a reliable carrier would have brought them. It sees to it that they have the same headers,
-//! but for sequence numbers that count up, and the same length.
+//! are, so a device that holds several of them may pass them to [`Qp::handle_packet`] as one, as a
+//! reliable carrier would have. The device makes sure that they have the same headers, apart from
+//! consecutive sequence numbers, and the same length.
 
 use iba::{QpType, WrOpcode};
 use wire::{Headers, Opcode};
@@ -13,12 +13,12 @@ use crate::qp::Qp;
 use crate::resp::Message;
 
 impl Qp {
-    /// How many packets, beginning with one that has these headers, may be taken as one
+    /// How many packets, beginning with one that has these headers, may be handled as one
     /// ([`Rx::packets`](crate::env::Rx)): as many as are sure to be from the middle of the message
-    /// that is arriving. Less than two: each goes by itself.
+    /// that is arriving. Less than two: each is handled alone.
     pub fn joinable(&self, headers: &Headers) -> u32 {
         let bth = &headers.bth;
-        // What follows one that asks for an acknowledgement is to be acknowledged apart.
+        // Packets after one that asks for an acknowledgement are acknowledged separately.
         if self.qp_type != QpType::Rc || self.path.reliable || bth.ackreq {
             return 0;
         }

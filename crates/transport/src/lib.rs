@@ -4,8 +4,8 @@
 //! describes: the *requester* turns work requests into packets, the *responder* carries out the
 //! requests of the peer, the *completer* takes the answers and retires work requests. It has no
 //! clock, no socket, no lock and no thread, and it never touches the memory that a work request
-//! names: whoever owns it, a device or a simulator, hands in packets and the time, and lends an
-//! [`Env`] through which everything else happens.
+//! names: its owner, a device or a simulator, passes in packets and the time, and lends an [`Env`]
+//! through which everything else happens.
 //!
 //! ```text
 //!   post_send ---> [ send queue ]                       [ receive queue ] <--- post_recv
@@ -28,8 +28,8 @@
 //! | output | [`Qp::poll_transmit`] | send packets: the only method that does |
 //! | getters | [`Qp::poll_timeout`], [`Qp::query`], [`Qp::state`], ... | nothing |
 //!
-//! After any command or input, call [`Qp::poll_transmit`] until it says [`Poll::Idle`] or
-//! [`Poll::Blocked`], then ask [`Qp::poll_timeout`] when to come back. Time must never run
+//! After any command or input, call [`Qp::poll_transmit`] until it returns [`Poll::Idle`] or
+//! [`Poll::Blocked`]; [`Qp::poll_timeout`] then says when to call again. Time must never run
 //! backwards between calls.
 //!
 //! ```
@@ -44,20 +44,21 @@
 //! ```
 //!
 //! An acknowledgement may wait for a request to travel with, if the [`AckPolicy`] of the QP says
-//! so. That changes nothing above: what waits is not yet ready to be sent, and has a deadline.
+//! so. That changes nothing above: an acknowledgement that waits is not yet ready to be sent, and
+//! has a deadline.
 //!
-//! A device may post by [`Qp::post_fast`], with [`Qp::watch`] behind it, and try
-//! [`Qp::handle_fast`] before it builds the headers of a packet that came: the fast path of small
-//! messages, which does what the others would have done, or leaves it to them.
+//! A device may post by [`Qp::post_fast`], followed by [`Qp::watch`], and try [`Qp::handle_fast`]
+//! before it parses the headers of a packet that arrived: the fast path of small messages, which
+//! does what the others would have done, or leaves it to them.
 //!
-//! What this crate does not do: parse packets (`wire`), find a QP by its number, check partition
-//! keys and source addresses, look up memory keys, keep completion queues (`device`), and automatic
-//! path migration, which no RoCE device has. Of raw packets, which frame is whose, and of XRC,
-//! which shared queue a request names, is the device's to look up.
+//! This crate does not parse packets (`wire`), find a QP by its number, check partition keys and
+//! source addresses, look up memory keys, or keep completion queues (`device`); nor does it migrate
+//! paths, which no RoCE device does. For raw packets, the device finds the QP of a frame, and for
+//! XRC, the shared queue that a request names.
 //!
 //! On a carrier that is [reliable](PathCaps::reliable) one packet may carry many path MTUs. It then
-//! counts as many packet sequence numbers as the wire would have used, so counters, queries and
-//! fault plans agree everywhere.
+//! uses as many packet sequence numbers as it would on a wire, so counters, queries and fault plans
+//! agree everywhere.
 #![forbid(unsafe_code)]
 
 mod account;

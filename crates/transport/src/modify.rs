@@ -1,4 +1,4 @@
-//! Moving a QP from state to state, and asking what it is set to.
+//! Moving a QP from state to state, and querying its attributes.
 
 use iba::qp::check_transition;
 use iba::{AttrMask, Mtu, QpAttr, QpState, QpType};
@@ -13,10 +13,9 @@ impl Qp {
     /// Sets the attributes that `mask` names, and moves to another state if [`AttrMask::STATE`] is
     /// among them.
     ///
-    /// Either everything is set or, on an error, nothing. Values that only the device can judge
-    /// (GID and P_Key indices, port, limits on READ depth) are the device's to check first.
-    /// Entering ERR flushes both queues; entering RESET empties them without a completion (IBA
-    /// 10.3.1).
+    /// Either everything is set or, on an error, nothing. The device first checks the values that
+    /// only it can judge (GID and P_Key indices, port, limits on READ depth). Entering ERR flushes
+    /// both queues; entering RESET empties them without a completion (IBA 10.3.1).
     #[doc(alias = "ibv_modify_qp")]
     pub fn modify<E: Env>(
         &mut self,
@@ -25,7 +24,8 @@ impl Qp {
         mask: AttrMask,
     ) -> Result<(), ModifyError> {
         let from = self.state();
-        // The claim exists because a QP can have gone to SQE on its own (IBA 11.2.5).
+        // The program names a current state because the QP may have gone to SQE on its own (IBA
+        // 11.2.5).
         if mask.contains(AttrMask::CUR_STATE) && attr.cur_state != from {
             return Err(ModifyError::CurrentState { claimed: attr.cur_state, actual: from });
         }
@@ -127,7 +127,7 @@ impl Qp {
 
     fn start_receiving(&mut self) {
         self.resp.start(self.attr.rq_psn);
-        // A datagram QP has no path MTU of its own; the largest, until the device tells that of the
+        // A datagram QP has no path MTU of its own; the largest, until the device sets that of the
         // port.
         let mtu = if self.qp_type == QpType::Ud { Mtu::Mtu4096 } else { self.attr.path_mtu };
         self.set_path(PathCaps::wire(mtu));

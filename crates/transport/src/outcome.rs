@@ -1,5 +1,5 @@
-//! How work requests ended, told to the environment: what led to a failure ([`Account`]), and what
-//! completion counters count ([`Ended`]).
+//! Reports to the environment how work requests ended: what led to a failure ([`Account`]), and
+//! what completion counters count ([`Ended`]).
 
 use iba::{CompCntrOps, WcFlags, WcStatus, WrOpcode};
 use wire::Operation;
@@ -12,7 +12,7 @@ use crate::tm::Role;
 use crate::wqe::{Failure, Wqe};
 
 impl Qp {
-    /// Tells the environment how a send work request came to fail.
+    /// Tells the environment why a send work request failed.
     pub(crate) fn account_send<E: Env>(&self, env: &mut E, wqe: &Wqe, failure: Failure) {
         let data = &wqe.wr;
         env.account(&Account {
@@ -28,7 +28,7 @@ impl Qp {
         });
     }
 
-    /// Tells the environment how a receive came to fail.
+    /// Tells the environment why a receive failed.
     pub(crate) fn account_receive<E: Env>(
         &self,
         env: &mut E,
@@ -65,8 +65,8 @@ impl Qp {
 }
 
 impl Qp {
-    /// Counts a request of the send queue that ended. Those that the library posted for itself
-    /// count with the receive that they serve.
+    /// Counts a request of the send queue that ended. Requests that the library itself posted count
+    /// with the receive that they serve.
     pub(crate) fn count_send<E: Env>(env: &mut E, wqe: &Wqe, failure: Option<Failure>) {
         if wqe.role != Role::Posted {
             return;
@@ -84,8 +84,7 @@ impl Qp {
         env.ended(op, ended);
     }
 
-    /// Counts a receive that ended. Of one that matched a tag the program may have been told
-    /// before.
+    /// Counts a receive that ended. For one that matched a tag, the program may know already.
     pub(crate) fn count_receive<E: Env>(env: &mut E, completion: &Completion) {
         let told_early = WcFlags::TM_MATCH | WcFlags::TM_DATA_VALID;
         match completion {

@@ -6,8 +6,9 @@
 //!                      +--- the rate fills it -------+
 //! ```
 //!
-//! A bucket of bytes, which the rate fills, and from which each packet takes what it is long. It is
-//! kept as the time at which it will be full: then nothing has to be counted while nothing is sent.
+//! A token bucket of bytes, which the rate fills, and from which each packet takes its length. It
+//! is stored as the time at which it will be full, so that nothing needs updating while nothing is
+//! sent.
 
 use core::time::Duration;
 
@@ -21,13 +22,13 @@ use crate::time::Time;
 #[doc(alias = "ibv_qp_rate_limit_attr")]
 #[expect(clippy::exhaustive_structs, reason = "the fields of libibverbs")]
 pub struct RateLimit {
-    /// In kbit/s, all headers included; 0 is no limit.
+    /// In kbit/s, including all headers; 0 means no limit.
     #[doc(alias = "rate_limit")]
     pub kbps: u32,
-    /// Bytes that may leave at once after a pause; 0 is what the rate gives in a millisecond.
+    /// Bytes that may leave at once after a pause; 0 means what the rate allows in a millisecond.
     #[doc(alias = "max_burst_sz")]
     pub max_burst: u32,
-    /// Bytes of a packet: a burst is at least one; 0 is the path MTU.
+    /// Bytes of a packet, the least size of a burst; 0 means the path MTU.
     #[doc(alias = "typical_pkt_sz")]
     pub typical_packet: u16,
 }
@@ -62,14 +63,14 @@ impl Pace {
         self.limit.kbps > 0
     }
 
-    /// How long the rate takes for this many bytes.
+    /// How long this many bytes take at the rate.
     fn cost(&self, bytes: u64) -> Duration {
         // A bit at 1 kbit/s takes a million nanoseconds.
         Duration::from_nanos((bytes * 8_000_000).div_ceil(u64::from(self.limit.kbps.max(1))))
     }
 
-    /// When a packet may leave, if not now. One that is longer than the bucket waits until that is
-    /// full.
+    /// When a packet may leave, if not now. A packet longer than the bucket waits until the bucket
+    /// is full.
     pub(crate) fn wait(&self, now: Time, bytes: u64, mtu: Mtu) -> Option<Time> {
         let filling = self.full_at.since(now);
         if !self.is_limited() || filling.is_zero() {
@@ -88,7 +89,7 @@ impl Pace {
         self.wait(now, bytes, mtu).is_some()
     }
 
-    /// Takes note of bytes that left.
+    /// Notes bytes that were sent.
     pub(crate) fn spend(&mut self, now: Time, bytes: u64) {
         if self.is_limited() {
             self.full_at = self.full_at.max(now) + self.cost(bytes);
@@ -115,7 +116,7 @@ mod tests {
 
     #[test]
     fn a_burst_goes_at_once_and_the_next_packet_waits_for_its_own_bytes() {
-        // A byte each microsecond.
+        // One byte each microsecond.
         let mut pace = pace(8_000, 4_000);
         let now = Time::from_micros(10_000);
         for _ in 0..4 {

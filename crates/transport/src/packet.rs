@@ -11,8 +11,8 @@ use crate::wqe::Wqe;
 use crate::wr::Data;
 
 impl Qp {
-    /// The opcode of a packet of the QP's service. One that the service does not have is unknown:
-    /// no such request is posted ([`Qp::post_send`]).
+    /// The opcode of a packet of the QP's service. An opcode that the service does not have is
+    /// unknown, but no such request can be posted ([`Qp::post_send`]).
     pub(crate) fn opcode(&self, operation: Operation, position: Position) -> Opcode {
         Service::of(self.qp_type)
             .and_then(|service| Opcode::new(service, operation, position))
@@ -97,11 +97,11 @@ pub(crate) fn describe(headers: &mut Headers, wqe: &Wqe, offset: u32, position: 
         && !wqe.is_answered();
 }
 
-/// Where `length` bytes at `offset` of a message come from.
+/// The source of `length` bytes at `offset` of a message.
 pub(crate) fn payload(data: &Data, offset: u32, length: u32) -> Source<'_> {
     match data {
         _ if length == 0 => Source::Empty,
-        // Nothing that travels.
+        // These carry no payload.
         Data::Bind(_) | Data::Flush(_) => Source::Empty,
         Data::Sges(sges) => Source::Sges { sges, offset: u64::from(offset), length },
         Data::Inline(bytes) => Source::Bytes(&bytes[offset as usize..][..length as usize]),

@@ -1,4 +1,4 @@
-//! What the carrier of a QP's packets can do.
+//! The capabilities of a QP's carrier.
 
 use iba::Mtu;
 
@@ -18,7 +18,7 @@ pub struct PathCaps {
 }
 
 impl PathCaps {
-    /// A path over a wire, which may lose, repeat and reorder.
+    /// A path over a wire, which may lose, repeat and reorder packets.
     pub const fn wire(path_mtu: Mtu) -> Self {
         Self { path_mtu, segment: path_mtu.bytes(), reliable: false }
     }
@@ -36,7 +36,7 @@ impl PathCaps {
     }
 }
 
-/// Packets that a requester may have unacknowledged on a path that has its own flow control.
+/// The most packets that a requester may have unacknowledged on a path with its own flow control.
 /// Sequence numbers of one direction must stay within half of their space (IBA 9.7.2).
 pub(crate) const MEMORY_WINDOW: u32 = 1 << 22;
 

@@ -1,4 +1,4 @@
-//! Posting work requests: what can be checked without looking at memory.
+//! Posting work requests: the checks that need no memory access.
 
 use iba::{QpType, WrOpcode};
 
@@ -14,19 +14,19 @@ const MAX_MESSAGE: u64 = 1 << 31;
 impl Qp {
     /// Puts a request on the send queue.
     ///
-    /// In SQE and ERR it is taken, and [`Qp::poll_transmit`] flushes it (IBA 10.3.1). Memory keys
-    /// are checked when the request is carried out; a wrong one is a completion error, not an error
-    /// here.
+    /// In SQE and ERR it is accepted, and [`Qp::poll_transmit`] flushes it (IBA 10.3.1). Memory
+    /// keys are checked when the request is carried out; a wrong one is a completion error, not an
+    /// error here.
     #[doc(alias = "ibv_post_send")]
     pub fn post_send(&mut self, wr: SendWr) -> Result<(), PostError> {
         self.post_send_with(|to| wr.fill(to))
     }
 
-    /// As [`Qp::post_send`], of a request that `fill` writes where it stays: it is large to move.
-    /// It is [`SendWr::EMPTY`] before.
+    /// As [`Qp::post_send`], with a request that `fill` writes in place, as moving it is expensive.
+    /// Before that, it is [`SendWr::EMPTY`].
     ///
     /// # Errors
-    /// That of `fill`, and as [`Qp::post_send`].
+    /// The errors of `fill`, and those of [`Qp::post_send`].
     #[inline]
     pub fn post_send_with<X: From<PostError>>(
         &mut self,
@@ -47,8 +47,7 @@ impl Qp {
         }
     }
 
-    /// Whether the send queue takes the request that lies last in it, and how many bytes that is
-    /// about.
+    /// Whether the send queue accepts the last request in it, and how many bytes that covers.
     #[inline]
     fn check_last(&self) -> Result<u32, PostError> {
         let Some(Wqe { wr, .. }) = self.sq.back() else { return Ok(0) };
@@ -71,10 +70,10 @@ impl Qp {
             Data::Sges(sges) if sges.len() > self.cap.max_send_sge as usize => {
                 return Err(PostError::Sges { count: sges.len(), max: self.cap.max_send_sge });
             }
-            // Eight bytes that the caller passes by value (`ibv_wr_atomic_write`).
+            // The caller passes the eight bytes by value (`ibv_wr_atomic_write`).
             Data::Inline(_) if wr.opcode == WrOpcode::AtomicWrite => {}
             Data::Inline(bytes) => {
-                // Nothing can be stored to inline data (`ibv_post_send(3)`, table of flags).
+                // Nothing can be stored in inline data (`ibv_post_send(3)`, table of flags).
                 let max = if wr.opcode.is_read_like() { 0 } else { self.cap.max_inline_data };
                 if bytes.len() > max as usize || wr.opcode.is_read_like() {
                     return Err(PostError::Inline { length: bytes.len(), max });
@@ -115,7 +114,7 @@ impl Qp {
         let before = self.sq.len();
         for wr in wrs {
             if let Err(error) = self.post_send(wr) {
-                // Nothing was sent since, so what was posted stands at the end.
+                // Nothing was sent since, so the new requests are the last ones.
                 self.sq.truncate(before);
                 return Err(error);
             }
@@ -125,7 +124,7 @@ impl Qp {
 
     /// Puts a request on the receive queue.
     ///
-    /// In ERR it is taken, and [`Qp::poll_transmit`] flushes it (IBA 10.3.1).
+    /// In ERR it is accepted, and [`Qp::poll_transmit`] flushes it (IBA 10.3.1).
     #[doc(alias = "ibv_post_recv")]
     pub fn post_recv(&mut self, wr: RecvWr) -> Result<(), PostError> {
         if self.has_srq {

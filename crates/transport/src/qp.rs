@@ -50,8 +50,8 @@ pub enum Poll {
 
 /// A queue pair.
 ///
-/// See the [crate](crate) for how it is driven. It is a few hundred bytes; its queues take memory
-/// when they are first used.
+/// See the [crate](crate) for how to drive it. It is a few hundred bytes; its queues allocate when
+/// they are first used.
 #[derive(Debug)]
 #[doc(alias = "ibv_qp")]
 pub struct Qp {
@@ -62,11 +62,11 @@ pub struct Qp {
     /// Whether [`QpEvent::CommEst`] was raised.
     pub(crate) comm_est: bool,
     pub(crate) cap: QpCap,
-    /// `state` is the state of the QP; the sequence numbers are those it was given, not those it is
-    /// at.
+    /// `state` is the state of the QP; the sequence numbers are the initial ones, not the current
+    /// ones.
     pub(crate) attr: QpAttr,
     pub(crate) path: PathCaps,
-    /// Packets that may be unacknowledged.
+    /// How many packets may be unacknowledged.
     pub(crate) window: Window,
     pub(crate) congestion: Congestion,
     pub(crate) pace: Pace,
@@ -77,20 +77,20 @@ pub struct Qp {
     pub(crate) resp: Responder,
 }
 
-/// What an attempt to send came to.
+/// The outcome of an attempt to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sent {
     /// Nothing to send.
     Nothing,
-    /// So many packets are on their way, at least one; or, as if it were one, a work request was
-    /// carried out without any.
+    /// This many packets were sent, at least one; a work request that was carried out without a
+    /// packet counts as one.
     Packets(u32),
     /// The carrier has no room.
     Blocked,
 }
 
 impl Sent {
-    /// How much of a budget of packets it took.
+    /// How much of the packet budget it used.
     const fn cost(self) -> usize {
         match self {
             Self::Nothing | Self::Blocked => 0,
@@ -123,9 +123,9 @@ impl Qp {
         }
     }
 
-    /// Says what carries the packets. Moving a connected QP to RTR sets a wire of the path MTU
-    /// given there; a datagram QP starts with 4,096 bytes. Call it after that and before the first
-    /// packet, or in SQD once drained.
+    /// Sets the path of the packets. Moving a connected QP to RTR sets a wire with the path MTU
+    /// given there; a datagram QP starts with 4,096 bytes. Call this after that and before the
+    /// first packet, or in SQD once drained.
     pub fn set_path(&mut self, path: PathCaps) {
         self.path = path.rounded();
         self.window =
@@ -138,10 +138,10 @@ impl Qp {
         self.window = Window::fixed(packets.clamp(1, MEMORY_WINDOW));
     }
 
-    /// Takes a packet that the carrier found to be for this QP.
+    /// Handles a packet for this QP.
     ///
     /// A packet that breaks a rule is dropped or refused as the standard says, and counted; none
-    /// can panic.
+    /// causes a panic.
     pub fn handle_packet<E: Env>(&mut self, env: &mut E, now: Time, rx: &Rx<'_, E::Payload>) {
         let opcode = rx.headers.bth.opcode;
         if opcode.service() == Service::Cnp {
@@ -151,8 +151,8 @@ impl Qp {
             return env.count(Counter::DroppedPacket);
         }
         if self.state() == QpState::Rtr && self.qp_type.is_connected() && !self.comm_est {
-            // IBA 11.6.3.1: so that a consumer that awaits the connection manager's last word need
-            // not.
+            // IBA 11.6.3.1: so that a consumer need not wait for the last message of the connection
+            // manager.
             self.comm_est = true;
             env.event(QpEvent::CommEst);
         }
@@ -160,7 +160,7 @@ impl Qp {
             self.note_mark(env, now);
         }
         let operation = opcode.operation();
-        // Of XRC, one side only asks and the other only answers.
+        // With XRC, one side only sends requests and the other only answers them.
         if operation.is_request() && self.qp_type != QpType::XrcSend {
             self.respond(env, rx);
         } else if operation.is_response() && self.qp_type != QpType::XrcRecv {
@@ -170,10 +170,10 @@ impl Qp {
         }
     }
 
-    /// Whether a packet that [consumes a receive](crate::consumes_receive) would be lost for want
-    /// of one, as on an unreliable service nobody sends it again. A carrier that can hold packets
-    /// back may wait for a receive instead. Of a QP with a shared queue this says what would be if
-    /// that were empty.
+    /// Whether a packet that [consumes a receive](crate::consumes_receive) would be lost because
+    /// there is none: on an unreliable service nobody sends it again. A carrier that can hold
+    /// packets back may wait for a receive instead. For a QP with a shared queue, the answer
+    /// assumes that the queue is empty.
     pub fn is_starved(&self, opcode: Opcode) -> bool {
         !self.qp_type.is_reliable()
             && self.state().receives()
@@ -186,8 +186,8 @@ impl Qp {
     /// that may wait ([`AckPolicy`](crate::AckPolicy)) stays if there is no request to travel with
     /// it and no other answer; one that waited follows the requests.
     ///
-    /// Work requests that were posted in an error state are flushed here too, as posting has no
-    /// [`Env`].
+    /// Work requests that were posted in an error state are flushed here too, as posting does not
+    /// have an [`Env`].
     pub fn poll_transmit<E: Env>(&mut self, env: &mut E, now: Time, budget: usize) -> Poll {
         match self.state() {
             QpState::Err => self.flush(env),
@@ -197,8 +197,8 @@ impl Qp {
         if self.owes_cnp() && self.transmit_cnp(env) == Sent::Blocked {
             return Poll::Blocked;
         }
-        // One that did not stay goes first: what follows may be refused and end the connection at
-        // the peer, which would then never learn that its own request was done.
+        // An acknowledgement that did not wait goes first: a later packet may be refused and end
+        // the connection at the peer, which would then never learn that its own request was done.
         if (self.ack_delay.has_stayed() || self.ack_delay.is_on())
             && self.owes_only_ack()
             && !self.path.reliable
@@ -227,8 +227,8 @@ impl Qp {
         }
     }
 
-    /// Sends requests, and then the acknowledgement: as it is shorter than they are, it ends a
-    /// train of theirs, where in front of them it would be a train of its own.
+    /// Sends requests, and then the acknowledgement: as it is shorter than the requests, it can end
+    /// their train, while before them it would be a train of its own.
     fn transmit_ack_last<E: Env>(&mut self, env: &mut E, now: Time, budget: usize) -> Poll {
         let most = budget.saturating_sub(1).max(1);
         let mut left = most;
@@ -254,13 +254,13 @@ impl Qp {
         }
     }
 
-    /// Whether one acknowledgement is all that the peer is owed.
+    /// Whether the peer is owed a single acknowledgement and nothing else.
     fn owes_only_ack(&self) -> bool {
         self.resp.owes_only_ack() && !self.owes_cnp()
     }
 
-    /// Whether requests are left that were not sent, or are to be sent again. If not, to poll takes
-    /// no notice of the time.
+    /// Whether there are requests that were not sent yet, or must be sent again. If not, polling
+    /// does not depend on the time.
     #[inline]
     pub fn has_unsent(&self) -> bool {
         self.req.index < self.sq.len()
@@ -283,7 +283,7 @@ impl Qp {
         earlier(ack, earlier(req.ack_timer, earlier(req.rnr_until, req.paced_until)))
     }
 
-    /// How long it waits for an acknowledgement at least, if not for ever.
+    /// The least time that it waits for an acknowledgement; `None` if it waits forever.
     pub fn ack_timeout(&self) -> Option<Duration> {
         self.attr.timeout.duration()
     }
@@ -323,7 +323,7 @@ impl Qp {
         self.sq.len()
     }
 
-    /// Receive work requests that have not completed, one that a message is filling included.
+    /// Receive work requests that have not completed, including one that a message is filling.
     pub fn receives(&self) -> usize {
         self.rq.len() + usize::from(self.resp.recv.is_some())
     }
@@ -333,8 +333,9 @@ impl Qp {
         self.resp.refusal
     }
 
-    /// Completes and counts. In line, as what was just put together is not to be copied: on the
-    /// fast path that would wait for the stores before it, which go to a line that the peer has.
+    /// Completes and counts. Inlined, so that a completion that was just built is not copied: on
+    /// the fast path, the copy would wait for the stores before it, which go to a cache line that
+    /// the peer holds.
     #[inline]
     pub(crate) fn complete<E: Env>(env: &mut E, completion: Completion) {
         match (completion.side, completion.status) {
@@ -357,7 +358,7 @@ impl Qp {
     }
 
     /// Moves to ERR and flushes. Answers to the peer that are queued still go out: the last of them
-    /// says why.
+    /// gives the reason.
     pub(crate) fn enter_error<E: Env>(&mut self, env: &mut E) {
         self.attr.state = QpState::Err;
         self.req.stop();

@@ -7,8 +7,8 @@ use crate::pace::{Pace, RateLimit};
 use crate::qp::Qp;
 
 impl Qp {
-    /// Sets how fast the QP may send, in a state and for a type that
-    /// [`AttrMask::RATE_LIMIT`] is for. What it held back may go at once.
+    /// Sets how fast the QP may send, in a state and for a type that allows
+    /// [`AttrMask::RATE_LIMIT`]. Packets that the old limit held back may go at once.
     #[doc(alias = "ibv_modify_qp_rate_limit")]
     pub fn modify_rate_limit(&mut self, limit: RateLimit) -> Result<(), ModifyError> {
         let state = self.state();
@@ -29,7 +29,7 @@ impl Qp {
         self.pace.limit()
     }
 
-    /// Bytes that a packet of requests may carry: with a limit, what it would on a wire.
+    /// Bytes that a packet of requests may carry: with a limit, as many as on a wire.
     pub(crate) fn segment(&self) -> u32 {
         if self.pace.is_limited() { self.path.path_mtu.bytes() } else { self.path.segment }
     }

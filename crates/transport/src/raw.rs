@@ -1,5 +1,5 @@
-//! Raw Ethernet: a work request is a whole frame. There are no headers of ours, no sequence
-//! numbers, and no answers; the device decides which frame is for which QP.
+//! Raw Ethernet: a work request is a whole frame. There are no InfiniBand headers, no sequence
+//! numbers and no answers; the device decides which frame is for which QP.
 
 use iba::{WcFlags, WcOpcode, WcStatus};
 
@@ -10,11 +10,11 @@ use crate::time::Time;
 use crate::wqe::Failure;
 use crate::wr::RecvWr;
 
-/// Bytes of an Ethernet header, which is the least that a frame can be.
+/// Bytes of an Ethernet header, the least size of a frame.
 #[doc(alias = "ETH_HLEN")]
 pub const ETHERNET_HEADER: u32 = 14;
 
-/// How a receive ends that took a frame, or had to take one.
+/// How a receive ends that got a frame, or should have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "a queue handles each")]
 pub enum FrameEnd {
@@ -27,7 +27,7 @@ pub enum FrameEnd {
 }
 
 impl FrameEnd {
-    /// What it fails with, if it does.
+    /// How it fails, if it does.
     const fn failure(self) -> Option<Failure> {
         let (status, reason) = match self {
             Self::Done => return None,
@@ -38,7 +38,7 @@ impl FrameEnd {
         Some(Failure::new(status, reason))
     }
 
-    /// The completion of a receive of `length` bytes that ended so.
+    /// The completion of a receive of `length` bytes with this end.
     pub fn completion(self, wr_id: u64, length: u32) -> Completion {
         let received = Completion { opcode: WcOpcode::Recv, ..Completion::new(Side::Recv, wr_id) };
         match self.failure() {
@@ -49,7 +49,7 @@ impl FrameEnd {
         }
     }
 
-    /// The completion of a receive that nothing came for.
+    /// The completion of a receive that got nothing.
     pub fn flushed(wr_id: u64) -> Completion {
         Completion {
             status: WcStatus::WrFlushErr,
@@ -61,7 +61,7 @@ impl FrameEnd {
     }
 }
 
-/// Writes a frame where a receive tells.
+/// Writes a frame to the memory of a receive.
 pub fn scatter_frame<E: Env>(
     env: &mut E,
     wr: &RecvWr,
@@ -78,7 +78,7 @@ pub fn scatter_frame<E: Env>(
 }
 
 impl Qp {
-    /// Whether the QP takes frames in its state.
+    /// Whether the QP accepts frames in its state.
     pub fn takes_frames(&self) -> bool {
         self.state().receives()
     }

@@ -27,8 +27,8 @@ use crate::wr::Data;
 
 pub(crate) use self::state::Requester;
 
-/// Windows of READ responses that may be asked for: one on its way, and enough behind it that the
-/// peer never waits.
+/// How many windows of READ responses may be requested: one on its way, and enough after it that
+/// the peer never waits.
 const READ_AHEAD: u32 = 4;
 
 /// What to do about the work request at the cursor.
@@ -37,12 +37,12 @@ pub(crate) enum Begin {
     Send,
     /// It is done; go to the next.
     Done,
-    /// It has to wait.
+    /// It must wait.
     Wait,
 }
 
 impl Qp {
-    /// Sends the next packet of the send queue, or up to `most` that are alike.
+    /// Sends the next packet of the send queue, or up to `most` packets that are alike.
     pub(crate) fn transmit_request<E: Env>(&mut self, env: &mut E, now: Time, most: usize) -> Sent {
         if !matches!(self.state(), QpState::Rts | QpState::Sqd) || self.req.rnr_until.is_some() {
             return Sent::Nothing;
@@ -110,7 +110,7 @@ impl Qp {
         if self.qp_type == QpType::RawPacket {
             return Begin::Send;
         }
-        // A list that is wrong is found before the peer sees half of the message.
+        // A bad list is found before the peer sees half of the message.
         let is_long = wqe.is_read_like() || wqe.length > self.segment();
         if let (true, Data::Sges(sges)) = (is_long, &wqe.wr.data) {
             let access = if wqe.is_read_like() { Access::LOCAL_WRITE } else { Access::empty() };
@@ -122,7 +122,7 @@ impl Qp {
         self.carry_out_directly(env)
     }
 
-    /// Carries out a request that needs no packet: it unmakes a key or makes one.
+    /// Carries out a request that needs no packet: one that invalidates or creates a key.
     fn change_key<E: Env>(&mut self, env: &mut E) -> Begin {
         // Only when nothing before it can be sent again, as that would need the key.
         if self.req.index > 0 {
@@ -133,7 +133,7 @@ impl Qp {
             Data::Bind(bind) => {
                 env.bind(bind).map_err(|_| Failure::new(WcStatus::MwBindErr, Reason::BindRefused))
             }
-            // IBA 11.6.2, "memory management operation error": of every change of a key.
+            // IBA 11.6.2, "memory management operation error": for every change of a key.
             _ => env
                 .invalidate(iba::RKey(wr.imm))
                 .map_err(|_| Failure::new(WcStatus::MwBindErr, Reason::LocalProtection)),
@@ -164,11 +164,13 @@ impl Qp {
         };
         let is_last = chunk == left;
 
-        // The sequence numbers of READs carry answers, not requests: they are bounded apart.
+        // The sequence numbers of READs carry answers, not requests: they have a limit of their
+        // own.
         let window = self.window.packets();
         let in_flight = req.outstanding().saturating_sub(req.read_psns);
         let has_room = if wqe.is_answered() {
-            // The peer sends what was asked for as fast as it can: asking is the only brake.
+            // The peer sends responses as fast as it can: only the number of requests slows it
+            // down.
             req.read_psns == 0 || req.read_psns + packets <= window.saturating_mul(READ_AHEAD)
         } else {
             in_flight == 0 || in_flight + packets <= window
@@ -176,14 +178,14 @@ impl Qp {
         if !has_room {
             return Sent::Nothing;
         }
-        // Half the space of sequence numbers at most (IBA 9.7.2).
+        // At most half of the sequence number space (IBA 9.7.2).
         if req.outstanding() > 0 && req.outstanding() + packets > 1 << 23 {
             return Sent::Nothing;
         }
 
         let position = Position::new(offset == 0, is_last);
         let operation = operation_of(wqe.wr.opcode);
-        // An answer of many packets is asked for in one.
+        // One packet requests an answer of many packets.
         let of_packet = if wqe.is_answered() { Position::Only } else { position };
         let opcode = self.opcode(operation, of_packet);
         let mut headers = Headers::new(opcode, self.attr.dest_qpn, req.psn);
@@ -197,7 +199,7 @@ impl Qp {
         }
         let is_run = position == Position::Middle && !headers.bth.ackreq && self.may_run();
         if is_run {
-            // Those behind it until one asks for an acknowledgement, and the last.
+            // The packets after it until one asks for an acknowledgement, and the last packet.
             let until_asked = (often.max(1) - req.unasked).min(window - in_flight) - 1;
             let middles = (left - 1) / mtu.bytes();
             packets = until_asked.min(middles).min(most as u32).max(1);
@@ -217,7 +219,7 @@ impl Qp {
             if self.req.paced_until.is_some() {
                 return Sent::Nothing;
             }
-            // The next may have to wait for longer than the peer may be silent.
+            // The next packet may have to wait for longer than the peer may be silent.
             headers.bth.ackreq |=
                 self.qp_type.is_reliable() && self.pace.next_waits(now, bytes, mtu);
         }
@@ -266,18 +268,18 @@ impl Qp {
             req.index += usize::from(is_last);
             req.watch(now, &self.attr);
         } else {
-            // Nobody acknowledges: sent is done (IBA 9.8.2).
+            // Nobody acknowledges: what is sent is done (IBA 9.8.2).
             (req.una, req.skipped) = (req.psn, Skipped::default());
             if is_last {
                 self.retire_front(env);
             }
         }
-        // One that stands for many numbers is one.
+        // A packet that stands for many numbers counts as one.
         Sent::Packets(if is_run { packets } else { 1 })
     }
 
-    /// Whether packets from the middle of a message may go in one pass: they are nothing but
-    /// their payload.
+    /// Whether packets from the middle of a message may be sent in one pass: they consist of their
+    /// payload alone.
     pub(crate) fn may_run(&self) -> bool {
         self.qp_type == QpType::Rc && !self.path.reliable && !self.pace.is_limited()
     }
@@ -323,7 +325,7 @@ impl Qp {
     }
 }
 
-/// A failed transmission of a request is a failure of local memory, whatever the environment called
+/// A failed transmission of a request is a failure of local memory, however the environment reports
 /// it.
 const fn local(error: TransmitError) -> LocalError {
     match error {

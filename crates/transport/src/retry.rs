@@ -7,7 +7,7 @@ use crate::qp::Qp;
 use crate::time::Time;
 use crate::wqe::{Failure, Wqe};
 
-/// What an acknowledgement led to.
+/// The outcome of an acknowledgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum Acked {
@@ -18,8 +18,8 @@ pub(crate) enum Acked {
 }
 
 impl Qp {
-    /// Does what is due: retries what was not acknowledged in time, or continues after a peer was
-    /// not ready.
+    /// Does what is due: retries what was not acknowledged in time, or continues after a pause for
+    /// a peer that was not ready.
     ///
     /// Call it when the time that [`Qp::poll_timeout`] named has come; earlier calls do nothing.
     pub fn handle_timeout<E: Env>(&mut self, env: &mut E, now: Time) {
@@ -44,20 +44,20 @@ impl Qp {
         }
     }
 
-    /// How often the peer was silent since it last acknowledged anything, on a path where packets
-    /// can be lost.
+    /// How many timeouts have passed since the peer last acknowledged anything, on a path that can
+    /// lose packets.
     pub fn timeouts_in_a_row(&self) -> u32 {
         self.req.timeouts
     }
 
-    /// Takes everything before `to` as received by the peer: retires what is complete, and counts
-    /// that as progress.
+    /// Notes that the peer has received everything before `to`: retires what is complete, and
+    /// counts that as progress.
     ///
     /// `to` is in `una ..= max`, which the caller checks.
     pub(crate) fn acknowledge<E: Env>(&mut self, env: &mut E, now: Time, to: Psn) -> Acked {
         let before = self.req.una;
-        // Distances are counted from `una`, as those of 24-bit numbers more than half the space
-        // apart have no sign.
+        // Distances are counted from `una`, as distances of more than half the 24-bit space have no
+        // sign.
         let mut left = to.sub(before.value()).value();
         let mut acked = Acked::All;
         while left > 0 {
@@ -88,7 +88,7 @@ impl Qp {
         self.window.arrived(req.una.sub(before.value()).value());
         let sent = req.max.sub(req.una.value()).value();
         if req.outstanding() > sent {
-            // The peer already has what was about to be sent again.
+            // The peer already has what was going to be sent again.
             req.go_back();
         }
         req.retries = self.attr.retry_cnt;
@@ -131,7 +131,7 @@ impl Qp {
         self.settle(env);
     }
 
-    /// Marks the work request at the cursor as failed. It fails when those before it are done.
+    /// Marks the work request at the cursor as failed. It fails once those before it are done.
     pub(crate) fn fail<E: Env>(&mut self, env: &mut E, failure: Failure) {
         if self.req.index == 0 {
             self.fail_front(env, failure);
@@ -167,7 +167,7 @@ impl Qp {
         Some(wqe)
     }
 
-    /// Sees to what waited for the work requests before it: a failure, or the end of draining.
+    /// Handles what waited for earlier work requests: a failure, or the end of draining.
     fn settle<E: Env>(&mut self, env: &mut E) {
         if let Some(failure) = self.sq.front().and_then(|front| front.failure) {
             return self.fail_front(env, failure);

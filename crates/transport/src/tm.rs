@@ -1,11 +1,11 @@
-//! Tag matching: what a shared receive queue makes of a message that may carry a tag, and the
-//! rendezvous that a match leads to.
+//! Tag matching: how a shared receive queue handles a message that may carry a tag, and the
+//! rendezvous after a match.
 //!
-//! The rules are those of `ibv_srq_ops(3)` and of rdma-core's `Documentation/tag_matching.md`.
-//! Which receive a message gets is the environment's to decide
-//! ([`Env::take_srq`](crate::Env::take_srq)); how it is filled and completed is decided here. A
-//! rendezvous reads the sender's memory and tells it so: both requests stand in the QP's send
-//! queue, which the program of a tag matching queue does not have.
+//! The rules are those of `ibv_srq_ops(3)` and of rdma-core's `Documentation/tag_matching.md`. The
+//! environment decides which receive a message gets ([`Env::take_srq`](crate::Env::take_srq)); this
+//! module fills and completes it. A rendezvous reads the sender's memory and then tells the sender:
+//! both requests are in the QP's send queue, which the program of a tag matching queue does not
+//! have.
 
 mod rendezvous;
 
@@ -34,7 +34,7 @@ pub struct TmInfo {
 #[doc(alias = "ibv_rvh")]
 #[expect(clippy::exhaustive_structs, reason = "the environment builds it")]
 pub struct Rendezvous {
-    /// As they came: they are sent back, or given to the program.
+    /// As received: they are sent back, or passed to the program.
     pub header: [u8; RNDV_BYTES],
     /// Where the bytes are, in the sender's memory.
     pub addr: u64,
@@ -44,20 +44,20 @@ pub struct Rendezvous {
     pub length: u32,
 }
 
-/// How a message met its receive.
+/// How a message was matched with its receive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "the responder handles each")]
 pub enum Met {
-    /// Nobody looked for tags.
+    /// The queue does not match tags.
     #[default]
     Plain,
     /// It has no tag.
     NoTag,
-    /// Its tag matched nothing: the program has to look at it.
+    /// Its tag matched nothing: the program must handle it.
     Unexpected,
     /// Its tag matched, and its bytes follow the header.
     Eager(TmInfo),
-    /// Its tag matched, and its bytes are where the rendezvous tells.
+    /// Its tag matched, and the rendezvous says where its bytes are.
     Rendezvous(TmInfo, Rendezvous),
 }
 
@@ -67,7 +67,7 @@ pub enum Met {
 pub struct Taken {
     /// The receive.
     pub wr: RecvWr,
-    /// Why this one.
+    /// How it was chosen.
     pub met: Met,
 }
 
@@ -77,7 +77,7 @@ impl From<RecvWr> for Taken {
     }
 }
 
-/// On whose behalf a request is in the send queue.
+/// The purpose of a request in the send queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Role {
     /// The program's.
@@ -85,12 +85,12 @@ pub(crate) enum Role {
     Posted,
     /// The READ of a rendezvous, which completes the receive that its tag matched.
     Read,
-    /// The message that tells the sender that its memory was read. It never completes.
+    /// The message that tells the sender that its memory was read. It never completes visibly.
     Fin,
 }
 
 impl Met {
-    /// Bytes at the head of the message that the receive has no room for and does not get.
+    /// Bytes at the head of the message that the receive does not get.
     pub(crate) const fn header(&self) -> u32 {
         match self {
             Self::Eager(_) => TMH_BYTES as u32,
@@ -98,7 +98,7 @@ impl Met {
         }
     }
 
-    /// How many bytes a message may have, where its receive has room for `room`.
+    /// How long a message may be if its receive has room for `room` bytes.
     pub(crate) fn room(&self, room: u64) -> u64 {
         match self {
             // Its bytes do not go to the receive.
@@ -107,8 +107,8 @@ impl Met {
         }
     }
 
-    /// Opcode, flags and tag of the completion of a whole message, of which the match `is_reported`
-    /// already.
+    /// Opcode, flags and tag of the completion of a whole message, whose match may already be
+    /// reported (`is_reported`).
     pub(crate) fn completion(&self, is_reported: bool) -> (WcOpcode, WcFlags, TmInfo) {
         let none = (WcFlags::empty(), TmInfo::default());
         let (opcode, (flags, info)) = match *self {

@@ -2,10 +2,10 @@
 //!
 //! A wire may have less room than both ends would like: a switch's queue, or a socket buffer that
 //! the administrator keeps small. The right size is found by trial, as in TCP (RFC 5681): the
-//! window grows while nothing is lost, doubling at first, and is halved at each loss: down to a few
-//! packets where the peer reports what it lacks, and further where it is silent, as all of a window
-//! was then lost. A switch that marks instead of dropping shrinks it sooner and by less (see
-//! `congestion`). Paths that lose nothing have a fixed window.
+//! window grows while nothing is lost, doubling at first, and is halved at each loss. If the peer
+//! reports what it lacks, a few packets remain; if it is silent, fewer, as then all of a window was
+//! lost. A switch that marks instead of dropping shrinks it sooner and by less (see `congestion`).
+//! Paths that lose nothing have a fixed window.
 
 use iba::Mtu;
 
@@ -13,17 +13,17 @@ use iba::Mtu;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Window {
     now: u32,
-    /// The largest it may become. Equal to the smallest of one that is fixed.
+    /// The largest it may become. Equal to the smallest size for a fixed window.
     limit: u32,
     is_fixed: bool,
-    /// Until here it doubles with every window that arrives whole; above, it grows by [`STEP`].
+    /// Up to here it doubles with every window that arrives whole; above, it grows by [`STEP`].
     threshold: u32,
     /// Packets acknowledged since it last grew above the threshold.
     credit: u32,
     /// Packets acknowledged since it last shrank for a mark, and how many make a round trip.
     since_mark: u32,
     round: u32,
-    /// How frequent marks were lately, in parts of [`ALWAYS`].
+    /// How frequent marks were recently, in parts of [`ALWAYS`].
     alpha: u32,
     /// Its size before the last mark, and the windows left until it is near that again.
     target: u32,
@@ -32,16 +32,15 @@ pub(crate) struct Window {
 
 /// The initial window of a wire: the whole window of the kernel's rxe (`RXE_MAX_UNACKED_PSNS`).
 const START: u32 = 128;
-/// The minimum that remains after any number of losses that the peer reports: some of the window
-/// arrived.
+/// The minimum after any number of losses that the peer reports: some of the window arrived.
 const FLOOR: u32 = 16;
 /// The minimum that always remains. Marks and silence come from many connections that share a
 /// queue, which may be shorter than [`FLOOR`] for each of them: a connection that insists on that
-/// loses all of it, until no retry is left.
+/// many loses them all, until no retry is left.
 const SMALLEST: u32 = 2;
 /// The growth for each window that arrives whole.
 const STEP: u32 = 8;
-/// The most a wire's window may be, in packets and in bytes: several QPs share a receiver's socket
+/// The largest window on a wire, in packets and in bytes: several QPs share a receiver's socket
 /// buffer.
 const LIMIT: u32 = 768;
 const LIMIT_BYTES: u32 = 1 << 20;
@@ -53,7 +52,7 @@ const GAIN: u32 = 16;
 const STEPS_BACK: u32 = 5;
 
 impl Window {
-    /// A window that stays as it is.
+    /// A window of constant size.
     pub(crate) const fn fixed(packets: u32) -> Self {
         Self {
             now: packets,
@@ -80,7 +79,7 @@ impl Window {
         self.now
     }
 
-    /// Notes that the peer has this many more packets.
+    /// Notes that this many more packets have arrived at the peer.
     pub(crate) fn arrived(&mut self, packets: u32) {
         if self.is_fixed {
             return;
@@ -109,7 +108,7 @@ impl Window {
         self.halve(FLOOR);
     }
 
-    /// Notes that the peer was silent for so long that all of the window counts as lost.
+    /// Notes that the peer was silent for so long that the whole window counts as lost.
     pub(crate) fn silent(&mut self) {
         self.halve(SMALLEST);
     }
@@ -121,10 +120,11 @@ impl Window {
         }
     }
 
-    /// Notes that packets were marked in transit. False if the window never changes for that.
+    /// Notes that packets were marked in transit. Returns false if the window does not react to
+    /// marks.
     ///
-    /// It shrinks once a round trip: notifications about packets that were sent before tell nothing
-    /// about the new window.
+    /// It shrinks once a round trip: notifications about packets sent before say nothing about the
+    /// new window.
     pub(crate) fn marked(&mut self) -> bool {
         if self.is_fixed {
             return false;
@@ -134,7 +134,7 @@ impl Window {
         }
         self.alpha += (ALWAYS - self.alpha) / GAIN;
         (self.target, self.round) = (self.now, self.now);
-        // DCQCN: less by half of the estimate.
+        // DCQCN: shrinks by half of the estimate.
         self.shrink((self.now - self.now * self.alpha / (2 * ALWAYS)).max(SMALLEST));
         (self.since_mark, self.steps_back) = (0, STEPS_BACK);
         true
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_takes_more_than_losses_and_the_way_back_is_short() {
+    fn silence_shrinks_it_more_than_losses_and_it_recovers_quickly() {
         let mut window = Window::wire(Mtu::Mtu1024);
         (0..100).for_each(|_| window.silent());
         assert_eq!(window.packets(), SMALLEST);
@@ -188,11 +188,11 @@ mod tests {
     }
 
     #[test]
-    fn marks_in_one_round_trip_count_once_and_rare_ones_take_little() {
+    fn marks_in_one_round_trip_count_once_and_rare_marks_shrink_it_little() {
         let mut window = Window::wire(Mtu::Mtu1024);
         assert!(window.marked() && window.marked());
         assert_eq!(window.packets(), 64, "the first one counts as much as a loss");
-        // Half of what was lost is back with each window, then it grows as ever.
+        // Each window brings back half of what was lost, then it grows as usual.
         window.arrived(64);
         assert_eq!(window.packets(), 96);
         for _ in 0..200 {
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_without_end_leave_a_small_window_and_losses_do_not_make_it_larger() {
+    fn constant_marks_leave_a_small_window_that_losses_do_not_enlarge() {
         let mut window = Window::wire(Mtu::Mtu1024);
         for _ in 0..100 {
             window.marked();
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fixed_one_stays() {
+    fn a_fixed_window_never_changes() {
         let mut window = Window::fixed(8);
         window.arrived(1000);
         assert_eq!(window.packets(), 8);

@@ -6,7 +6,7 @@ use crate::env::{Completion, LocalError, Reason, Side};
 use crate::tm::Role;
 use crate::wr::{Data, SendWr};
 
-/// A send work request, and how far it is.
+/// A send work request, and its progress.
 #[derive(Debug)]
 pub(crate) struct Wqe {
     /// What was posted.
@@ -19,14 +19,14 @@ pub(crate) struct Wqe {
     pub(crate) packets: u32,
     /// Whether its first packet was sent, so that it has its sequence numbers.
     pub(crate) begun: bool,
-    /// Why it cannot continue. It fails when all before it are done, so that completions keep their
+    /// Why it cannot continue. It fails once all before it are done, so that completions keep their
     /// order.
     pub(crate) failure: Option<Failure>,
-    /// On whose behalf.
+    /// Its purpose.
     pub(crate) role: Role,
 }
 
-/// How a work request ends if not well.
+/// How a work request fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
     pub(crate) status: WcStatus,
@@ -40,7 +40,7 @@ impl Failure {
         Self { status, reason }
     }
 
-    /// What a sender reports when its own memory fails it.
+    /// The failure that a sender reports for its own memory.
     pub(crate) const fn local(error: LocalError) -> Self {
         match error {
             LocalError::Protection => Self::new(WcStatus::LocProtErr, Reason::LocalProtection),
@@ -52,7 +52,7 @@ impl Failure {
 }
 
 impl Role {
-    /// Makes the completion of a request of this role what the program is told, if it is told.
+    /// Turns the completion of a request with this role into the one that the program sees, if any.
     pub(crate) fn shown(self, completion: Completion) -> Option<Completion> {
         match self {
             Self::Posted => Some(completion),
@@ -68,7 +68,8 @@ impl Role {
 }
 
 impl Wqe {
-    /// Room for a request: a constant, as what was just stored piece by piece is slow to move.
+    /// Room for a request: a constant, as a value that was just stored piece by piece is slow to
+    /// move.
     pub(crate) const EMPTY: Self = Self::new(SendWr::EMPTY, 0);
 
     pub(crate) const fn new(wr: SendWr, length: u32) -> Self {
@@ -83,12 +84,12 @@ impl Wqe {
         }
     }
 
-    /// The sequence number after its last.
+    /// The sequence number after its last one.
     pub(crate) const fn end(&self) -> Psn {
         self.first.add(self.packets)
     }
 
-    /// Whether the peer answers, for which the requester's depth is limited.
+    /// Whether the peer answers it, which the requester's depth limits.
     pub(crate) const fn is_answered(&self) -> bool {
         self.wr.opcode.is_answered()
     }
@@ -112,7 +113,7 @@ impl Wqe {
         self.wr.flags.contains(SendFlags::SIGNALED)
     }
 
-    /// Its completion, if the program hears of it.
+    /// Its completion, if the program gets one.
     pub(crate) fn completion(&self, failure: Option<Failure>) -> Option<Completion> {
         let end = failure.unwrap_or(Failure::new(WcStatus::Success, Reason::None));
         self.role.shown(Completion {

@@ -1,4 +1,4 @@
-//! Work requests, as the transport takes them.
+//! Work requests in the transport's form.
 
 use iba::{Access, Av, LKey, QKey, Qpn, RKey, SendFlags, WrOpcode};
 use smallvec::SmallVec;
@@ -31,16 +31,16 @@ pub enum Data {
     Inline(SmallVec<[u8; 64]>),
     /// None: what [`WrOpcode::BindMw`] binds.
     Bind(Box<Bind>),
-    /// None: what [`WrOpcode::Flush`] flushes, from the request's `remote_addr` on.
+    /// None: what [`WrOpcode::Flush`] flushes, starting at the request's `remote_addr`.
     Flush(Flush),
 }
 
-/// How far a FLUSH goes (IBA annex A19).
+/// The reach of a FLUSH (IBA annex A19).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(alias = "ibv_wr_flush")]
 #[expect(clippy::exhaustive_structs, reason = "callers build it")]
 pub struct Flush {
-    /// How many bytes; of no meaning for a whole region.
+    /// How many bytes; ignored for a whole region.
     pub length: u32,
     /// All of the region, and not a range.
     pub whole: bool,
@@ -55,15 +55,15 @@ pub struct Flush {
 #[doc(alias = "ibv_mw_bind_info")]
 #[expect(clippy::exhaustive_structs, reason = "callers build it")]
 pub struct Bind {
-    /// The device's number of the window.
+    /// The device's number for the window.
     pub window: u32,
-    /// Its key from now on, of which the low eight bits count.
+    /// Its key from now on; only the low eight bits are used.
     pub key: RKey,
     /// The region.
     pub lkey: LKey,
-    /// Where in the region's addresses the window begins.
+    /// Where the window begins, in the region's addresses.
     pub addr: u64,
-    /// How many bytes it shows; 0 unbinds it.
+    /// How many bytes it exposes; 0 unbinds it.
     pub length: u64,
     /// What peers may do.
     pub access: Access,
@@ -74,7 +74,7 @@ pub struct Bind {
 #[doc(alias = "ibv_send_wr")]
 #[expect(clippy::exhaustive_structs, reason = "callers build it")]
 pub struct SendWr {
-    /// Given back in the completion.
+    /// Returned in the completion.
     pub wr_id: u64,
     /// What to do.
     pub opcode: WrOpcode,
@@ -100,7 +100,7 @@ pub struct SendWr {
 }
 
 impl SendWr {
-    /// A request with nothing but what every request has.
+    /// A request with only the fields that every request has.
     #[inline]
     pub const fn new(wr_id: u64, opcode: WrOpcode, flags: SendFlags, data: Data) -> Self {
         Self {
@@ -125,18 +125,18 @@ impl SendWr {
         Self::new(0, WrOpcode::Send, SendFlags::empty(), Data::Sges(SgList::new_const()));
 }
 
-/// A send request as a program wrote it, which is yet to be read.
+/// A send request in the program's form, still to be read.
 pub trait Request {
-    /// Why it was not taken.
+    /// Why it was not accepted.
     type Error: From<PostError>;
 
     /// The request, if it is a SEND without immediate data of one piece of memory.
     fn plain(&self) -> Option<PlainSend>;
 
-    /// Writes the request where it stays, over [`SendWr::EMPTY`]: it is large to move.
+    /// Writes the request in place, over [`SendWr::EMPTY`], as moving it is expensive.
     ///
     /// # Errors
-    /// What the program is told of a request that cannot be read.
+    /// The error that the program gets for a request that cannot be read.
     fn fill(self, to: &mut SendWr) -> Result<(), Self::Error>;
 }
 
@@ -144,7 +144,7 @@ pub trait Request {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "callers build it")]
 pub struct PlainSend {
-    /// Given back in the completion.
+    /// Returned in the completion.
     pub wr_id: u64,
     /// How to do it.
     pub flags: SendFlags,
@@ -188,7 +188,7 @@ pub struct UdDest {
 #[doc(alias = "ibv_recv_wr")]
 #[expect(clippy::exhaustive_structs, reason = "callers build it")]
 pub struct RecvWr {
-    /// Given back in the completion.
+    /// Returned in the completion.
     pub wr_id: u64,
     /// Where the bytes go.
     pub sges: SgList,

@@ -1,5 +1,5 @@
-//! Several connections through one line that is too slow for them, with a switch that marks and
-//! with one that only loses.
+//! Several connections through one line that is too slow for them, with a switch that marks packets
+//! and with one that only drops them.
 //!
 //! `cargo test -p peerdma-transport --test congestion -- --nocapture` prints the table.
 
@@ -14,10 +14,10 @@ const MESSAGE: u32 = 64 << 10;
 const MESSAGES: u64 = 150;
 /// Work requests in flight on each connection.
 const DEPTH: u64 = 16;
-/// Bytes a second of the line: 10 Gbit/s.
+/// Bytes per second of the line: 10 Gbit/s.
 const LINE: u64 = 1_250_000_000;
 
-/// The results of all of them.
+/// The results of all connections.
 #[derive(Debug)]
 struct Outcome {
     /// The share of the line that was payload.
@@ -27,7 +27,7 @@ struct Outcome {
     marked: u64,
     /// Notifications that were sent, and that were obeyed.
     cnps: (u64, u64),
-    /// How much the last connection had done when the first one was done, as a share of the first.
+    /// How much the last connection had done when the first one finished, as a share of the first.
     fairness: f64,
 }
 
@@ -82,8 +82,8 @@ fn run(connections: usize, queue: u64, mark: Option<u64>) -> Outcome {
 #[test]
 fn with_marks_nothing_is_lost_and_the_line_stays_full() {
     for connections in [2, 4, 8] {
-        // Room for what all of them send before they can have heard anything, and not for what they
-        // grow to.
+        // Room for what all of them send before they can have heard anything, but not for the
+        // windows that they grow to.
         let queue = connections as u64 * 160 * 1024;
         let lossy = run(connections, queue, None);
         let marking = run(connections, queue, Some(64 << 10));
@@ -99,16 +99,16 @@ fn with_marks_nothing_is_lost_and_the_line_stays_full() {
 }
 
 #[test]
-fn one_connection_alone_fills_the_line_in_spite_of_marks() {
+fn a_single_connection_fills_the_line_in_spite_of_marks() {
     let outcome = run(1, 1 << 20, Some(64 << 10));
     assert!(outcome.marked > 0 && outcome.overflowed == 0, "{outcome:?}");
     assert!(outcome.share > 0.85, "{outcome:?}");
 }
 
 /// A queue of less than 16 packets for each of them: a connection that kept sending that many would
-/// lose them all, try after try.
+/// lose them all, again and again.
 #[test]
-fn connections_through_a_short_queue_lose_much_and_end_well() {
+fn connections_through_a_short_queue_lose_much_and_still_finish() {
     for (connections, queue) in [(8, 16 << 10), (8, 64 << 10), (16, 64 << 10)] {
         let outcome = run(connections, queue, None);
         println!("{connections} connections, {queue} bytes\n  losing  {outcome:.3?}");

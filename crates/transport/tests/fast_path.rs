@@ -1,6 +1,6 @@
-//! The fast path of small messages beside the full one: two networks on which the same happens, of
-//! which one lets packets take the fast path, at random. Whatever the program does, each packet is
-//! the same, and so are both ends, after each step.
+//! The fast path of small messages, compared with the full one: the same happens on two networks,
+//! and one of them lets random packets take the fast path. Whatever the program does, after each
+//! step all packets and both ends are equal.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use transport::{AckPolicy, Data, FastPacket, RateLimit, SendWr};
 
 const SEEDS: u64 = 150;
 const STEPS: u64 = 150;
-/// Bytes that each SEND takes from memory, and each receive has there.
+/// Bytes of memory that each SEND and each receive has.
 const ROOM: u64 = 1024;
 const RECEIVES: u64 = BASE + 0x8000;
 
@@ -30,11 +30,11 @@ static PATIENT: AckPolicy = AckPolicy {
 enum Step {
     Post(usize, SendWr),
     Receive(usize, u64, u32),
-    /// A SEND that finds a receive, and one back as soon as it came.
+    /// A SEND that finds a receive, and one in return as soon as it arrived.
     Exchange(usize, SendWr),
-    /// Holds a send queue, or lets it go on.
+    /// Stops a send queue, or resumes it.
     Drain(usize),
-    /// The carrier takes so many packets at once, if any number is said.
+    /// The carrier takes at most this many packets at once, if a number is given.
     Room(usize, Option<usize>),
     /// A send queue gets a rate limit in kilobits a second, or none.
     Pace(usize, u32),
@@ -43,14 +43,14 @@ enum Step {
     Go(u64),
 }
 
-/// What follows a packet that came.
+/// What follows a packet that arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Polls {
     /// Its QP sends what it has to send.
     AtOnce,
     /// The same, but an acknowledgement may wait for the next step.
     AcksStay,
-    /// The next packet. All is sent at the next step.
+    /// Nothing: everything is sent at the next step.
     Later,
 }
 
@@ -58,7 +58,7 @@ fn step(rng: &mut Rng, number: u64) -> Step {
     let node = rng.below(2) as usize;
     let at = number % 16 * ROOM;
     match rng.below(30) {
-        // Mostly what the fast path is for.
+        // Mostly requests that the fast path is for.
         0..6 => {
             let length = [0, 1, 8, 64, 255, 256, 257, 1000][rng.below(8) as usize];
             let mut wr = build::send(number, BASE + at, length);
@@ -80,7 +80,7 @@ fn step(rng: &mut Rng, number: u64) -> Step {
             _ => Step::Post(node, build::fetch_add(number, BASE + at, BASE + 0x7000, number)),
         },
         7..13 => {
-            // Rarely too short for what comes.
+            // Rarely too short for the message.
             let length = if rng.chance(10) { 4 } else { ROOM };
             Step::Receive(node, RECEIVES + at, length as u32)
         }
@@ -96,7 +96,7 @@ fn step(rng: &mut Rng, number: u64) -> Step {
 fn run(net: &mut Net, step: Step, number: u64) {
     match step {
         Step::Post(node, wr) => {
-            // In error and without room it is refused, on both networks alike.
+            // In the error state and without room it is refused, on both networks alike.
             let _ = net.try_post(node, wr);
         }
         Step::Receive(node, addr, length) => {
@@ -127,7 +127,7 @@ fn run(net: &mut Net, step: Step, number: u64) {
         Step::Room(node, room) => net.nodes[node].host.room = room,
         Step::Pace(node, kbps) => {
             let limit = RateLimit { kbps, ..RateLimit::default() };
-            // Not in every state.
+            // Not every state allows it.
             let _ = net.nodes[node].qp.modify_rate_limit(limit);
         }
         Step::Wait => net.now = net.now + Duration::from_micros(3),
@@ -154,8 +154,8 @@ fn state(net: &Net) -> Vec<String> {
     vec![node(0), node(1), format!("{:?} {} {:?}", net.now, net.carried, net.digest)]
 }
 
-/// Lets the same happen on two networks. Says how many packets of one took the fast path, sent and
-/// received, and whether it ended in error.
+/// Lets the same happen on two networks. Returns how many packets of one took the fast path, sent
+/// and received, and whether it ended in error.
 fn compare(seed: u64, rng: &mut Rng, options: Options, polls: Polls) -> ([u64; 2], bool) {
     let mut nets = [Net::pair(options.clone()), Net::pair(options)];
     nets[1].fast = Some(Rng::new(seed + 1));
@@ -188,7 +188,7 @@ fn compare(seed: u64, rng: &mut Rng, options: Options, polls: Polls) -> ([u64; 2
     (nets[1].fasts, nets[1].nodes.iter().any(|node| node.qp.state() == QpState::Err))
 }
 
-/// What differs from run to run on any carrier.
+/// Varies what differs from run to run on any carrier.
 fn vary(rng: &mut Rng, mut options: Options) -> Options {
     options.sq_sig_all = rng.chance(300);
     options.timeout = 4;
@@ -211,7 +211,7 @@ fn compare_all(options: impl Fn(&mut Rng) -> (Options, Polls)) {
 }
 
 #[test]
-fn whichever_way_packets_go_the_same_happens() {
+fn both_paths_do_the_same() {
     compare_all(|rng| {
         let mut options = Options::rc().over_memory(1024);
         options.direct = rng.chance(300);
@@ -220,7 +220,7 @@ fn whichever_way_packets_go_the_same_happens() {
 }
 
 #[test]
-fn whichever_way_packets_go_over_a_wire_the_same_happens() {
+fn both_paths_do_the_same_over_a_wire() {
     compare_all(|rng| {
         let mut options = vary(rng, Options::rc());
         options.seed = rng.next();
@@ -234,7 +234,7 @@ fn whichever_way_packets_go_over_a_wire_the_same_happens() {
             };
         }
         options.ecn = rng.chance(500);
-        // Two packets that wait make a queue that is marked.
+        // Two waiting packets are a queue that gets marked.
         options.link.rate =
             rng.chance(300).then_some(Rate { bytes: 1_000_000_000, queue: 4000, mark: Some(100) });
         (options, [Polls::AtOnce, Polls::AcksStay, Polls::Later][rng.below(3) as usize])
@@ -242,7 +242,7 @@ fn whichever_way_packets_go_over_a_wire_the_same_happens() {
 }
 
 #[test]
-fn a_packet_goes_the_short_way_only_if_its_headers_say_nothing_else() {
+fn a_packet_takes_the_fast_path_only_if_its_headers_say_nothing_else() {
     let fast = FastPacket::Send { psn: Psn::new(7), se: true };
     let dest = iba::Qpn::new(5);
     let headers = fast.headers(dest, 3);

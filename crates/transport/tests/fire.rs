@@ -1,8 +1,7 @@
 //! A connection under fire, one trouble at a time: silence in one direction, ports that move,
-//! programs that come back, ends that were told different MTUs, and an attacker that forges
-//! answers.
+//! programs that restart, ends with different MTUs, and an attacker that forges answers.
 //!
-//! All of them at once, at random, are in `random`.
+//! The tests in `random` have all of them at once.
 
 use core::time::Duration;
 
@@ -13,7 +12,7 @@ use iba::{AttrMask, Mtu, Psn, QpAttr, QpEvent, QpState, RnrTimer, WcStatus};
 use transport::{Counter, Side};
 use wire::{NakCode, Opcode, Syndrome};
 
-/// Where one end's bytes come from, and where the other's go.
+/// Where the bytes of one end come from, and where they go at the other.
 const FROM: u64 = BASE;
 const TO: u64 = BASE + 0x4000;
 
@@ -52,8 +51,7 @@ fn answers_that_are_lost_for_a_while_cost_time_and_nothing_else() {
     net.recv(1, 7, TO, 3000);
     net.write_memory(0, FROM, &bytes(3000, 1));
     net.send(0, 1, FROM, 3000);
-    // The peer hears everything and is not heard: it carries out what is asked again and again
-    // once.
+    // The peer hears everything and is not heard: it carries out a repeated request once.
     net.mute.push(1);
     net.drive_bounded(6);
     assert!(statuses(&net, 0).is_empty());
@@ -67,7 +65,7 @@ fn answers_that_are_lost_for_a_while_cost_time_and_nothing_else() {
 }
 
 #[test]
-fn answers_that_never_come_end_the_asker_alone() {
+fn answers_that_never_come_end_only_the_requester() {
     for silent in 0..2 {
         let mut net = Net::pair(Options { retry_cnt: 2, ..Options::rc() });
         for wr_id in 1..4 {
@@ -78,12 +76,16 @@ fn answers_that_never_come_end_the_asker_alone() {
         let expected = [WcStatus::RetryExcErr, WcStatus::WrFlushErr, WcStatus::WrFlushErr];
         assert_eq!(statuses(&net, 0), expected, "end {silent} is silent");
         assert_eq!(net.nodes[0].qp.state(), QpState::Err);
-        assert_eq!(net.nodes[1].qp.state(), QpState::Rts, "who only answers waits for nothing");
+        assert_eq!(
+            net.nodes[1].qp.state(),
+            QpState::Rts,
+            "an end that only answers waits for nothing"
+        );
     }
 }
 
 #[test]
-fn a_port_that_moved_is_followed_in_time_or_lost() {
+fn a_connection_survives_a_moved_port_only_if_it_learns_of_it_in_time() {
     for told in [true, false] {
         let mut net = Net::pair(Options::rc());
         post_write(&mut net, 0, 1);
@@ -106,7 +108,7 @@ fn a_port_that_moved_is_followed_in_time_or_lost() {
 }
 
 #[test]
-fn packets_from_another_address_than_the_peers_are_not_the_peers() {
+fn packets_from_an_address_that_is_not_the_peers_are_dropped() {
     let mut net = Net::pair(Options { retry_cnt: 1, ..Options::rc() });
     net.readdress(0, 5);
     post_write(&mut net, 0, 1);
@@ -117,14 +119,14 @@ fn packets_from_another_address_than_the_peers_are_not_the_peers() {
 }
 
 /// Old packets reach a new connection between the same numbers at the same addresses. They do no
-/// harm since it begins elsewhere in the sequence number space (IBA 12.4.1 requires that; and a NIC
-/// leaves a number unused for a while).
+/// harm, since it begins elsewhere in the sequence number space (IBA 12.4.1 requires that, and a
+/// NIC leaves a QPN unused for a while).
 #[test]
-fn a_connection_between_the_numbers_of_an_old_one_is_not_disturbed_by_its_packets() {
+fn packets_of_an_old_connection_do_not_disturb_a_new_one_with_its_numbers() {
     for seed in 0..300 {
         let mut rng = Rng::new(seed);
         let mut options = Options { seed, timeout: 4, ..Options::rc() };
-        // Packets that are late by far more than it takes to begin again.
+        // Packets that are late by far more than a restart takes.
         options.link =
             Link { reorder: 400, duplicate: 300, delay: Duration::from_micros(3), ..Link::GOOD };
         let mut net = Net::pair(options.clone());
@@ -139,7 +141,7 @@ fn a_connection_between_the_numbers_of_an_old_one_is_not_disturbed_by_its_packet
         }
         net.drive_bounded(1 + rng.below(60));
 
-        // Both programs come back. The counter of atomics starts again.
+        // Both programs restart. The counter of atomics starts again.
         let far = 1 << 22;
         let psns = [SQ_PSN.add(far), RQ_PSN.add(2 * far)];
         net.restart(0, &options, psns[0], psns[1]);
@@ -169,7 +171,7 @@ fn a_connection_between_the_numbers_of_an_old_one_is_not_disturbed_by_its_packet
 /// A peer that lost its state and its connection answers nothing: its port has no such QP, or one
 /// that is not in a state to receive.
 #[test]
-fn a_peer_that_came_back_without_a_connection_is_given_up() {
+fn a_peer_that_restarted_without_its_connection_is_given_up() {
     let mut net = Net::pair(Options { retry_cnt: 2, ..Options::rc() });
     post_write(&mut net, 0, 1);
     net.drive_bounded(1);
@@ -191,7 +193,7 @@ fn ends_that_disagree_about_the_mtu_agree_on_messages_that_fit_both() {
         assert_eq!(statuses(&net, 0), [WcStatus::Success; 2]);
         assert!(net.read_memory(0, FROM + 0x1000, 200) == bytes(256, 3)[..200]);
 
-        // IBA 9.7.4: a packet that is not the last is as long as the MTU, and none is longer.
+        // IBA 9.7.4: every packet but the last is as long as the MTU, and none is longer.
         net.post(0, build::write(3, FROM, 2000, TO));
         net.post(0, build::write(4, FROM, 8, TO));
         net.drive();
@@ -216,7 +218,7 @@ fn a_read_is_not_taken_in_packets_of_another_mtu() {
 }
 
 #[test]
-fn a_network_that_swallows_long_packets_lets_short_messages_pass() {
+fn a_network_that_drops_long_packets_lets_short_messages_pass() {
     let mut options = Options { retry_cnt: 2, mtu: Mtu::Mtu1024, ..Options::rc() };
     options.link.longest = Some(512);
     let mut net = Net::pair(options);
@@ -227,8 +229,8 @@ fn a_network_that_swallows_long_packets_lets_short_messages_pass() {
     assert_eq!(statuses(&net, 0), [WcStatus::Success, WcStatus::RetryExcErr]);
 }
 
-/// What an attacker that does not see the packets can do: nothing, as its numbers do not match
-/// those in flight.
+/// An attacker that does not see the packets can do nothing, as its numbers do not match those in
+/// flight.
 #[test]
 fn forged_answers_that_miss_the_window_change_nothing() {
     let run = |forge: bool| {
@@ -240,7 +242,7 @@ fn forged_answers_that_miss_the_window_change_nothing() {
             if forge {
                 let (first, next) = (SQ_PSN.sub(1 + step), net.nodes[0].qp.query().sq_psn);
                 // One before the oldest that is not acknowledged, and one that the window cannot
-                // reach meanwhile.
+                // reach in the meantime.
                 for psn in [first, next.add(600 + step)] {
                     for syndrome in [
                         Syndrome::ACK,
@@ -264,16 +266,16 @@ fn forged_answers_that_miss_the_window_change_nothing() {
     assert!(memory == run(false).1);
 }
 
-/// What an attacker that sees the packets and holds back the true answers can do: what a peer can
-/// do, and no more.
+/// An attacker that sees the packets and holds back the true answers can do what a peer can do, and
+/// no more.
 #[test]
-fn forged_answers_that_hit_are_believed_as_the_peers() {
+fn forged_answers_with_valid_numbers_count_as_the_peers() {
     let cases = [
         (Syndrome::ACK, WcStatus::Success),
         (Syndrome::Nak(NakCode::InvalidRequest), WcStatus::RemInvReqErr),
         (Syndrome::Nak(NakCode::RemoteAccess), WcStatus::RemAccessErr),
         (Syndrome::Nak(NakCode::RemoteOperational), WcStatus::RemOpErr),
-        // Asks for what is then sent again, until no retry is left.
+        // Requests packets again, until no retry is left.
         (Syndrome::Nak(NakCode::PsnSequence), WcStatus::RetryExcErr),
     ];
     for (syndrome, expected) in cases {
@@ -290,7 +292,7 @@ fn forged_answers_that_hit_are_believed_as_the_peers() {
 }
 
 #[test]
-fn a_forged_ack_of_a_read_brings_no_bytes_and_ends_nothing() {
+fn a_forged_ack_of_a_read_brings_no_bytes_and_does_no_harm() {
     let mut net = Net::pair(Options::rc());
     net.write_memory(1, TO, &bytes(600, 9));
     net.post(0, build::read(1, FROM, 600, TO));
@@ -302,11 +304,11 @@ fn a_forged_ack_of_a_read_brings_no_bytes_and_ends_nothing() {
     assert!(net.nodes[0].host.counted(Counter::ImpliedNakSeqErr) > 0, "and asked for them again");
 }
 
-/// Half of all sequence numbers are those of requests that were there before. A READ with such a
-/// number and a key that gives no access was no request of the peer's, unless it is one of the last
-/// that were granted.
+/// Half of all sequence numbers belong to earlier requests. A READ with such a number and a key
+/// that gives no access was not a request of the peer, unless it is one of the last that were
+/// granted.
 #[test]
-fn a_forged_duplicate_read_ends_nothing() {
+fn a_forged_duplicate_read_does_no_harm() {
     let mut net = Net::pair(Options::rc());
     net.post(0, build::read(1, FROM, 600, TO));
     net.drive();
@@ -322,13 +324,13 @@ fn a_forged_duplicate_read_ends_nothing() {
 
     net.forge(1, read(SQ_PSN), Vec::new());
     net.drive();
-    assert_eq!(net.nodes[1].host.events, [QpEvent::AccessErr], "asked for again, and gone by now");
+    assert_eq!(net.nodes[1].host.events, [QpEvent::AccessErr], "requested again, and gone by now");
 }
 
 /// Sequence numbers of 24 bits and QPNs are all that a packet proves: an attacker that knows them
 /// writes within what the regions and the QP grant, and nowhere else.
 #[test]
-fn a_forged_request_that_hits_reaches_what_the_peer_may_reach() {
+fn a_forged_request_with_valid_numbers_reaches_only_what_the_peer_may_reach() {
     let mut net = Net::pair(Options::rc());
     let write = |psn: Psn, va| build::packet(Opcode::RcWriteOnly, psn).with_reth(va, 4);
     net.forge(1, write(SQ_PSN, TO), vec![1; 4]);

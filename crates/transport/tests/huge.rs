@@ -1,7 +1,7 @@
 //! The longest messages: 2^31 bytes, which is 2^23 packets of the smallest MTU, half of all
 //! sequence numbers.
 //!
-//! No memory is moved, only lengths.
+//! No memory moves, only lengths.
 
 use std::collections::VecDeque;
 
@@ -92,7 +92,7 @@ impl Env for Lengths {
     fn event(&mut self, _: QpEvent) {}
 }
 
-/// Moves one message of the greatest length and returns the bytes that arrived at each side.
+/// Moves one message of the greatest length, and returns the bytes that arrived at each side.
 fn carry(options: &Options, wr: SendWr, loss: u32) -> [u64; 2] {
     let mut host = options.host();
     let mut ends: Vec<(Qp, Lengths)> = [(QPN, PEER, SQ_PSN, RQ_PSN), (PEER, QPN, RQ_PSN, SQ_PSN)]
@@ -162,7 +162,7 @@ fn a_read_of_two_gibibytes() {
 }
 
 #[test]
-fn the_same_where_packets_are_lost() {
+fn messages_of_two_gibibytes_survive_losses() {
     for wr in [build::send(1, BASE, LONGEST), build::read(1, BASE, LONGEST, 0)] {
         let moved = carry(&options(), wr, 10);
         assert_eq!(moved[0] + moved[1], LONGEST.into());

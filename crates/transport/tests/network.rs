@@ -61,7 +61,7 @@ fn ud_delivers_right_bytes_whatever_the_network_does() {
 }
 
 #[test]
-fn a_peer_that_dies_is_noticed_within_the_timeout_and_everything_flushed() {
+fn a_dead_peer_is_noticed_within_the_timeout_and_everything_is_flushed() {
     for segment in [None, Some(4096)] {
         let mut net = Net::pair(Options { segment, retry_cnt: 3, ..Options::rc() });
         net.recv(0, 100, BASE, 8);
@@ -118,7 +118,7 @@ fn both_ends_may_fail_at_once() {
     net.drive();
     for node in 0..2 {
         let done = net.completions(node)[0];
-        // The refusal of one and the error of the other cross.
+        // The refusal of one end and the error of the other cross.
         assert!(matches!(done.status, WcStatus::RemAccessErr | WcStatus::WrFlushErr), "{done:?}");
         assert_eq!(net.nodes[node].qp.state(), QpState::Err);
     }

@@ -7,11 +7,11 @@ use fabric_sim::{Link, Net, Options, build};
 use iba::{Mtu, QpState, WcStatus};
 use transport::{Counter, ModifyError, RateLimit};
 
-/// 80 Mbit/s: ten bytes in a microsecond.
+/// 80 Mbit/s: ten bytes per microsecond.
 const KBPS: u32 = 80_000;
 const MESSAGE: u32 = 16 << 10;
-/// Ethernet, IPv4, UDP, BTH and ICRC around the payload of a packet, and the RETH of the first of a
-/// WRITE.
+/// Ethernet, IPv4, UDP, BTH and ICRC around the payload of a packet, and the RETH of the first
+/// packet of a WRITE.
 const AROUND: u64 = 58;
 const RETH: u64 = 16;
 
@@ -27,12 +27,12 @@ fn options() -> Options {
     Options { mtu: Mtu::Mtu1024, timeout: 6, memory: 1 << 20, link, ..Options::rc() }
 }
 
-/// Bytes on a wire of this many WRITEs of [`MESSAGE`] bytes.
+/// Bytes on a wire for this many WRITEs of [`MESSAGE`] bytes.
 fn on_a_wire(messages: u64) -> u64 {
     messages * (u64::from(MESSAGE) + u64::from(MESSAGE / 1024) * AROUND + RETH)
 }
 
-/// Writes until all is acknowledged, and returns how many microseconds that took.
+/// Writes until everything is acknowledged, and returns how many microseconds that took.
 fn write(net: &mut Net, messages: u64) -> u64 {
     let began = net.now;
     for at in 0..messages {
@@ -58,7 +58,7 @@ fn a_limited_qp_sends_at_its_rate_and_repeats_nothing() {
 }
 
 #[test]
-fn without_a_limit_the_same_is_done_in_no_time() {
+fn without_a_limit_the_same_takes_no_time() {
     let mut net = limited(options(), RateLimit::default());
     assert!(write(&mut net, 32) < 1_000);
 }
@@ -70,12 +70,12 @@ fn the_rate_of_modify_qp_is_that_of_the_limit() {
     let attr = iba::QpAttr { rate_limit: KBPS, ..iba::QpAttr::default() };
     qp.modify(host, &attr, iba::AttrMask::RATE_LIMIT).unwrap();
     assert_eq!(net.nodes[0].qp.query().rate_limit, KBPS);
-    // A burst is what the rate gives in a millisecond.
+    // A burst is what the rate allows in a millisecond.
     assert!(write(&mut net, 8) > (on_a_wire(8) - 10_000) / 10);
 }
 
 #[test]
-fn what_a_limit_holds_back_goes_when_it_is_taken_away() {
+fn packets_that_a_limit_holds_back_go_when_it_is_removed() {
     let mut net = limited(options(), RateLimit { kbps: 1, ..RateLimit::default() });
     net.post(0, build::write(0, BASE, MESSAGE, BASE + u64::from(MESSAGE)));
     assert!(!net.drive_bounded(4), "a second packet at 1 kbit/s takes 9 s");
@@ -88,7 +88,7 @@ fn what_a_limit_holds_back_goes_when_it_is_taken_away() {
 }
 
 #[test]
-fn a_limited_qp_is_not_carried_out_directly() {
+fn operations_of_a_limited_qp_are_not_carried_out_directly() {
     let limit = RateLimit { kbps: KBPS, ..RateLimit::default() };
     let mut net = limited(Options { direct: true, ..options().over_memory(32 << 10) }, limit);
     write(&mut net, 4);

@@ -1,6 +1,6 @@
-//! READs that were granted, but whose memory is absent when it is their turn to be answered.
+//! Granted READs whose memory is absent when it is their turn to be answered.
 //!
-//! Memory that moves is mostly back soon, and the response then continues. Otherwise the peer must
+//! Memory that moves is usually back soon, and then the response continues. Otherwise the peer must
 //! be told before it takes the silence for a loss: by an RNR NAK in place of the packet, as NICs
 //! with on-demand paging do. It then requests the rest of the READ again after a pause, and
 //! everything after it. The response waits for that in its place, with those after it: an executed
@@ -18,11 +18,11 @@ use crate::resp::Responder;
 use crate::time::Time;
 
 /// How long an answer waits for its memory before the peer is told; less if this end of the
-/// connection has a short ACK timeout, as the other end then has one, too.
+/// connection has a short ACK timeout, as then the other end has one, too.
 const PATIENCE: Duration = Duration::from_millis(4);
 
 impl Responder {
-    /// Goes on with all answers, as the peer is not heard any more.
+    /// Continues all answers, as the peer is no longer heard.
     pub(crate) fn take_up_answers(&mut self) {
         for answer in &mut self.answers {
             if let Kind::Read(read) = &mut answer.kind {
@@ -42,7 +42,7 @@ impl Responder {
 }
 
 impl Qp {
-    /// The memory for the next packet of the first answer is absent.
+    /// Handles absent memory for the next packet of the first answer.
     #[cold]
     pub(super) fn await_memory<E: Env>(&mut self, env: &mut E, now: Time, psn: Psn) -> Sent {
         let since = match self.resp.absent {

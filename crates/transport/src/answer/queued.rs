@@ -6,7 +6,7 @@ use wire::{Reth, Syndrome};
 /// Something to send to the peer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Answer {
-    /// Its sequence number; of a READ response, the next one.
+    /// Its sequence number; the next one for a READ response.
     pub(super) psn: Psn,
     pub(super) kind: Kind,
 }
@@ -25,13 +25,13 @@ pub(super) struct ReadAnswer {
     pub(super) rkey: RKey,
     pub(super) addr: u64,
     pub(super) left: u32,
-    /// The number after the last.
+    /// The sequence number after its last.
     pub(super) end: Psn,
     /// Whether a packet of it was sent.
     pub(super) begun: bool,
     /// Whether the request came for the first time.
     pub(super) is_new: bool,
-    /// Whether the peer was told to ask for the rest later, and did not yet.
+    /// Whether the peer was told to ask for the rest later, and has not done so yet.
     pub(super) is_put_off: bool,
     /// Bytes of the whole READ, if a counter must be told when it is answered.
     pub(super) counts: Option<u32>,
@@ -48,7 +48,7 @@ impl Answer {
         Self { psn, kind: Kind::Read(read) }
     }
 
-    /// The answer to what brings nothing but its answer: a FLUSH or an ATOMIC WRITE.
+    /// An answer that carries no data: that to a FLUSH or an ATOMIC WRITE.
     pub(crate) const fn done(psn: Psn, is_new: bool) -> Self {
         let (rkey, end) = (RKey(0), psn.add(1));
         let read = ReadAnswer {
@@ -89,7 +89,7 @@ impl Answer {
     pub(super) const fn end(&self) -> Psn {
         match self.kind {
             Kind::Read(read) => read.end,
-            // A NAK speaks of everything before its number, the others of their number too.
+            // A NAK acknowledges everything before its number, the others include their number.
             Kind::Nak(_) => self.psn,
             Kind::Ack | Kind::Atomic { .. } => self.psn.add(1),
         }

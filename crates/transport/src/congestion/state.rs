@@ -9,7 +9,7 @@ pub(crate) struct Congestion {
     pub(crate) enabled: bool,
     /// A notification waits to be sent.
     pub(super) owed: bool,
-    /// When the next may be.
+    /// The earliest time of the next one.
     pub(super) next: Time,
 }
 

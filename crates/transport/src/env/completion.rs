@@ -23,35 +23,34 @@ pub struct Completion {
     pub side: Side,
     /// From the work request.
     pub wr_id: u64,
-    /// The outcome. If it is not success only `wr_id`, `side` and `vendor_err` mean anything
-    /// besides.
+    /// The outcome. If it is not success, only `wr_id`, `side` and `vendor_err` are valid besides.
     pub status: WcStatus,
     /// What completed.
     pub opcode: WcOpcode,
-    /// Bytes moved; for a datagram the 40 bytes of the GRH count.
+    /// Bytes moved; for a datagram, including the 40 bytes of the GRH.
     pub byte_len: u32,
     /// Which of the following are valid.
     pub flags: WcFlags,
-    /// Immediate data, a number whose most significant byte travels first, or the key the peer
+    /// Immediate data, a number whose most significant byte travels first, or the key that the peer
     /// invalidated.
     pub imm: u32,
     /// The sender of a datagram.
     pub src_qpn: Qpn,
-    /// Of a datagram, in what it came: 0xa for UDP over IPv4, 0x9 over IPv6. RoCEv2 Annex A17.4.5.1
-    /// wants the completion to say it; in the service level, which RoCE does not have, mlx5 does,
-    /// and UCX reads it there.
+    /// Of a datagram, what it came in: 0xa for UDP over IPv4, 0x9 over IPv6. RoCEv2 Annex A17.4.5.1
+    /// requires the completion to report it; mlx5 does so in the service level, which RoCE does not
+    /// have, and UCX reads it there.
     pub sl: u8,
     /// Of a message with a tag.
     pub tm: TmInfo,
     /// Whether the peer set the solicited bit, or the completion is an error: what a CQ armed for
     /// solicited completions waits for (IBA 11.4.2.2).
     pub solicited: bool,
-    /// Why, in more detail than the status: a [`Reason`] as a number.
+    /// The reason, in more detail than the status: a [`Reason`] as a number.
     pub vendor_err: u32,
 }
 
 impl Completion {
-    /// A success that says nothing more; of a send until it is told otherwise.
+    /// A success without further values; of a SEND unless set otherwise.
     pub const fn new(side: Side, wr_id: u64) -> Self {
         Self {
             side,
@@ -70,8 +69,8 @@ impl Completion {
     }
 }
 
-/// More precisely than a status, why a work request failed. The number is a completion's
-/// `vendor_err`.
+/// Why a work request failed, more precisely than its status. The number is the `vendor_err` of its
+/// completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[repr(u32)]
@@ -94,11 +93,11 @@ pub enum Reason {
     RemoteOperationalNak = 7,
     /// A key, range or access of a local scatter/gather element.
     LocalProtection = 8,
-    /// Local memory went away.
+    /// Local memory was unmapped or lost.
     LocalFault = 9,
     /// A message was longer than the receive it met.
     ReceiveTooShort = 10,
-    /// A response that cannot be.
+    /// An invalid response.
     BadResponse = 11,
     /// A peer's request broke the protocol; the completion is of the receive it consumed.
     PeerBrokeProtocol = 12,
@@ -108,7 +107,7 @@ pub enum Reason {
     NoReadDepth = 14,
     /// A memory window could not be bound as asked.
     BindRefused = 15,
-    /// No receive in a list of tags has the handle of the one that was to be taken from it.
+    /// No receive in a tag list has the handle of the one to be removed.
     NoSuchTag = 16,
     /// A rendezvous is longer than the receive that its tag matched.
     RendezvousTooLong = 17,

@@ -1,4 +1,4 @@
-//! What a QP has the device count.
+//! The counters of a QP, which the device keeps.
 
 /// What the transport counts, under the names of mlx5's and rxe's hardware counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -26,15 +26,15 @@ pub enum Counter {
     RxReadRequests,
     RxWriteRequests,
     SendRnrNak,
-    /// Accesses put off because the memory was not there.
+    /// Accesses put off because the memory was absent.
     PageFaultsPending,
-    /// Packets that came with a mark of congestion.
+    /// Packets that arrived with a congestion mark.
     NpEcnMarkedRocePackets,
     /// Congestion notifications sent.
     NpCnpSent,
     /// Congestion notifications obeyed.
     RpCnpHandled,
-    /// Congestion notifications that nothing came of.
+    /// Congestion notifications that had no effect.
     RpCnpIgnored,
     QkeyViolation,
     DroppedPacket,

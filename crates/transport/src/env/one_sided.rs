@@ -61,7 +61,7 @@ pub enum OneSidedKind {
     Atomic(AtomicOp),
 }
 
-/// What became of a [`OneSided`] operation.
+/// The outcome of a [`OneSided`] operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "the requester handles each")]
 pub enum Direct {
@@ -69,8 +69,8 @@ pub enum Direct {
     Declined,
     /// Done; every byte is in place.
     Done,
-    /// The peer's memory refused.
+    /// The peer's memory refused it.
     Remote(RemoteError),
-    /// The local memory refused.
+    /// The local memory refused it.
     Local(LocalError),
 }

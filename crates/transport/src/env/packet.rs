@@ -1,4 +1,4 @@
-//! A packet on its way out, and one that arrived.
+//! An outgoing packet, and one that arrived.
 
 use iba::{Av, RKey};
 use wire::Headers;
@@ -9,9 +9,9 @@ use crate::wr::Sge;
 #[derive(Clone, Copy, Debug)]
 #[expect(clippy::exhaustive_enums, reason = "a QP is connected or it is not")]
 pub enum To<'a> {
-    /// To the peer the QP is connected with.
+    /// To the connected peer.
     Peer,
-    /// To the port an address vector names.
+    /// To the port that an address vector names.
     Av(&'a Av),
 }
 
@@ -59,7 +59,7 @@ impl Source<'_> {
         self.len() == 0
     }
 
-    /// `length` of its bytes from `at` on, which it has.
+    /// `length` of its bytes from `at` on. They must exist.
     #[must_use]
     pub fn part(self, at: u32, length: u32) -> Self {
         match self {
@@ -87,7 +87,7 @@ pub struct Skipped {
     pub messages: u32,
 }
 
-/// A packet that arrived: its headers, its payload, and what the carrier knows of it.
+/// A packet that arrived: its headers, its payload, and what the carrier knows about it.
 #[derive(Debug)]
 #[expect(clippy::exhaustive_structs, reason = "the device builds it")]
 pub struct Rx<'a, P> {
@@ -98,8 +98,8 @@ pub struct Rx<'a, P> {
     /// Its length in bytes. On a reliable carrier it may be many path MTUs: one packet then stands
     /// for `ceil(length / path MTU)` of them.
     pub length: u32,
-    /// How many packets of the wire it is: more than one only of what
-    /// [`Qp::joinable`](crate::Qp::joinable) allows. On a reliable carrier always one.
+    /// How many packets of the wire it is: more than one only if
+    /// [`Qp::joinable`](crate::Qp::joinable) allows it. On a reliable carrier always one.
     pub packets: u32,
     /// What the peer carried out without packets before this one.
     pub skipped: Skipped,

@@ -8,7 +8,7 @@ pub enum TransmitError {
     Blocked,
     /// The payload could not be taken from local memory.
     Memory(LocalError),
-    /// The payload of a READ response could not be taken. If it is only absent at this moment, call
+    /// The payload of a READ response could not be taken. If it is only absent at the moment, call
     /// again as if the carrier had no room.
     Remote(RemoteError),
 }
@@ -22,7 +22,7 @@ pub enum LocalError {
     /// The memory went away under a valid region: LOC_QP_OP_ERR, or LOC_ACCESS_ERR on the receiving
     /// side.
     Fault,
-    /// The memory is not there at this moment, and will be: try again. Nothing fails for it.
+    /// The memory is absent at the moment, and will be back: try again. Nothing fails for it.
     NotPresent,
 }
 
@@ -37,8 +37,7 @@ pub enum RemoteError {
     /// The memory went away under a valid region: NAK remote access error, as the kernel's rxe
     /// answers.
     Fault,
-    /// The memory is not there at this moment, and will be (a page fault of on-demand paging, a
-    /// buffer on the move): the peer is asked to come again by an RNR NAK, as NICs with on-demand
-    /// paging do.
+    /// The memory is absent at the moment, and will be back (a page fault of on-demand paging, a
+    /// buffer that moves): an RNR NAK asks the peer to try again, as NICs with on-demand paging do.
     NotPresent,
 }

@@ -42,7 +42,7 @@ impl FastPacket {
         }
     }
 
-    /// The packet with these headers and so many bytes of payload, if it is one.
+    /// The packet with these headers and this many bytes of payload, if it can take the fast path.
     pub fn of(headers: &Headers, length: u32) -> Option<Self> {
         let bth = &headers.bth;
         let fast = match bth.opcode {

@@ -5,9 +5,9 @@ use iba::{Psn, QpAttr};
 use crate::env::Skipped;
 use crate::time::Time;
 
-/// A timeout lasts between one and four times what the QP was given (IBA 9.7.6.1.3). It is doubled
-/// so often while nothing is heard of a peer over a wire, which may only be slow: to be asked again
-/// and again makes it no faster.
+/// A timeout lasts between one and four times what the QP was given (IBA 9.7.6.1.3). While nothing
+/// is heard of a peer over a wire, it is doubled up to this many times: the peer may only be slow,
+/// and repeated requests do not make it faster.
 const MAX_PATIENCE: u32 = 2;
 
 /// What the requester and the completer remember.
@@ -17,13 +17,13 @@ pub(crate) struct Requester {
     pub(crate) psn: Psn,
     /// The oldest one that is not acknowledged.
     pub(crate) una: Psn,
-    /// The one after the highest that was ever sent.
+    /// The one after the highest ever sent.
     pub(crate) max: Psn,
     /// The work request that `psn` belongs to, counted from the front of the queue.
     pub(crate) index: usize,
     /// READs and atomics sent and not answered.
     pub(crate) rd_atomic: u32,
-    /// Sequence numbers of those that their answers have still to use.
+    /// Sequence numbers that the answers to those have not used yet.
     pub(crate) read_psns: u32,
     /// Packets since the last one that asked for an acknowledgement.
     pub(super) unasked: u32,
@@ -35,22 +35,23 @@ pub(crate) struct Requester {
     pub(crate) timeouts: u32,
     /// When the oldest packet counts as lost.
     pub(crate) ack_timer: Option<Time>,
-    /// A packet took the fast path, and the ACK timer is to start.
+    /// A packet took the fast path, and the ACK timer must start.
     pub(crate) watch_due: bool,
-    /// Until when nothing is sent: the peer asked to be left alone, or an answer waits for its
-    /// place.
+    /// Until when nothing is sent: the peer asked for a pause, or the memory for an answer is
+    /// absent.
     pub(crate) rnr_until: Option<Time>,
-    /// An answer to the first work request came whose place was absent.
+    /// The memory for an answer to the first work request was absent.
     pub(crate) place_missing: bool,
     /// Until when the rate limit holds back the next packet.
     pub(crate) paced_until: Option<Time>,
-    /// A gap among the answers was already acted upon: more of the same stream says nothing new.
+    /// A gap in the answers was already handled: later answers of the same stream say nothing new.
     pub(crate) gap: bool,
     /// The carrier had no room for the packet at `psn`.
     pub(crate) blocked: bool,
-    /// In SQD: what was begun is not done yet.
+    /// In SQD: requests that were begun are not done yet.
     pub(crate) draining: bool,
-    /// What was carried out without packets just before `una`, for the packet with that number.
+    /// Operations carried out without packets just before `una`, which the packet with that number
+    /// reports.
     pub(crate) skipped: Skipped,
 }
 
@@ -87,11 +88,11 @@ impl Requester {
         }
     }
 
-    /// The peer sends what it was asked for earlier: it is at work, and comes to the oldest packet
-    /// later. Its silence is measured from now.
+    /// The peer sends what was requested earlier: it is at work, and will come to the oldest packet
+    /// later. Its silence counts from now.
     ///
-    /// Else a long READ that is asked for again after a loss would be asked for ever again, while a
-    /// slow peer still answers what it was asked first.
+    /// Otherwise a long READ that is requested again after a loss would be requested over and over,
+    /// while a slow peer still answers the first request.
     pub(crate) fn hear(&mut self, now: Time, attr: &QpAttr) {
         if self.ack_timer.take().is_some() {
             self.watch(now, attr);
@@ -107,8 +108,8 @@ impl Requester {
         self.unasked = 0;
     }
 
-    /// Takes note that the only packet of the request at the cursor, which asks for an
-    /// acknowledgement, was sent.
+    /// Notes that the only packet of the request at the cursor was sent. It asks for an
+    /// acknowledgement.
     pub(crate) fn sent_one(&mut self) {
         self.advance(1);
         self.unasked = 0;
@@ -117,7 +118,7 @@ impl Requester {
 
     pub(super) fn advance(&mut self, packets: u32) {
         self.psn = self.psn.add(packets);
-        // Counted from `una`, as the numbers under way may be more than half of all.
+        // Counted from `una`, as the numbers in flight may be more than half of all.
         if self.psn.sub(self.una.value()).value() > self.max.sub(self.una.value()).value() {
             self.max = self.psn;
         }

@@ -15,8 +15,8 @@ impl Qp {
     /// Whether it is the next packet (IBA 9.7.4 for RC, 9.8.2 for UC).
     pub(super) fn check_psn<E: Env>(&mut self, env: &mut E, rx: &Rx<'_, E::Payload>) -> Step {
         let psn = rx.headers.bth.psn;
-        // Operations that the peer carried out itself, just before this packet. A repeated packet
-        // reports them again, but the numbers then no longer match.
+        // Step over operations that the peer carried out itself, just before this packet. A
+        // repeated packet reports them again, but the numbers then no longer match.
         if self.path.reliable
             && rx.skipped.psns > 0
             && psn.sub(rx.skipped.psns) == self.resp.psn
@@ -59,7 +59,7 @@ impl Qp {
         }
     }
 
-    /// A datagram is a message of its own; only its key has to be right (IBA 9.8.3).
+    /// A datagram is a whole message; only its key must be right (IBA 9.8.3).
     fn check_datagram<P>(&self, rx: &Rx<'_, P>) -> Step {
         match rx.headers.deth() {
             Some(deth) if deth.qkey == self.attr.qkey => Step::CheckResource,
@@ -83,7 +83,7 @@ impl Qp {
         }
     }
 
-    /// Whether the QP lets its peer do this at all (IBA 9.7.4).
+    /// Whether the QP allows its peer this operation at all (IBA 9.7.4).
     pub(super) fn check_op_valid<E: Env>(&mut self, env: &mut E, rx: &Rx<'_, E::Payload>) -> Step {
         let (needed, counter) = match rx.headers.bth.opcode.operation() {
             Operation::Send | Operation::SendWithImm | Operation::SendWithInv => {
@@ -111,8 +111,8 @@ impl Qp {
         }
     }
 
-    /// Whether there is a receive for what needs one, and a place among the answers for what is
-    /// answered with data.
+    /// Whether there is a receive for a request that needs one, and a place among the answers for
+    /// one that is answered with data.
     pub(super) fn check_resource<E: Env>(&mut self, env: &mut E, rx: &Rx<'_, E::Payload>) -> Step {
         let opcode = rx.headers.bth.opcode;
         let operation = opcode.operation();
@@ -138,13 +138,14 @@ impl Qp {
     }
 
     /// Whether the payload is as long as its place in the message demands (IBA 9.7.4), and a
-    /// message not longer than it may be.
+    /// message is not longer than allowed.
     pub(super) fn check_length<P>(&mut self, rx: &Rx<'_, P>) -> Step {
         let opcode = rx.headers.bth.opcode;
         let operation = opcode.operation();
         let mtu = self.path.path_mtu.bytes();
         let length = rx.length;
-        // One packet for many on a carrier that is reliable: still whole packets, but for the last.
+        // One packet that stands for many on a reliable carrier: still whole packets, except the
+        // last.
         let whole = if self.path.reliable {
             length > 0 && length.is_multiple_of(mtu)
         } else {
@@ -194,7 +195,8 @@ impl Qp {
         {
             return Step::ErrLength;
         }
-        // The last packet brings exactly what the RETH announced, the others less (IBA 9.7.4).
+        // With the last packet, exactly as much has arrived as the RETH announced; before it, less
+        // (IBA 9.7.4).
         if let (true, Message::Write(region)) = (operation.is_write(), self.resp.message) {
             let fits =
                 if opcode.ends_message() { length == region.left } else { length < region.left };
@@ -205,8 +207,8 @@ impl Qp {
         Step::CheckRkey
     }
 
-    /// Whether the peer may use the memory it names, for the whole message at its first packet (IBA
-    /// 9.7.4). An operation on no bytes needs no key (IBA C9-88).
+    /// Whether the peer may use the memory that it names, checked for the whole message at its
+    /// first packet (IBA 9.7.4). An operation on no bytes needs no key (IBA C9-88).
     pub(super) fn check_rkey<E: Env>(&mut self, env: &mut E, rx: &Rx<'_, E::Payload>) -> Step {
         let headers = rx.headers;
         let operation = headers.bth.opcode.operation();
@@ -216,7 +218,7 @@ impl Qp {
             } else {
                 Access::REMOTE_WRITE
             };
-            // The range of a FLUSH is checked when it is carried out.
+            // Carrying out a FLUSH checks its range.
             if reth.dma_len == 0 || operation == Operation::Flush {
                 Ok(())
             } else {

@@ -9,7 +9,7 @@ use crate::env::{Env, Rx};
 use crate::qp::Qp;
 
 impl Qp {
-    /// Answers a request again, without doing again what must be done once.
+    /// Answers a request again, without repeating what must be done once.
     pub(super) fn answer_duplicate<E: Env>(
         &mut self,
         env: &mut E,
@@ -17,8 +17,8 @@ impl Qp {
     ) -> Step {
         let psn = rx.headers.bth.psn;
         match rx.headers.bth.opcode.operation() {
-            // IBA C9-105: acknowledged with the newest number, which confirms that all of it is
-            // here.
+            // IBA C9-105: acknowledged with the newest number, which confirms that all of it
+            // arrived.
             operation if operation.is_send() || operation.is_write() => {
                 self.resp.push_ack(self.resp.psn.sub(1));
             }
@@ -26,7 +26,7 @@ impl Qp {
             Operation::ReadRequest => {
                 let Some(reth) = rx.headers.reth() else { return Step::Cleanup };
                 let packets = self.path.path_mtu.packets(reth.dma_len);
-                // Not a part of an earlier request: no requester does that. Dropped.
+                // Not part of an earlier request, which no requester sends: dropped.
                 if psn.add(packets).is_after(self.resp.psn) || rx.length > 0 {
                     return Step::Cleanup;
                 }
@@ -37,7 +37,7 @@ impl Qp {
                 {
                     // The region is gone by now. The NAK names this request, and not the one that
                     // is expected next. A sender that never requested it before is guessing: half
-                    // of all sequence numbers are in the past, and no guess may end the QP.
+                    // of all sequence numbers are in the past, and no guess must end the QP.
                     if self.resp.was_granted(psn, psn.add(packets)) {
                         self.refuse_read(env, psn);
                     }

@@ -167,7 +167,7 @@ impl Qp {
         Step::Cleanup
     }
 
-    /// Completes the receive that the message used.
+    /// Completes the receive of the message.
     pub(super) fn complete_receive<E: Env>(
         &mut self,
         env: &mut E,
@@ -198,7 +198,7 @@ impl Qp {
         let mut sl = 0;
         if let Some(grh) = rx.grh.filter(|_| self.qp_type == QpType::Ud) {
             flags |= WcFlags::GRH;
-            // Before an IPv4 header there are zeros, as we made it.
+            // Before an IPv4 header there are zeros, as we built it.
             sl = if grh[0] >> 4 == 6 { UDP_IPV6 } else { UDP_IPV4 };
         }
         let wr_id = held.wr.wr_id;

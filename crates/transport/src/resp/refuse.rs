@@ -39,15 +39,16 @@ impl Qp {
                 env.count(Counter::SendRnrNak);
                 self.resp.nak_sent = true;
                 if rx.headers.bth.opcode.is_first_or_only() {
-                    // The message begins again with it; a receive it took is kept for it.
+                    // The message begins again with this packet; a receive that it took stays with
+                    // it.
                     self.resp.message = Message::None;
                 }
                 let timer = self.attr.min_rnr_timer;
                 self.resp.push_nak(self.resp.psn, Syndrome::RnrNak { timer });
             }
 
-            // Class J: the message is here, only its key is not: no NAK, but the receive fails and
-            // the QP with it.
+            // Class J: the message is complete, only its key is invalid: no NAK, but the receive
+            // fails, and the QP with it.
             (QpType::Rc | QpType::XrcRecv, Step::ErrInvalidateRkey) => {
                 if rx.headers.bth.ackreq {
                     self.resp.push_ack(self.resp.psn.sub(1));
@@ -65,7 +66,7 @@ impl Qp {
                 self.refuse_for_good(env, error, failure);
             }
 
-            // Classes D and E: nothing is answered, and the QP lives on.
+            // Classes D and E: no answer, and the QP continues.
             (_, Step::ErrRnr) => {
                 env.count(Counter::OutOfBuffer);
                 self.drop_message(env, rx);
@@ -79,7 +80,7 @@ impl Qp {
                 // Class A for every service: the receive is wrong, not the packet.
                 self.refuse_for_good(env, error, fatal(error).1);
             }
-            // The packet may be the first of a message that is good (class D1).
+            // The packet may be the first of a valid message (class D1).
             (_, Step::ErrMissingOpcodeLastD1e) => {
                 self.lose_message(env);
                 return if rx.headers.bth.opcode.is_first_or_only() {
@@ -106,8 +107,8 @@ impl Qp {
         Step::Cleanup
     }
 
-    /// Fails the receive that a message was filling and moves the QP to ERR. Without such a receive
-    /// an event tells (IBA 9.9.3, "affiliated asynchronous error").
+    /// Fails the receive that a message was filling and moves the QP to ERR. Without such a
+    /// receive, an event reports it (IBA 9.9.3, "affiliated asynchronous error").
     pub(crate) fn refuse_for_good<E: Env>(&mut self, env: &mut E, error: Step, failure: Failure) {
         let is_access = error == Step::ErrRkeyViolation;
         match error {
@@ -123,7 +124,7 @@ impl Qp {
         self.enter_error(env);
     }
 
-    /// Gives up the message that was arriving on UC. Its receive waits for the next one, unless it
+    /// Discards the message that was arriving on UC. Its receive waits for the next one, unless it
     /// came from a shared queue.
     pub(super) fn lose_message<E: Env>(&mut self, env: &mut E) {
         if self.resp.message == Message::None {
@@ -167,8 +168,8 @@ impl Qp {
 /// The NAK and the completion status of a request that ends the QP.
 fn fatal(error: Step) -> (NakCode, Failure) {
     match error {
-        // IBA 11.6.2, "local access error": of the receive that a WRITE with immediate data took;
-        // the kernel's rxe gives it the requester's status.
+        // IBA 11.6.2, "local access error": for the receive that a WRITE with immediate data took;
+        // the kernel's rxe reports the requester's status.
         Step::ErrRkeyViolation => {
             (NakCode::RemoteAccess, Failure::new(WcStatus::LocAccessErr, Reason::PeerRefused))
         }

@@ -21,19 +21,19 @@ pub(crate) struct Responder {
     pub(crate) message: Message,
     /// The receive it fills.
     pub(crate) recv: Option<Held>,
-    /// UC: the message is lost; wait for the next.
+    /// UC: the message is lost; wait for the next one.
     pub(super) dropping: bool,
-    /// A gap, or a lack of receives, was reported: the rest of the burst is dropped in silence (IBA
+    /// A gap, or a lack of receives, was reported: the rest of the burst is silently dropped (IBA
     /// 9.7.5, RNR NAK).
     pub(super) nak_sent: bool,
     /// Answers to send to the peer, in the order of their sequence numbers.
     pub(crate) answers: VecDeque<Answer>,
     /// The sequence number of the answer that last found its memory absent, and since when.
     pub(crate) absent: Option<(Psn, Time)>,
-    /// Results of atomics, in case they are requested again: as many as the peer may have
+    /// Results of atomics, in case the peer requests them again: as many as the peer may have
     /// outstanding.
     pub(crate) results: VecDeque<(Psn, u64)>,
-    /// Where the last READs that were granted begin and end: as many as the peer may have
+    /// The first and last numbers of the last granted READs: as many as the peer may have
     /// outstanding.
     pub(crate) granted: VecDeque<(Psn, Psn)>,
     /// The step at which a packet was last refused or dropped.
@@ -46,7 +46,7 @@ pub(crate) struct Held {
     pub(crate) wr: RecvWr,
     /// How many bytes of a message it has room for.
     pub(crate) room: u64,
-    /// Why the message got it.
+    /// How the message got it.
     pub(crate) met: Met,
 }
 
@@ -56,7 +56,7 @@ pub(crate) enum Message {
     /// None: the next packet has to begin one.
     #[default]
     None,
-    /// A SEND of which this much is here.
+    /// A SEND of which this much has arrived.
     Send { received: u32 },
     /// A WRITE.
     Write(Region),
@@ -68,7 +68,7 @@ pub(crate) struct Region {
     pub(super) rkey: RKey,
     pub(super) addr: u64,
     pub(crate) left: u32,
-    /// Of the whole message.
+    /// The length of the whole message.
     pub(super) length: u32,
 }
 
@@ -78,7 +78,7 @@ impl Responder {
         *self = Self { psn, ..Self::default() };
     }
 
-    /// Whether this is the number of the packet expected, and that has to begin a message.
+    /// Whether this is the expected number, of a packet that must begin a message.
     pub(crate) fn awaits(&self, psn: Psn) -> bool {
         psn == self.psn && self.message == Message::None && self.recv.is_none() && !self.nak_sent
     }

@@ -4,24 +4,24 @@ use core::fmt;
 
 /// A step of the responder, under the name that the kernel's `rxe_resp.c` gives it.
 ///
-/// [`Qp::last_refusal`](crate::Qp::last_refusal) is the error step that the last bad packet ended
-/// in.
+/// [`Qp::last_refusal`](crate::Qp::last_refusal) is the error step at which the last bad packet
+/// ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Step {
-    /// Is it the next packet?
+    /// Is this the next packet?
     CheckPsn,
     /// Does it continue the message, or begin one?
     CheckOpSeq,
-    /// May the peer do this at all?
+    /// Is the peer allowed this operation at all?
     CheckOpValid,
     /// Is there a receive, or a place for another READ?
     CheckResource,
-    /// Is the payload as long as it has to be?
+    /// Is the payload as long as it must be?
     CheckLength,
-    /// May the peer use the memory it names?
+    /// May the peer use the memory that it names?
     CheckRkey,
-    /// Do it.
+    /// Carry it out.
     Execute,
     /// Complete the receive.
     Complete,
@@ -49,19 +49,19 @@ pub enum Step {
     ErrRnr,
     /// The key does not allow the access.
     ErrRkeyViolation,
-    /// The key to invalidate cannot be.
+    /// The key cannot be invalidated.
     ErrInvalidateRkey,
-    /// A payload of the wrong length for its place in the message.
+    /// The payload has the wrong length for its place in the message.
     ErrLength,
-    /// A message longer than its receive. The kernel has one step for this and the former.
+    /// A message longer than its receive. The kernel has one step for this and the previous one.
     ErrReceiveTooShort,
-    /// A receive's scatter list names memory it may not.
+    /// The scatter list of a receive names memory that it may not use.
     ErrMalformedWqe,
-    /// The memory of a receive went away. The kernel has no step for it, as its pages are pinned.
+    /// The memory of a receive is gone. The kernel has no step for it, as its pages are pinned.
     ErrReceiveFault,
     /// A datagram with the wrong key. The kernel drops it before the responder.
     ErrQkey,
-    /// The memory is not there at this moment. The kernel's rxe waits for its pages instead.
+    /// The memory is absent at the moment. The kernel's rxe waits for its pages instead.
     ErrNotPresent,
 }
 

@@ -1,4 +1,4 @@
-//! What a QP does about a message whose tag matched.
+//! How a QP handles a message whose tag matched.
 
 use iba::{SendFlags, WcFlags, WcOpcode, WcStatus, WrOpcode};
 use smallvec::SmallVec;
@@ -13,7 +13,7 @@ use crate::wr::{Data, RecvWr, SendWr};
 const FIN: u8 = 2;
 
 impl Qp {
-    /// Says that a message of several packets matched, when the first of them is here.
+    /// Reports the match of a message of several packets when the first one has arrived.
     pub(crate) fn report_match<E: Env>(&self, env: &mut E) {
         let Some(held) = &self.resp.recv else { return };
         if let Met::Eager(tm) = held.met {
@@ -28,7 +28,7 @@ impl Qp {
         }
     }
 
-    /// Gives the program the headers of a rendezvous that is longer than the receive it matched.
+    /// Passes the program the headers of a rendezvous that is longer than the receive it matched.
     pub(crate) fn scatter_rendezvous<E: Env>(
         env: &mut E,
         wr: &RecvWr,
@@ -59,7 +59,7 @@ impl Qp {
         };
         let mut header = rendezvous.header;
         header[0] = FIN;
-        // The sender may free its memory when it is told, so the READ has to be over.
+        // The sender may free its memory when it is told, so the READ must be over.
         let fin =
             request(WrOpcode::Send, SendFlags::FENCE, Data::Inline(SmallVec::from_slice(&header)));
         let read = request(WrOpcode::RdmaRead, SendFlags::SIGNALED, Data::Sges(wr.sges.clone()));

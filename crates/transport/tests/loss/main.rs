@@ -16,12 +16,11 @@ use iba::{AckTimeout, Mtu, Time, WcStatus, WrOpcode};
 const LONG: u32 = 64 << 10;
 const SHORT: u32 = 4 << 10;
 const BYTES: u64 = 200 * LONG as u64;
-/// Work requests in flight, as for a program that keeps its queue filled.
+/// Work requests in flight, as for a program that keeps its queue full.
 const DEPTH: u64 = 16;
-/// The code for 1 ms: several times a round trip, and not longer than it takes to matter.
+/// The code for 1 ms: several round trips, yet short enough to matter.
 const TIMEOUT: u8 = 8;
-/// The networks that each figure is the mean of, as one loss more or less shows at the smaller
-/// shares.
+/// Each figure is the mean over these networks, as a single loss shows in the smaller shares.
 const SEEDS: core::ops::RangeInclusive<u64> = 1..=10;
 
 /// A line, and what is lost on it in thousandths.
@@ -123,7 +122,7 @@ fn lines(opcode: WrOpcode) -> [Line; 4] {
 }
 
 #[test]
-fn half_is_left_at_one_packet_in_a_thousand() {
+fn half_is_left_at_one_lost_packet_in_a_thousand() {
     println!("share of the line that is payload: ours, and that of a model of rdma_rxe");
     println!("   lost        10G 5us        10G 20us       25G 20us       100G 5us");
     for opcode in OPCODES {
@@ -151,15 +150,15 @@ fn half_is_left_at_one_packet_in_a_thousand() {
 
 /// The share of the lossless throughput that must be left when one packet in a hundred is lost, on
 /// each of the [`lines`]: about 110 packets of 1,024 bytes are in flight on the last of them, and
-/// those after a lost one travel twice. There are fewer of larger ones.
+/// those after a lost one travel twice. Fewer of the larger packets are in flight.
 const KEPT_1024: [f64; 4] = [0.35, 0.33, 0.20, 0.14];
 const KEPT_4096: [f64; 4] = [0.55, 0.55, 0.45, 0.40];
 
-/// Whatever the path MTU and the length of the messages: at one packet in a thousand half is left,
-/// and ten times as many losses take far less than nine tenths of that. A sender that waits for the
-/// timer at each loss, or repeats the same packets again and again, keeps less.
+/// Whatever the path MTU and the length of the messages: at one lost packet in a thousand half is
+/// left, and ten times as many losses take far less than nine tenths of that. A sender that waits
+/// for the timer at each loss, or repeats the same packets again and again, keeps less.
 #[test]
-fn no_line_collapses_at_one_packet_in_a_hundred() {
+fn no_line_collapses_at_one_lost_packet_in_a_hundred() {
     println!("share of what is left without losses: at 0.1 % and 1 %");
     println!("{:34}10G 5us        10G 20us       25G 20us       100G 5us", "");
     for opcode in OPCODES {
@@ -183,14 +182,14 @@ fn no_line_collapses_at_one_packet_in_a_hundred() {
 }
 
 #[test]
-fn at_one_packet_in_a_hundred_more_is_left_than_rxe_keeps() {
+fn at_one_lost_packet_in_a_hundred_more_is_left_than_with_rxe() {
     for loss in [10, 30] {
         for line in lines(WrOpcode::RdmaWrite).map(|line| Line { loss, ..line }) {
             let [ours, rxe] = [line.ours(), line.rxes()];
             assert!(ours > 1.5 * rxe, "{line:?}: {ours} beside {rxe}");
         }
-        // READs on faster lines are left out: what never slows down keeps more of them there
-        // (bench/README.md).
+        // READs on faster lines are left out: a sender that never slows down keeps more of those
+        // lines (bench/README.md).
         for line in &lines(WrOpcode::RdmaRead)[..2] {
             let line = Line { loss, ..*line };
             let [ours, rxe] = [line.ours(), line.rxes()];
@@ -204,7 +203,7 @@ fn at_one_packet_in_a_hundred_more_is_left_than_rxe_keeps() {
 fn the_model_of_rxe_fills_the_lines_that_its_window_covers() {
     let [near, far, fast, fastest] = lines(WrOpcode::RdmaWrite).map(Line::rxes);
     assert!(near > 0.9 && far > 0.9, "{near} {far}");
-    // 128 packets for each time that half of them take to be sent and acknowledged.
+    // 128 packets in the time that half of them take to be sent and acknowledged.
     for (line, share) in [(Line::new(25, 20), fast), (Line::new(100, 5), fastest)] {
         let packet = f64::from(line.mtu.bytes()) + Rate::OVERHEAD as f64;
         let sent = 64.0 * packet * 8.0 / line.bits as f64;

@@ -4,13 +4,13 @@
 //! The names are the kernel's (`drivers/infiniband/sw/rxe`): `comp_psn` is `qp->comp.psn`, the
 //! first sequence number that is not acknowledged, and `req_psn` is `qp->req.psn`, the next to be
 //! sent. All messages are of one length, so that a message follows from a sequence number; the
-//! numbers do not wrap. It has:
+//! numbers do not wrap. The model has:
 //!
 //! * a window of 128 sequence numbers whatever is lost, with a READ counted when it is requested;
 //! * an acknowledgement for the last packet of a message, and after 64 packets without one;
-//! * go-back-N, with one NAK for a gap until what is missing comes (`sent_psn_nak`), and one retry
-//!   until something is acknowledged (`started_retry`); a gap in the responses to a READ is noticed
-//!   when those to the next READ come;
+//! * go-back-N, with one NAK for a gap until the missing packet comes (`sent_psn_nak`), and one
+//!   retry until something is acknowledged (`started_retry`); a gap in the responses to a READ is
+//!   noticed when those to the next READ come;
 //! * a timer that each response restarts.
 //!
 //! It lacks what only slows `rdma_rxe` down: processing takes no time, the timer is exact instead
@@ -235,7 +235,7 @@ impl Requester {
         }
         let is_last = psn + 1 == self.head_end();
         if psn < self.comp_psn {
-            // An acknowledgement that comes again.
+            // A repeated acknowledgement.
             self.done += u64::from(is_last);
             return;
         }

@@ -2,16 +2,17 @@
 //!
 //! Both ends of an RC connection post sends, writes, reads and atomics at random moments, with
 //! receives that are often late. The network loses, one by one or in bursts, repeats, reorders,
-//! damages, delays, has a line that is too slow, falls silent in one direction, ports move to other
-//! addresses, and somebody who does not see the packets forges some ([`weather`]). Whatever it
-//! does: every operation happens exactly once, in order, every byte is right, and the completions
-//! say so; or a connection ends with the error that the standard prescribes, everything before it
-//! happened, and everything after it is flushed ([`oracle`]). In some runs one operation is one
-//! that the peer must refuse; in some the ends were told different path MTUs, and what does not fit
-//! both ends them; and in some both programs come back with the same QPNs while packets of their
-//! old lives are on their way, of which nothing reaches the new ones.
+//! damages and delays packets, has a line that is too slow, and falls silent in one direction;
+//! ports move to other addresses, and an attacker that does not see the packets forges some
+//! ([`weather`]). Whatever happens, every operation is carried out exactly once, in order, every
+//! byte is right, and the completions say so; or a connection ends with the error that the standard
+//! prescribes, everything before it was carried out, and everything after it is flushed
+//! ([`oracle`]). In some runs the peer must refuse one operation; in some the ends have different
+//! path MTUs, and an operation that does not fit both ends the connection; and in some both
+//! programs restart with the same QPNs while packets of their old connections are on their way,
+//! none of which reaches the new ones.
 //!
-//! The services that repair nothing have oracles of their own ([`unreliable`]).
+//! The unreliable services have oracles of their own ([`unreliable`]).
 //!
 //! `TRANSPORT_RANDOM` is `small` (the default, 72,000 operations), `medium` (a million) or `large`
 //! (ten million: minutes; the default of `cargo xtask test --full`). A failure names its seed, and
@@ -36,7 +37,7 @@ use weather::Weather;
 
 /// Operations of each side in a run.
 const OPS: u64 = 24;
-/// Two shared words: a counter for FETCH_ADD, and a place that every WRITE of one byte ends in.
+/// Two shared words: a counter for FETCH_ADD, and the target of every WRITE of one byte.
 const COUNTER: u64 = BASE;
 const LAST: u64 = COUNTER + 8;
 
@@ -84,13 +85,13 @@ fn seeds() -> core::ops::Range<u64> {
         Ok("small") => SMALL,
         Ok("medium") => 0..21_000,
         Ok("large") => LARGE,
-        Ok(size) => panic!("TRANSPORT_RANDOM={size}: it is small, medium or large"),
+        Ok(size) => panic!("TRANSPORT_RANDOM={size}: must be small, medium or large"),
         Err(_) if is_full => LARGE,
         Err(_) => SMALL,
     }
 }
 
-/// What runs did and met, over all seeds.
+/// What happened in the runs, over all seeds.
 #[derive(Debug, Default)]
 struct Tally {
     runs: u64,
@@ -101,18 +102,19 @@ struct Tally {
     partitions: u64,
     /// Packets that took the fast path, sent and received.
     fasts: [u64; 2],
-    /// Packets that were taken together with the one before them.
+    /// Packets that were handled together with the one before them.
     joined: u64,
-    /// Runs with an operation that was refused, and runs that ended for want of answers.
+    /// Runs with an operation that was refused, and runs that ended without an answer.
     refused: u64,
     gave_up: u64,
     /// Of the latter, those in which packets were lost by chance alone, and with nothing to refuse.
     gave_up_early: u64,
-    /// Runs by path MTU, in which the ends disagreed about it, and in which that ended one of them.
+    /// Runs by path MTU, runs in which the ends disagreed about it, and runs in which that ended
+    /// one of them.
     mtus: [u64; 5],
     mismatched: u64,
     misfits: u64,
-    /// Ports that moved, and programs that came back.
+    /// Ports that moved, and programs that restarted.
     moves: u64,
     restarts: u64,
 }
@@ -153,7 +155,7 @@ fn rc_does_everything_exactly_once_and_in_order_or_fails_as_prescribed() {
     }
     println!("{tally:?} in {:?}", begin.elapsed());
     if tally.runs >= 1_000 {
-        // The runs are as bad as they are meant to be, and what the network only makes slow does
+        // The networks are as bad as they are meant to be, and a connection that is only slow does
         // not end.
         assert!(tally.damaged > tally.runs && tally.forged > tally.runs, "{tally:?}");
         assert!(tally.partitions > tally.runs / 10 && tally.refused > tally.runs / 10, "{tally:?}");
@@ -167,23 +169,23 @@ fn rc_does_everything_exactly_once_and_in_order_or_fails_as_prescribed() {
     }
 }
 
-/// What must become of a send.
+/// The expected outcome of a send.
 #[derive(Clone, Debug)]
 struct Op {
     wr: SendWr,
     length: u32,
-    /// What the peer must answer if this operation is a bad one.
+    /// What the peer must answer if this is a bad operation.
     bad: Option<WcStatus>,
 }
 
 struct Run {
     rng: Rng,
     net: Net,
-    /// What each end was told.
+    /// The options of each end.
     options: [Options; 2],
     mtus: [Mtu; 2],
     areas: Areas,
-    /// Each side's operations, in the order they were posted.
+    /// Each side's operations, in the order of posting.
     posted: [Vec<Op>; 2],
     /// Operations that each side has still to post.
     left: [u64; 2],
@@ -192,10 +194,10 @@ struct Run {
     /// The side that will post a bad operation, and when.
     bad: Option<(usize, u64)>,
     weather: Weather,
-    /// How many things happen before both programs come back, if they do.
+    /// How many steps happen before both programs restart, if they do.
     old_life: Option<u64>,
     restarts: u64,
-    /// How it ended, if not well.
+    /// How it failed, if it did.
     ending: Option<Ending>,
 }
 
@@ -216,7 +218,7 @@ impl Run {
         let weather = if is_wire {
             weather::roll(&mut rng, &mut options)
         } else {
-            // A reliable carrier neither loses nor repeats.
+            // A reliable carrier neither loses nor repeats packets.
             options = options.over_memory(1024 << rng.below(4));
             options.direct = rng.chance(500);
             Weather::FINE
@@ -226,7 +228,7 @@ impl Run {
             other.mtu = weather::mtu(&mut rng);
         }
         let old_life = (is_wire && rng.chance(100)).then(|| rng.below(200));
-        // Memory that is now and then absent for a moment, at both ends.
+        // Memory that is sometimes absent for a moment, at both ends.
         let absent = if rng.chance(300) { 2 + rng.below(30) as u32 } else { 0 };
         // Mostly for longer than an answer waits.
         let absent_for = Rng::new(seed + 3).below(32);
@@ -234,13 +236,13 @@ impl Run {
         let mut net = Net::unequal_pair(options.clone(), &other);
         // Some packets take the fast path, where there is one.
         net.fast = rng.chance(500).then(|| Rng::new(seed + 1));
-        // Some come together and are taken together.
+        // Some arrive together and are handled together.
         net.joins = Rng::new(seed + 2).chance(500);
         for node in &net.nodes {
             let mut memory = node.host.memory.borrow_mut();
             memory.absent = absent;
             memory.absent_for = absent_for;
-            // Nobody may touch this one from afar.
+            // No peer may access this region.
             memory.register(KEY + 1, 0x7000_0000, 64, Access::LOCAL_WRITE);
         }
         let mut run = Self {
@@ -262,11 +264,11 @@ impl Run {
         run
     }
 
-    /// Puts into an end's memory what is there at first.
+    /// Fills the memory of an end with its initial contents.
     fn fill(&mut self, node: usize) {
         self.net.write_memory(node, BASE, &vec![0; self.areas.memory()]);
         for op in 0..OPS {
-            // What the peer reads lies in the area that is remote to it.
+            // The peer reads from the area that is remote to it.
             let areas = [(node, self.areas.local(op)), (node + 2, self.areas.remote(op))];
             for (side, addr) in areas {
                 let area = self.pattern(side, op, self.areas.size);
@@ -275,8 +277,8 @@ impl Run {
         }
     }
 
-    /// What lies at the start of an area of a side, or of what the other side may read
-    /// (`node + 2`): other bytes in each life.
+    /// The initial contents of an area of a side, or of what the other side may read (`node + 2`):
+    /// different bytes after each restart.
     fn pattern(&self, side: usize, op: u64, length: u64) -> Vec<u8> {
         let side = if self.restarts > 0 { side + 4 } else { side };
         (0..length).map(|at| pattern(side, op, at)).collect()
@@ -319,9 +321,9 @@ impl Run {
         self.net.drive_bounded(steps);
     }
 
-    /// Both programs come back, one after the other, and connect anew: the numbers begin further on
-    /// than any of the old lives is (IBA 12.4.1). Until the second is there, the first one's
-    /// requests reach what is left of the other's old life.
+    /// Both programs restart, one after the other, and connect again: the numbers begin beyond all
+    /// those of the old connection (IBA 12.4.1). Until the second has restarted, requests of the
+    /// first reach what is left of the other's old connection.
     fn restart(&mut self) {
         let far = |rng: &mut Rng| (1 << 20) + rng.below(1 << 20) as u32;
         let psns = [0, 1].map(|node| self.net.first_psn(node).add(far(&mut self.rng)));
@@ -346,7 +348,7 @@ impl Run {
         self.receives[node] < needed as u64
     }
 
-    /// Holds the send queue, or lets it go on.
+    /// Stops the send queue, or resumes it.
     fn toggle_drain(&mut self, node: usize) {
         let Node { qp, host, .. } = &mut self.net.nodes[node];
         let state = match qp.state() {
@@ -384,12 +386,13 @@ impl Run {
             },
             5 => build::read(index, local, length, remote),
             6 => build::fetch_add(index, local, COUNTER, 1 + index),
-            // Each WRITE of one byte goes to the same place.
+            // All WRITEs of one byte have the same target.
             _ => build::write(index, local, 1, LAST),
         };
         let mut bad = self.misfit(node, op.opcode, length_of(&op.data));
         if self.bad == Some((node, index)) {
-            // A key without rights, or a READ where there is nothing: both are access errors.
+            // A key without rights, or a READ of an address outside the region: both are access
+            // errors.
             op = build::write(index, local, 8, 0x7000_0000);
             op.rkey = iba::RKey(KEY + 1);
             bad = Some(WcStatus::RemAccessErr);
@@ -405,8 +408,8 @@ impl Run {
         self.net.post(node, op);
     }
 
-    /// What an operation ends with, if it does not fit the path MTUs that both ends were told: a
-    /// request is one that cannot be (IBA 9.7.4), and so are the responses to a READ.
+    /// How an operation ends that does not fit the path MTUs of both ends: its packets are invalid
+    /// (IBA 9.7.4), requests and responses to a READ alike.
     fn misfit(&mut self, node: usize, opcode: WrOpcode, length: u32) -> Option<WcStatus> {
         let [own, peers] = [self.mtus[node], self.mtus[1 - node]];
         if own == peers || length <= own.min(peers).bytes() {
@@ -415,8 +418,8 @@ impl Run {
         if opcode != WrOpcode::RdmaRead {
             return Some(WcStatus::RemInvReqErr);
         }
-        // The ends no longer agree about the numbers of what follows, which may be carried out
-        // though it is flushed.
+        // The ends no longer agree about later sequence numbers: an operation may be carried out
+        // although it is flushed.
         self.left[node] = 0;
         Some(WcStatus::BadRespErr)
     }
@@ -443,7 +446,7 @@ fn length_of(data: &Data) -> u32 {
     }
 }
 
-/// What lies at `at` in an area: nothing that another place has too.
+/// The byte at `at` in an area: no other offset has the same pattern.
 fn pattern(side: usize, op: u64, at: u64) -> u8 {
     (side as u64 * 67 + op * 31 + at * 7 + at / 256 * 13) as u8
 }

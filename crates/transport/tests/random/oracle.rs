@@ -1,4 +1,4 @@
-//! What must be true when there are no more events.
+//! What must hold when there are no more events.
 //!
 //! For each side there is a number of messages that its peer carried out, whole and in order: at
 //! least those that completed. Completions, receives, memory, counters and sequence numbers must
@@ -11,41 +11,41 @@ use transport::{Completion, Side};
 
 use crate::{COUNTER, LAST, Op, Run};
 
-/// How a run ended that did not end well.
+/// How a run failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
     /// The peer refused an operation.
     Refused,
-    /// An end had no answer, however often it asked.
+    /// An end got no answer, however often it asked.
     GaveUp,
     /// An operation did not fit the path MTUs of both ends.
     Misfit,
 }
 
 impl Run {
-    /// Checks both sides, and notes how they ended.
+    /// Checks both sides, and records how they ended.
     pub(crate) fn check(&mut self) {
         let done = [0, 1].map(|node| self.check_completions(node));
         for node in 0..2 {
             let (done, posted) = (done[node], self.posted[node].len());
             let mut why = "counter, last byte or receives";
-            // The largest: what comes next was not carried out, whatever leaves nothing at the
-            // peer.
+            // The largest such number: a later operation that leaves a trace at the peer was not
+            // carried out.
             let mut agreeing = (done..=posted).rev().filter(|count| self.agrees(node, *count));
             let count = agreeing.find(|count| {
                 self.check_memory(node, done, *count).map_err(|what| why = what).is_ok()
             });
             let Some(count) = count else {
                 panic!(
-                    "end {node}: {done} of {posted} are done, and no number carried out fits: {why}"
+                    "end {node}: {done} of {posted} are done, and no number of operations carried out fits: {why}"
                 );
             };
             self.check_receives(1 - node, &self.posted[node], count);
         }
     }
 
-    /// The sends of a side: those that succeeded, at most one that failed and why it may, the
-    /// others flushed. Gives the number of those that are done.
+    /// The sends of a side: those that succeeded, at most one that failed, for a valid reason, and
+    /// the others flushed. Returns the number of those that are done.
     fn check_completions(&mut self, node: usize) -> usize {
         let qp = &self.net.nodes[node].qp;
         let ops = &self.posted[node];
@@ -74,7 +74,7 @@ impl Run {
         }
         let other = &self.net.nodes[1 - node].qp;
         match first.status {
-            // The peer refused, or answered what cannot be.
+            // The peer refused it, or sent an invalid answer.
             status if Some(status) == ops[at].bad => {
                 let is_misfit = status != WcStatus::RemAccessErr;
                 self.ending = Some(if is_misfit { Ending::Misfit } else { Ending::Refused });
@@ -89,7 +89,7 @@ impl Run {
                 assert!(may, "{first:?}, and every packet arrived");
                 self.ending.get_or_insert(Ending::GaveUp);
             }
-            // This end refused what the other one asked, which ends it too.
+            // This end refused a request of the other, which ends both.
             WcStatus::WrFlushErr => {
                 let refused = |op: &Op| op.bad.is_some_and(|bad| bad != WcStatus::BadRespErr);
                 let has_refused = self.posted[1 - node].iter().any(refused);
@@ -113,8 +113,8 @@ impl Run {
         assert!(completions.is_empty(), "completed too often: {completions:?}");
     }
 
-    /// Whether it can be that the first `count` operations of a side were carried out, and no more:
-    /// by what each of them leaves at the peer.
+    /// Whether the first `count` operations of a side can have been carried out, and no others,
+    /// judging by what each of them leaves at the peer.
     fn agrees(&self, node: usize, count: usize) -> bool {
         let (mut counter, mut last, mut received) = (0u64, 0, 0);
         for op in &self.posted[node][..count] {
@@ -141,8 +141,8 @@ impl Run {
             && successes == received
     }
 
-    /// The receives of a side hold the first `count` messages of the other, in order. The next one
-    /// may have met one and been refused; what else completed was flushed.
+    /// The receives of a side hold the first `count` messages of the other, in order. The next
+    /// message may have taken one and been refused; all others were flushed.
     fn check_receives(&self, node: usize, ops: &[Op], count: usize) {
         let mut completions = self.net.nodes[node].host.of(Side::Recv).peekable();
         for op in &ops[..count] {
@@ -169,8 +169,8 @@ impl Run {
         }
     }
 
-    /// A side knows that `done` of its operations are done, and `carried_out` of them are: every
-    /// byte of both ends' areas is what they leave there.
+    /// A side knows that `done` of its operations are done, and `carried_out` of them were carried
+    /// out: every byte in the areas of both ends is what they leave there.
     fn check_memory(
         &self,
         node: usize,
@@ -185,7 +185,7 @@ impl Run {
             let size = self.areas.size as usize;
             let here = self.net.read_memory(node, self.areas.local(index), size);
             let there = self.net.read_memory(1 - node, self.areas.remote(index), size);
-            // What its own area and the peer's hold at first.
+            // The initial contents of its own area and the peer's.
             let (own, peers) = (area(node, index), area(3 - node, index));
             let (mut want_here, mut want_there) = (own.clone(), peers.clone());
             let (mut part_here, mut part_there) = (false, false);
@@ -217,8 +217,8 @@ impl Run {
     }
 }
 
-/// Whether bytes are `new`; or, of a message that may have arrived in part, `new` up to some place
-/// and `old` from there.
+/// Whether bytes are `new`; or, for a message that may have arrived in part, `new` up to some
+/// offset and `old` from there.
 pub(crate) fn is_between(got: &[u8], old: &[u8], new: &[u8], may_be_part: bool) -> bool {
     if !may_be_part {
         return got == new;

@@ -1,12 +1,12 @@
-//! Messages of the services that repair nothing, over the same bad networks.
+//! Messages of the unreliable services, over the same bad networks.
 //!
 //! Each end posts SENDs, and on UC WRITEs, with and without immediate data. On UC a message is
-//! delivered whole or not at all (IBA 9.8.2): never torn, never put together from two. On UD each
-//! datagram is right byte by byte, and so is what the receive says of its sender, or it is missing.
-//! Both services know no duplicates: the first packet of a message is taken with any number. So
-//! what a network repeats may come twice, and what it reorders may be overtaken; a network that
-//! does neither delivers nothing twice and nothing late. One that does no harm at all delivers
-//! everything that fits and finds a receive. What was sent is done, whatever becomes of it.
+//! delivered whole or not at all (IBA 9.8.2): never torn, never assembled from two. On UD each
+//! datagram is either right byte by byte, with the right sender, or missing. Neither service
+//! detects duplicates: the first packet of a message is accepted with any number. So a packet that
+//! the network repeats may arrive twice, and one that it reorders may be overtaken; a network that
+//! does neither delivers nothing twice and nothing late. A harmless network delivers everything
+//! that fits and finds a receive. A message that was sent is done, whatever happens to it.
 
 use std::time::Instant;
 
@@ -23,20 +23,20 @@ use crate::oracle::is_between;
 use crate::weather::{self, Weather};
 use crate::{Areas, OPS, Op, length_of, pattern, seeds};
 
-/// The header that lies in front of each datagram, as [`Net`] makes it.
+/// The header in front of each datagram, as [`Net`] builds it.
 const GRH: [u8; 40] = [0x60; 40];
 
-/// What runs did and met, over all seeds.
+/// What happened in the runs, over all seeds.
 #[derive(Debug, Default)]
 struct Tally {
     runs: u64,
     operations: u64,
     packets: u64,
-    /// Messages that needed a receive, that were delivered, and that were delivered before.
+    /// Messages that needed a receive, that were delivered, and that were delivered again.
     messages: u64,
     delivered: u64,
     again: u64,
-    /// WRITEs of which a part is there, and the rest not.
+    /// WRITEs of which only a part arrived.
     parts: u64,
     /// Runs in which the ends disagreed about the path MTU, and in which the network did no harm.
     mismatched: u64,
@@ -95,7 +95,7 @@ fn run_all(qp_type: QpType) -> Tally {
     }
     println!("{qp_type:?}: {tally:?} in {:?}", begin.elapsed());
     if tally.runs >= 1_000 {
-        // The runs are as bad as they are meant to be, and not worse.
+        // The networks are as bad as they are meant to be, and not worse.
         assert!(tally.delivered > tally.messages / 4 && tally.again > tally.runs / 10, "{tally:?}");
         assert!(tally.damaged > tally.runs / 4 && tally.forged > tally.runs, "{tally:?}");
         assert!(
@@ -107,7 +107,7 @@ fn run_all(qp_type: QpType) -> Tally {
     tally
 }
 
-/// What became of the messages of a run.
+/// The outcome of the messages of a run.
 #[derive(Debug, Default)]
 struct Seen {
     messages: u64,
@@ -167,7 +167,7 @@ impl Run {
                 0 => self.weather.change(&mut self.rng, &mut self.net),
                 1 => self.forge(node),
                 2..12 if self.left[node] > 0 => self.post(node),
-                // Now and then too late.
+                // Sometimes too late.
                 12..24 if self.receives[node] < OPS => self.post_recv(node),
                 _ => {
                     let steps = self.rng.below(20);
@@ -200,7 +200,7 @@ impl Run {
         .min(if is_ud { mtu } else { self.areas.size as u32 });
         let imm = index as u32;
         let mut wr = match self.rng.below(if is_ud { 2 } else { 4 }) {
-            // A byte, as its first byte tells which message it is.
+            // At least one byte, as the first byte tells which message it is.
             0 => build::send(index, local, length.max(1)),
             1 => build::wr(index, WrOpcode::SendWithImm, local, length),
             2 => build::write(index, local, length, remote),
@@ -224,8 +224,8 @@ impl Run {
         self.net.recv(node, index, self.areas.receive(index), self.areas.size as u32);
     }
 
-    /// A packet from who cannot see the connection: of another service, without the key, or from
-    /// the middle of a message.
+    /// A packet from an attacker that cannot see the connection: of another service, without the
+    /// key, or from the middle of a message.
     fn forge(&mut self, to: usize) {
         if !self.weather.is_forged {
             return;
@@ -258,7 +258,7 @@ impl Run {
         op.length <= self.mtus[0].min(self.mtus[1]).bytes() || self.mtus[0] == self.mtus[1]
     }
 
-    /// All that was sent is done, and the numbers used are those of its packets.
+    /// Everything that was sent is done, and used the sequence numbers of its packets.
     fn check_sends(&self, node: usize) {
         let qp = &self.net.nodes[node].qp;
         assert_eq!((qp.state(), qp.sends()), (QpState::Rts, 0));
@@ -276,8 +276,8 @@ impl Run {
         assert!(self.net.nodes[node].host.events.is_empty());
     }
 
-    /// Every receive that completed has a whole message, none too often, and in order if the
-    /// network keeps it.
+    /// Every completed receive has a whole message, none too often, and in order if the network
+    /// keeps the order.
     fn check_receives(&self, node: usize, seen: &mut Seen) {
         let link = &self.net.link;
         let most = if link.duplicate > 0 { 2 } else { 1 };
@@ -305,7 +305,7 @@ impl Run {
         }
     }
 
-    /// A receive has one of the peer's messages, whole. Which one.
+    /// A receive has one of the peer's messages, whole. Returns which one.
     fn check_message(&self, node: usize, done: &Completion) -> usize {
         let (at, is_ud) = (self.areas.receive(done.wr_id), self.qp_type == QpType::Ud);
         let header = if is_ud { GRH.len() } else { 0 };
@@ -350,16 +350,16 @@ impl Run {
         assert!(got.iter().all(|byte| *byte == 0), "bytes beside a datagram");
     }
 
-    /// What was written to an end: whole packets from the start of a message, and where the network
-    /// does no harm all of it.
+    /// What was written to an end: whole packets from the start of a message, and on a harmless
+    /// network all of it.
     fn check_written(&self, node: usize, seen: &mut Seen) {
         for op in self.posted[1 - node].iter().filter(|op| op.wr.opcode.names_remote()) {
             let got = self.net.read_memory(node, op.wr.remote_addr, self.areas.size as usize);
             let (old, length) = (vec![0; got.len()], op.length as usize);
             let mut new = old.clone();
             new[..length].copy_from_slice(&self.pattern(1 - node, op.wr.wr_id, length as u64));
-            // With immediate data the last packet waits for no receive, and is not written without
-            // one.
+            // With immediate data, the last packet does not wait for a receive, and is not written
+            // without one.
             if self.is_harmless() && op.wr.opcode == WrOpcode::RdmaWrite {
                 assert!(got == if self.fits(op) { &new } else { &old }[..], "{op:?}");
                 continue;
@@ -368,15 +368,15 @@ impl Run {
             let there = got.iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 1);
             let packet = self.mtus[1 - node].bytes() as usize;
             let is_whole = got == new;
-            // Bytes of a message may be 0, at the end of a packet too.
+            // Bytes of a message may be 0, even at the end of a packet.
             let cut = there.next_multiple_of(packet).min(length);
             assert!(is_whole || got[..cut] == new[..cut], "a packet in part: {op:?}");
             seen.parts += u64::from(!is_whole && there > 0);
         }
     }
 
-    /// Where the network does no harm, everything is delivered but what finds no receive, or fits
-    /// one end alone.
+    /// On a harmless network, everything is delivered except messages that find no receive or fit
+    /// only one end.
     fn check_count(&self, node: usize) {
         if !self.is_harmless() {
             return;
@@ -385,7 +385,7 @@ impl Run {
         let needed = |op: &&Op| op.needs_receive() && self.fits(op);
         let messages = self.posted[1 - node].iter().filter(needed).count() as u64;
         let delivered = host.of(Side::Recv).count() as u64;
-        // What fits one end alone may have found no receive, too.
+        // A message that fits only one end may also have found no receive.
         let missed = host.counted(Counter::OutOfBuffer);
         let misfits = self.posted[1 - node].iter().filter(|op| !self.fits(op)).count() as u64;
         assert!(delivered + missed >= messages, "{delivered} and {missed} of {messages}");

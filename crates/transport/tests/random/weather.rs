@@ -12,14 +12,14 @@ use wire::{NakCode, Opcode, Syndrome};
 
 use crate::COUNTER;
 
-/// What happens to a run besides what its [`Link`] does.
+/// What happens to a run besides the faults of its [`Link`].
 #[derive(Debug)]
 pub(crate) struct Weather {
     /// Ends fall silent, and are heard again later or never.
     partitions_happen: bool,
     /// Ports move to other addresses, and their senders learn of it later or never.
     ports_move: bool,
-    /// An attacker that guesses their numbers sends answers and requests.
+    /// An attacker that guesses sequence numbers sends answers and requests.
     pub(crate) is_forged: bool,
     /// How often an end fell silent.
     pub(crate) partitions: u64,
@@ -29,11 +29,11 @@ pub(crate) struct Weather {
     pub(crate) forged: u64,
 }
 
-/// Further away than any number that is in flight in a run, or will be while a packet travels.
+/// Further away than any number that is in flight in a run, or can be while a packet travels.
 pub(crate) const FAR: u32 = 4_000;
 
 impl Weather {
-    /// Nothing happens.
+    /// No trouble.
     pub(crate) const FINE: Self = Self {
         partitions_happen: false,
         ports_move: false,
@@ -43,7 +43,7 @@ impl Weather {
         forged: 0,
     };
 
-    /// Whether more was lost than single packets.
+    /// Whether more than single packets was lost.
     pub(crate) fn was_cut(&self) -> bool {
         self.partitions + self.moves > 0
     }
@@ -88,8 +88,8 @@ impl Weather {
         self.forged += 1;
         let now = net.nodes[to].qp.query();
         let away = FAR + rng.below(1 << 22) as u32;
-        // An answer to what was never sent, or was answered long ago; a request that was carried
-        // out long ago.
+        // An answer to a request that was never sent, or was answered long ago; a request that was
+        // carried out long ago.
         let answered = if rng.chance(500) { now.sq_psn.add(away) } else { now.sq_psn.sub(away) };
         let asked = now.rq_psn.sub(away);
         let (headers, payload) = match rng.below(8) {
@@ -122,7 +122,7 @@ fn tell_addresses(net: &mut Net) -> bool {
     is_news
 }
 
-/// A connection is told the address only in SQD (IBA 11.2.5.3), and one that ended never.
+/// A connection can learn an address only in SQD (IBA 11.2.5.3), and one that has ended never.
 fn learn_address(node: &mut Node) {
     let Node { qp, host, .. } = node;
     let before = qp.state();
@@ -140,8 +140,7 @@ fn learn_address(node: &mut Node) {
     }
 }
 
-/// A path MTU; those that most networks have are more frequent, as they make more packets of less
-/// work.
+/// A path MTU; those of most networks are more frequent, as they need less work for more packets.
 pub(crate) fn mtu(rng: &mut Rng) -> Mtu {
     let frequent = if rng.chance(750) { 3 } else { Mtu::ALL.len() as u64 };
     Mtu::ALL[rng.below(frequent) as usize]
@@ -152,7 +151,7 @@ fn rnr(rng: &mut Rng) -> Syndrome {
     Syndrome::RnrNak { timer }
 }
 
-/// A wire, with the troubles of this run.
+/// A wire, with the faults of this run.
 pub(crate) fn roll(rng: &mut Rng, options: &mut Options) -> Weather {
     let mut some = |most: u64| if rng.chance(400) { 1 + rng.below(most) as u32 } else { 0 };
     let (loss, corrupt, duplicate, reorder) = (some(80), some(60), some(80), some(80));
@@ -160,7 +159,7 @@ pub(crate) fn roll(rng: &mut Rng, options: &mut Options) -> Weather {
     options.ecn = rng.chance(500);
     options.link = Link { loss, corrupt, duplicate, reorder, jitter, burst, ..Link::GOOD };
     if rng.chance(200) {
-        // 1 to 10 Gbit/s, and so short a queue that it overflows.
+        // 1 to 10 Gbit/s, with a queue so short that it overflows.
         let bytes = (1 + rng.below(10)) * 125_000_000;
         options.link.rate = Some(Rate { bytes, queue: 8_192 << rng.below(4), mark: Some(4_096) });
         // 1 ms: longer than the longest queue.

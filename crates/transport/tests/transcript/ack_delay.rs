@@ -84,7 +84,7 @@ fn an_ack_that_waits_goes_alone_when_told_to() {
 }
 
 #[test]
-fn of_acks_that_wait_the_last_is_sent() {
+fn only_the_last_of_the_acks_that_wait_is_sent() {
     let mut s = station();
     send!(s, 0, request(rq(0)), b"a");
     recv_nothing!(s, 1);
@@ -96,18 +96,18 @@ fn of_acks_that_wait_the_last_is_sent() {
 }
 
 #[test]
-fn a_refusal_is_sent_at_once_and_confirms_what_the_ack_would_have_confirmed() {
+fn a_refusal_goes_at_once_and_confirms_what_the_ack_would_have_confirmed() {
     let mut s = station();
     send!(s, 0, request(rq(0)), b"a");
     recv_nothing!(s, 1);
-    // One is missing. A NAK acknowledges everything before its number (IBA 9.7.5.1.2).
+    // One packet is missing. A NAK acknowledges everything before its number (IBA 9.7.5.1.2).
     send!(s, 1, request(rq(2)), b"c");
     recv!(s, 1, nak(rq(1), 1, Syndrome::Nak(NakCode::PsnSequence)));
     recv_nothing!(s, 1000);
 }
 
 #[test]
-fn that_a_receiver_is_not_ready_is_said_at_once() {
+fn an_rnr_nak_goes_at_once() {
     let mut s = station();
     for at in [0, 1] {
         send!(s, u64::from(at), request(rq(at)), b"a");
@@ -138,11 +138,11 @@ fn a_mark_is_answered_at_once() {
     (cnp.bth.becn, cnp.bth.migreq) = (true, false);
     recv!(s, 0, cnp, &[0; 16]);
     recv_nothing!(s, 1);
-    assert!(s.qp.owes_answers(), "the acknowledgement waits on");
+    assert!(s.qp.owes_answers(), "the acknowledgement still waits");
 }
 
 #[test]
-fn in_memory_nothing_waits() {
+fn on_a_carrier_in_memory_nothing_waits() {
     let mut s = station();
     s.qp.set_path(PathCaps::memory(iba::Mtu::Mtu256, 4096));
     send!(s, 0, request(rq(0)), b"a");
@@ -169,7 +169,7 @@ fn a_second_message_does_not_move_the_deadline() {
 }
 
 #[test]
-fn acks_wait_for_a_program_that_answered_at_once_often_enough_in_a_row() {
+fn acks_wait_only_for_a_program_that_answered_at_once_often_enough() {
     static TRUST: AckPolicy = AckPolicy { answers_to_trust: 2, ..PATIENT };
     let mut s = with_policy(&TRUST);
     for (answers, may_wait) in
@@ -182,7 +182,7 @@ fn acks_wait_for_a_program_that_answered_at_once_often_enough_in_a_row() {
 }
 
 #[test]
-fn a_program_that_let_the_deadline_pass_is_trusted_no_more() {
+fn a_program_that_let_the_deadline_pass_is_no_longer_trusted() {
     static TRUST: AckPolicy = AckPolicy { answers_to_trust: 1, ..PATIENT };
     let mut s = with_policy(&TRUST);
     s.qp.note_answer(true);
@@ -200,7 +200,7 @@ fn without_a_policy_nothing_waits() {
 }
 
 #[test]
-fn a_qp_in_a_hurry_lets_nothing_wait() {
+fn a_qp_with_a_short_timeout_lets_nothing_wait() {
     static HURRY: AckPolicy = AckPolicy { shortest_timeout: Duration::from_secs(60), ..PATIENT };
     let mut s = with_policy(&HURRY);
     send!(s, 0, request(rq(0)), b"a");

@@ -41,7 +41,7 @@ fn the_requester_sends_eight_bytes_or_none_and_waits_for_the_answer() {
 }
 
 #[test]
-fn they_count_among_the_reads() {
+fn flush_and_atomic_write_count_among_the_reads() {
     let mut s = Station::new(&Options { rd_atomic: 1, ..Options::rc() });
     s.post(build::read(9, BASE, 8, 0x9000));
     s.post(flush(10, 0x9000, RANGE));
@@ -50,7 +50,7 @@ fn they_count_among_the_reads() {
 }
 
 #[test]
-fn an_ack_is_no_answer() {
+fn an_ack_is_not_an_answer() {
     let mut s = Station::new(&Options::rc());
     s.post(flush(9, 0x9000, Flush { whole: true, ..RANGE }));
     recv!(s, 0, flush_packet(sq(0), 0x9000, 4096, Selectivity::Mr).ackreq());
@@ -64,7 +64,7 @@ fn an_atomic_write_is_eight_bytes_at_a_multiple_of_eight() {
     send!(s, 0, packet(Opcode::RcAtomicWrite, rq(0)).with_reth(BASE + 8, 8), &bytes(8));
     recv!(s, 0, done(rq(0), 1));
     assert_eq!(s.peek(BASE + 8, 8), bytes(8));
-    // Asked again it is answered again, and not done again.
+    // A repeated request is answered again, but not carried out again.
     s.poke(BASE + 8, &[9; 8]);
     send!(s, 1, packet(Opcode::RcAtomicWrite, rq(0)).with_reth(BASE + 8, 8), &bytes(8));
     recv!(s, 1, done(rq(0), 1));

@@ -23,7 +23,7 @@ fn the_requester_stores_the_old_value() {
 }
 
 #[test]
-fn the_responder_runs_it_and_answers_with_the_old_value() {
+fn the_responder_runs_an_atomic_and_answers_with_the_old_value() {
     let mut s = Station::new(&Options::rc());
     s.poke(BASE, &7u64.to_ne_bytes());
     send!(s, 0, packet(Opcode::RcFetchAdd, rq(0)).atomic(BASE, u64::MAX, 0));

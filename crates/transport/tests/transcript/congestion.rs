@@ -1,4 +1,4 @@
-//! Marks of switches and notifications of congestion (RoCEv2 Annex A17.9).
+//! Marks of switches and congestion notifications (RoCEv2 Annex A17.9).
 
 use crate::prelude::*;
 
@@ -31,7 +31,7 @@ fn a_marked_packet_is_answered_with_a_notification() {
 }
 
 #[test]
-fn packets_without_a_mark_are_not() {
+fn packets_without_a_mark_are_not_answered_with_a_notification() {
     let mut s = with_ecn(Options::rc());
     s.post_recv(build::recv(7, BASE, 4));
     send!(s, 10, packet(Opcode::RcSendOnly, rq(0)), b"good");
@@ -92,7 +92,7 @@ fn a_qp_that_takes_no_part_only_counts() {
 }
 
 #[test]
-fn a_notified_sender_has_fewer_packets_under_way() {
+fn a_notified_sender_has_fewer_packets_in_flight() {
     let under_way = |notified: bool| {
         let mut s = with_ecn(Options::rc());
         if notified {

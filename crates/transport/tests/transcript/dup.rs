@@ -3,7 +3,7 @@
 use crate::prelude::*;
 
 #[test]
-fn a_send_that_comes_again_is_acknowledged_and_not_delivered() {
+fn a_repeated_send_is_acknowledged_and_not_delivered_again() {
     let mut s = Station::new(&Options::rc());
     s.post_recv(build::recv(7, BASE, 10));
     s.post_recv(build::recv(8, BASE, 10));
@@ -17,20 +17,20 @@ fn a_send_that_comes_again_is_acknowledged_and_not_delivered() {
 }
 
 #[test]
-fn an_old_write_is_not_written_again() {
+fn a_repeated_write_is_not_written_again() {
     let mut s = Station::new(&Options::rc());
     send!(s, 0, packet(Opcode::RcWriteOnly, rq(0)).with_reth(BASE, 1).ackreq(), &[1]);
     send!(s, 0, packet(Opcode::RcWriteOnly, rq(1)).with_reth(BASE, 1).ackreq(), &[2]);
     s.at(0);
     s.host.out.clear();
     send!(s, 1, packet(Opcode::RcWriteOnly, rq(0)).with_reth(BASE, 1), &[1]);
-    // With the newest number, which confirms that both are here.
+    // With the newest number, which confirms that both arrived.
     recv!(s, 1, ack(rq(1), 2));
     assert_eq!(s.peek(BASE, 1), [2]);
 }
 
 #[test]
-fn a_read_that_comes_again_reads_again() {
+fn a_repeated_read_reads_memory_again() {
     let mut s = Station::new(&Options::rc());
     send!(s, 0, packet(Opcode::RcReadRequest, rq(0)).with_reth(BASE, 600));
     s.at(0);
@@ -45,10 +45,10 @@ fn a_read_that_comes_again_reads_again() {
     assert_eq!(s.qp.query().rq_psn, rq(3));
 }
 
-/// The region was deregistered meanwhile: the NAK is of the request that came again, which the
-/// requester waits for.
+/// The region was deregistered meanwhile: the NAK names the repeated request, which the requester
+/// waits for.
 #[test]
-fn a_read_that_comes_again_and_is_refused_is_refused_by_its_number() {
+fn a_repeated_read_is_refused_by_its_own_number() {
     let mut s = Station::new(&Options::rc());
     send!(s, 0, packet(Opcode::RcReadRequest, rq(0)).with_reth(BASE, 600));
     s.at(0);
@@ -59,17 +59,17 @@ fn a_read_that_comes_again_and_is_refused_is_refused_by_its_number() {
 }
 
 #[test]
-fn a_read_that_was_never_asked_for_is_dropped() {
+fn a_duplicate_of_a_read_that_was_never_requested_is_dropped() {
     let mut s = Station::new(&Options::rc());
     s.post_recv(build::recv(7, BASE, 10));
     send!(s, 0, packet(Opcode::RcSendOnly, rq(0)));
-    // It would reach beyond what is known.
+    // It would reach beyond the known requests.
     send!(s, 1, packet(Opcode::RcReadRequest, rq(0)).with_reth(BASE, 600));
     recv_nothing!(s, 1);
 }
 
 #[test]
-fn an_atomic_that_comes_again_is_answered_from_memory_of_it() {
+fn a_repeated_atomic_is_answered_with_the_saved_result() {
     let mut s = Station::new(&Options::rc());
     let request = packet(Opcode::RcFetchAdd, rq(0)).atomic(BASE, 1, 0);
     let answer = packet(Opcode::RcAtomicAck, rq(0)).with_aeth(Syndrome::ACK, 1).orig(0);
@@ -89,7 +89,7 @@ fn as_many_results_are_kept_as_there_are_resources() {
         s.at(0);
     }
     s.host.out.clear();
-    // No requester with that depth can still miss the first.
+    // No requester with that depth can still lack the answer to the first.
     send!(s, 1, request(0));
     recv_nothing!(s, 1);
     send!(s, 1, request(1));
@@ -97,7 +97,7 @@ fn as_many_results_are_kept_as_there_are_resources() {
 }
 
 #[test]
-fn answers_that_come_again_change_nothing() {
+fn repeated_answers_change_nothing() {
     let mut s = Station::new(&Options::rc());
     s.post(build::send(9, BASE, 1));
     s.post(build::send(10, BASE, 1));

@@ -42,7 +42,7 @@ fn local_invalidate_waits_until_nothing_can_need_the_key() {
 }
 
 #[test]
-fn a_key_that_is_none_cannot_be_invalidated() {
+fn an_unknown_key_cannot_be_invalidated() {
     let mut s = Station::new(&Options::rc());
     s.post(SendWr { imm: 0xbad, ..build::wr(9, WrOpcode::LocalInv, 0, 0) });
     s.at(0);

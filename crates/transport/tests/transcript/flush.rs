@@ -37,7 +37,7 @@ fn requests_posted_in_err_are_accepted_and_flushed() {
 }
 
 #[test]
-fn answers_that_wait_are_forgotten() {
+fn answers_that_wait_are_dropped() {
     let mut s = Station::new(&Options::rc());
     s.host.room = Some(0);
     send!(s, 0, packet(Opcode::RcReadRequest, rq(0)).with_reth(BASE, 8));
@@ -56,7 +56,7 @@ fn packets_are_dropped_in_err() {
 }
 
 #[test]
-fn a_wrong_local_key_fails_after_what_came_before_it() {
+fn a_wrong_local_key_fails_after_earlier_requests_are_done() {
     let mut s = Station::new(&Options::rc());
     s.post(build::send(1, BASE, 0));
     let mut bad = build::sge(BASE, 8);
@@ -94,7 +94,7 @@ fn memory_that_went_away_is_an_operation_error() {
 }
 
 #[test]
-fn uc_goes_to_sqe_goes_on_receiving_and_can_recover() {
+fn uc_goes_to_sqe_keeps_receiving_and_can_recover() {
     let mut s = Station::new(&Options::uc());
     s.host.memory.borrow_mut().register(0x55, 0, 16, Access::empty());
     let mut bad = build::sge(BASE, 8);
@@ -120,7 +120,7 @@ fn uc_goes_to_sqe_goes_on_receiving_and_can_recover() {
 }
 
 #[test]
-fn reset_forgets_everything_in_silence() {
+fn reset_silently_forgets_everything() {
     let mut s = Station::new(&Options::rc());
     s.post(build::send(1, BASE, 0));
     s.post_recv(build::recv(2, BASE, 8));

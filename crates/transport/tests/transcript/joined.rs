@@ -1,15 +1,15 @@
-//! Packets from the middle of a message, taken together.
+//! Packets from the middle of a message, handled together.
 
 use crate::prelude::*;
 
-/// As many packets as a QP would take with one that has these headers, itself included.
+/// How many packets a QP would handle together, the one with these headers included.
 fn joinable(s: &Station, mut headers: wire::Headers) -> u32 {
     headers.bth.dest_qp = QPN;
     s.qp.joinable(&headers)
 }
 
 #[test]
-fn the_middle_of_a_write_is_as_good_in_one_piece() {
+fn the_middle_of_a_write_may_be_handled_in_one_piece() {
     let mut s = Station::new(&Options::rc());
     let data = bytes(5 * 256 + 1);
     send!(s, 0, packet(Opcode::RcWriteFirst, rq(0)).with_reth(BASE, 5 * 256 + 1), &data[..256]);
@@ -40,7 +40,7 @@ fn the_middle_of_a_send_has_room_in_its_receive() {
 }
 
 #[test]
-fn the_middle_of_an_answer_is_taken_likewise() {
+fn so_may_the_middle_of_an_answer() {
     let mut s = Station::new(&Options::rc());
     let data = bytes(4 * 256);
     s.post(build::read(9, BASE, 4 * 256, 0x9000));
@@ -65,7 +65,7 @@ fn the_middle_of_an_answer_is_taken_likewise() {
 }
 
 #[test]
-fn what_is_out_of_order_or_wants_an_answer_goes_by_itself() {
+fn a_packet_out_of_order_or_that_wants_an_answer_is_handled_alone() {
     let mut s = Station::new(&Options::rc());
     let middle = packet(Opcode::RcWriteMiddle, rq(0));
     assert_eq!(joinable(&s, middle), 0, "of no message");
@@ -79,7 +79,7 @@ fn what_is_out_of_order_or_wants_an_answer_goes_by_itself() {
 }
 
 #[test]
-fn packets_of_another_length_are_refused_however_many_came() {
+fn packets_of_another_length_are_refused_however_many_arrive() {
     let mut s = Station::new(&Options::rc());
     send!(s, 0, packet(Opcode::RcWriteFirst, rq(0)).with_reth(BASE, 2_000), &bytes(256));
     // Together they are as long as one.

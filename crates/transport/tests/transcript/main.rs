@@ -25,7 +25,7 @@ mod ud;
 mod write;
 mod xrc;
 
-/// What every test uses.
+/// What all tests use.
 mod prelude {
     pub(crate) use fabric_sim::build::{self, Build, ack, nak, packet};
     pub(crate) use fabric_sim::options::{BASE, KEY, PEER, QKEY, QPN, RQ_PSN, SQ_PSN};

@@ -1,4 +1,4 @@
-//! Packets that cannot be (IBA 9.7.4): refused or dropped, never more.
+//! Invalid packets (IBA 9.7.4): refused or dropped, without other effects.
 
 use crate::prelude::*;
 
@@ -75,7 +75,7 @@ fn packets_of_another_service_are_dropped() {
 }
 
 #[test]
-fn headers_that_an_opcode_promises_and_that_are_not_there_do_no_harm() {
+fn missing_headers_that_an_opcode_promises_do_no_harm() {
     for opcode in Opcode::ALL.iter().copied() {
         for length in [0, 1, 256, 257] {
             for psn in [rq(0), rq(1), rq(0).sub(1), sq(0), sq(1)] {
@@ -90,7 +90,7 @@ fn headers_that_an_opcode_promises_and_that_are_not_there_do_no_harm() {
     }
 }
 
-/// Any packet whatever in any state whatever: nothing panics, and nothing grows without bound.
+/// Any packet in any state: nothing panics, and nothing grows without bound.
 #[test]
 fn noise_does_no_harm() {
     let mut rng = fabric_sim::Rng::new(3);

@@ -64,7 +64,7 @@ fn each_code_has_its_status() {
         s.at(0);
         send!(s, 1, nak(sq(1), 1, Syndrome::Nak(code)));
         s.sent(8, WcStatus::Success);
-        // Errors complete even where no signal was requested (IBA 10.7.3.1).
+        // Errors complete even if no signal was requested (IBA 10.7.3.1).
         let failed = s.sent(9, status);
         assert_eq!((failed.vendor_err, failed.solicited), (reason as u32, true));
         s.sent(10, WcStatus::WrFlushErr);
@@ -102,7 +102,7 @@ fn a_message_longer_than_its_receive_is_refused() {
     send!(s, 0, packet(Opcode::RcSendLast, rq(1)).ackreq(), &[1; 45]);
     assert_eq!(s.received(7, WcStatus::LocLenErr).vendor_err, Reason::ReceiveTooShort as u32);
     s.received(8, WcStatus::WrFlushErr);
-    assert_eq!(s.events(), [], "the completion says it");
+    assert_eq!(s.events(), [], "the completion reports it");
     recv!(s, 0, nak(rq(1), 0, Syndrome::Nak(NakCode::InvalidRequest)));
     assert_eq!(s.host.counted(Counter::RespLocalLengthError), 1);
 }
@@ -134,10 +134,10 @@ fn a_key_that_cannot_be_invalidated_ends_the_responder_without_a_nak() {
     recv!(s, 0, ack(rq(0), 1));
 }
 
-/// A READ that is refused in the middle, when what came before the refusal had no place or was
-/// lost: it ends at once, as the peer answers nothing more.
+/// A READ that is refused in the middle, after earlier responses were lost or could not be stored:
+/// it ends at once, as the peer answers nothing more.
 #[test]
-fn a_read_refused_in_the_middle_is_not_asked_for_again() {
+fn a_read_refused_in_the_middle_is_not_requested_again() {
     let mut s = Station::new(&Options::rc());
     s.post(build::read(9, BASE, 600, 0x9000));
     recv!(s, 0, packet(Opcode::RcReadRequest, sq(0)).with_reth(0x9000, 600).ackreq());

@@ -64,7 +64,7 @@ fn an_ack_after_an_unanswered_read_shows_that_the_answer_was_lost() {
 }
 
 #[test]
-fn a_gap_within_the_answer_is_acted_upon_once() {
+fn a_gap_within_the_answer_is_handled_once() {
     let mut s = Station::new(&Options::rc());
     s.post(build::read(9, BASE, 4 * 256, 0x9000));
     recv!(s, 0, packet(Opcode::RcReadRequest, sq(0)).with_reth(0x9000, 1024).ackreq());
@@ -82,7 +82,7 @@ fn a_gap_within_the_answer_is_acted_upon_once() {
 
 /// A slow peer sends everything that was requested first, before it gets to the repeated request.
 #[test]
-fn a_peer_that_still_answers_is_not_asked_a_third_time() {
+fn a_read_is_not_requested_a_third_time_while_the_peer_still_answers() {
     let mut s = Station::new(&Options { retry_cnt: 1, ..Options::rc() });
     s.post(build::read(9, BASE, 4 * 256, 0x9000));
     recv!(s, 0, packet(Opcode::RcReadRequest, sq(0)).with_reth(0x9000, 1024).ackreq());
@@ -90,14 +90,14 @@ fn a_peer_that_still_answers_is_not_asked_a_third_time() {
     send!(s, 4, response('m', sq(2), 1), &[1; 256]);
     recv!(s, 4, packet(Opcode::RcReadRequest, sq(1)).with_reth(0x9100, 768).ackreq());
     // The rest of the first answer, and an even older one: each less than a timeout of 8.2 us after
-    // the other.
+    // the previous one.
     send!(s, 11, response('l', sq(3), 1), &[1; 256]);
     send!(s, 18, response('f', sq(0), 1), &[1; 256]);
     send!(s, 25, response('m', sq(0), 1), &[1; 256]);
     assert_eq!(s.host.counted(Counter::LocalAckTimeoutErr), 0);
     send!(s, 32, response('f', sq(1), 1), &[1; 256]);
     send!(s, 32, response('m', sq(2), 1), &[1; 256]);
-    // Silence is told from that: it is asked once more, and then given up.
+    // Silence is different: the READ is requested once more, and then given up.
     recv!(s, 41, packet(Opcode::RcReadRequest, sq(3)).with_reth(0x9300, 256).ackreq());
     s.at(100);
     s.sent(9, WcStatus::RetryExcErr);
@@ -131,7 +131,7 @@ fn an_answer_that_cannot_be_stored_fails_the_read() {
 }
 
 #[test]
-fn an_answer_without_a_place_is_asked_for_again_when_there_is_one() {
+fn an_answer_whose_memory_was_absent_is_requested_again_when_it_is_back() {
     let mut s = Station::new(&Options::rc());
     s.post(build::read(9, BASE, 512, 0x9000));
     s.post(build::fetch_add(10, BASE, 0x9000, 5));
@@ -141,7 +141,7 @@ fn an_answer_without_a_place_is_asked_for_again_when_there_is_one() {
     s.host.no_place = Some(LocalError::NotPresent);
     send!(s, 2, response('l', sq(1), 1), &[2; 256]);
     assert_eq!(s.host.counted(Counter::PageFaultsPending), 1);
-    // However long it takes: the peer is not at fault.
+    // For however long: the peer is not at fault.
     recv_nothing!(s, 1_000_000);
     assert_eq!(s.host.counted(Counter::LocalAckTimeoutErr), 0);
     s.host.no_place = None;
@@ -153,7 +153,7 @@ fn an_answer_without_a_place_is_asked_for_again_when_there_is_one() {
 }
 
 #[test]
-fn an_answer_whose_place_will_not_come_fails_the_request_without_the_peer() {
+fn an_answer_whose_memory_will_not_be_back_fails_the_request_without_the_peer() {
     let mut s = Station::new(&Options::rc());
     s.post(build::fetch_add(9, BASE, 0x9000, 5));
     s.at(0);
@@ -168,7 +168,7 @@ fn an_answer_whose_place_will_not_come_fails_the_request_without_the_peer() {
 }
 
 #[test]
-fn an_answer_that_finds_its_place_after_all_is_not_waited_for() {
+fn an_answer_whose_memory_is_back_by_itself_is_not_waited_for() {
     let mut s = Station::new(&Options::rc());
     s.post(build::read(9, BASE, 8, 0x9000));
     s.post(build::read(10, BASE, 8, 0x9000));
@@ -176,7 +176,7 @@ fn an_answer_that_finds_its_place_after_all_is_not_waited_for() {
     s.host.no_place = Some(LocalError::NotPresent);
     send!(s, 1, response('o', sq(0), 1), &[1; 8]);
     s.host.no_place = None;
-    // The network had it twice.
+    // The network delivered it twice.
     send!(s, 2, response('o', sq(0), 1), &[1; 8]);
     s.sent(9, WcStatus::Success);
     s.host.out.clear();
@@ -185,7 +185,7 @@ fn an_answer_that_finds_its_place_after_all_is_not_waited_for() {
 }
 
 #[test]
-fn a_list_that_may_not_be_written_is_found_before_the_request() {
+fn a_list_that_must_not_be_written_is_found_before_the_request() {
     let mut s = Station::new(&Options::rc());
     s.host.memory.borrow_mut().region_mut(KEY).unwrap().access = Access::REMOTE_READ;
     s.post(build::read(9, BASE, 100, 0x9000));
@@ -194,7 +194,7 @@ fn a_list_that_may_not_be_written_is_found_before_the_request() {
 }
 
 #[test]
-fn no_more_reads_are_outstanding_than_the_depth() {
+fn no_more_reads_are_outstanding_than_the_depth_allows() {
     let mut s = Station::new(&Options { rd_atomic: 2, ..Options::rc() });
     for wr_id in 0..3 {
         s.post(build::read(wr_id, BASE, 8, 0x9000));
@@ -269,7 +269,7 @@ fn more_reads_than_resources_are_an_invalid_request() {
 }
 
 #[test]
-fn memory_that_goes_away_while_it_is_read_is_a_nak_in_its_place() {
+fn memory_that_goes_away_during_a_read_is_a_nak_in_place_of_the_packet() {
     let mut s = Station::new(&Options::rc());
     s.host.room = Some(1);
     send!(s, 0, packet(Opcode::RcReadRequest, rq(0)).with_reth(BASE, 600));
@@ -304,7 +304,7 @@ fn atomic_answer(psn: Psn, msn: u32, value: u64) -> wire::Headers {
 }
 
 #[test]
-fn memory_that_is_back_soon_delays_an_answer_and_no_more() {
+fn memory_that_is_back_soon_only_delays_an_answer() {
     let mut s = interrupted();
     recv_nothing!(s, 3_999);
     assert_eq!(s.host.counted(Counter::PageFaultsPending), 1);
@@ -321,7 +321,7 @@ fn memory_that_stays_away_is_an_rnr_nak_in_the_place_of_the_packet() {
     recv_nothing!(s, 3_999);
     recv!(s, 4_000, rnr_nak(rq(1), 2, 12));
     bring_back(&s);
-    // The peer takes nothing of it before it asks again.
+    // The peer accepts nothing of it before it asks again.
     recv_nothing!(s, 1_000_000);
     assert!(!s.qp.owes_answers());
     send!(s, 1_000_000, packet(Opcode::RcReadRequest, rq(1)).with_reth(BASE + 256, 344));
@@ -337,11 +337,11 @@ fn memory_that_stays_away_is_an_rnr_nak_in_the_place_of_the_packet() {
 
 /// The NAK was lost, and what had been sent before it.
 #[test]
-fn an_answer_that_was_put_off_goes_back_as_far_as_it_is_asked_for() {
+fn an_answer_that_was_put_off_goes_back_to_where_it_is_requested() {
     let mut s = interrupted();
     recv!(s, 4_000, rnr_nak(rq(1), 2, 12));
     send!(s, 5_000, packet(Opcode::RcReadRequest, rq(0)).with_reth(BASE, 600));
-    // And is put off again, if it must be.
+    // And is put off again, if necessary.
     recv_nothing!(s, 8_999);
     recv!(s, 9_000, rnr_nak(rq(0), 2, 12));
     send!(s, 10_000, packet(Opcode::RcReadRequest, rq(0)).with_reth(BASE, 600));
@@ -359,7 +359,7 @@ fn requests_after_an_answer_that_is_put_off_are_carried_out_and_answered_in_orde
     send!(s, 4_001, packet(Opcode::RcSendOnly, rq(4)).ackreq(), b"a");
     recv_nothing!(s, 4_001);
     s.received(7, WcStatus::Success);
-    // The program's own requests continue meanwhile.
+    // The program's own requests continue in the meantime.
     s.post(build::send(9, BASE, 0));
     recv!(s, 4_002, packet(Opcode::RcSendOnly, sq(0)).ackreq());
     send!(s, 4_003, packet(Opcode::RcReadRequest, rq(1)).with_reth(BASE + 256, 344));
@@ -369,15 +369,15 @@ fn requests_after_an_answer_that_is_put_off_are_carried_out_and_answered_in_orde
     recv!(s, 4_003, ack(rq(4), 3));
 }
 
-/// The peer would ask in vain.
+/// The peer would get no answer.
 #[test]
-fn a_qp_in_error_does_not_ask_its_peer_to_come_again() {
+fn a_qp_in_error_does_not_ask_its_peer_to_try_again() {
     for is_put_off in [false, true] {
         let mut s = interrupted();
         if is_put_off {
             recv!(s, 4_000, rnr_nak(rq(1), 2, 12));
         }
-        // Nothing after the atomic could be continued by this.
+        // No request after the atomic could continue it.
         let at = if is_put_off { 4_000 } else { 3_000 };
         send!(s, at, packet(Opcode::RcSendLast, rq(4)).ackreq(), b"a");
         assert_eq!(s.qp.state(), QpState::Err);
@@ -392,7 +392,7 @@ fn a_qp_in_error_does_not_ask_its_peer_to_come_again() {
 }
 
 #[test]
-fn a_read_that_is_put_off_in_the_middle_is_asked_for_from_there() {
+fn a_read_that_is_put_off_in_the_middle_is_requested_from_there() {
     let mut s = Station::new(&Options { rnr_retry: 1, ..Options::rc() });
     s.post(build::read(9, BASE, 600, 0x9000));
     s.post(build::fetch_add(10, BASE + 0x1000, 0x9000, 5));

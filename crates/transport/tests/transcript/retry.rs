@@ -18,21 +18,21 @@ fn unacknowledged_packets_are_sent_again() {
 }
 
 #[test]
-fn only_from_the_oldest_that_is_missing() {
+fn packets_are_repeated_only_from_the_oldest_missing_one() {
     let mut s = Station::new(&Options::rc());
     s.post(build::write(9, BASE, 512, 0x9000));
     s.post(build::send(10, BASE, 1));
     s.at(0);
     s.host.out.clear();
     send!(s, 4, ack(sq(0), 0));
-    // The timer starts again with what is left.
+    // The timer starts again for the rest.
     recv_nothing!(s, 12);
     recv!(s, 13, packet(Opcode::RcWriteLast, sq(1)).ackreq(), &[0; 256]);
     recv!(s, 13, packet(Opcode::RcSendOnly, sq(2)).ackreq(), &[0]);
 }
 
 #[test]
-fn retries_are_counted_and_then_it_is_over() {
+fn retries_are_counted_and_then_the_qp_fails() {
     let mut s = Station::new(&Options { retry_cnt: 3, ..Options::rc() });
     s.post(build::send(9, BASE, 1));
     s.post(build::read(10, BASE, 1, 0x9000));
@@ -100,7 +100,8 @@ fn a_late_ack_overtakes_the_retransmission() {
     s.host.out.clear();
     s.host.room = Some(0);
     s.at(9);
-    // About to send the first packet again when both packets of it turn out to have arrived.
+    // It is about to send the first packet again when an ACK shows that both of its packets have
+    // arrived.
     send!(s, 10, ack(sq(1), 1));
     s.sent(9, WcStatus::Success);
     s.host.room = None;
@@ -109,7 +110,7 @@ fn a_late_ack_overtakes_the_retransmission() {
 }
 
 #[test]
-fn a_read_is_asked_for_again_from_where_it_broke_off() {
+fn a_read_is_requested_again_from_where_it_broke_off() {
     let mut s = Station::new(&Options::rc());
     s.post(build::read(9, BASE, 600, 0x9000));
     recv!(s, 0, packet(Opcode::RcReadRequest, sq(0)).with_reth(0x9000, 600).ackreq());
@@ -119,7 +120,7 @@ fn a_read_is_asked_for_again_from_where_it_broke_off() {
     recv!(s, 13, packet(Opcode::RcReadRequest, sq(1)).with_reth(0x9100, 344).ackreq());
 }
 
-/// Nothing of a window arrived, time after time: perhaps that many do not fit on the path.
+/// Nothing of a window arrives, again and again: perhaps that many packets do not fit on the path.
 #[test]
 fn with_each_timeout_half_as_many_packets_are_sent() {
     let mut s = Station::new(&Options { memory: 1 << 17, ..Options::rc() });

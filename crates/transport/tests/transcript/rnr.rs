@@ -3,11 +3,11 @@
 use crate::prelude::*;
 
 #[test]
-fn without_a_receive_the_peer_is_told_once_when_to_come_back() {
+fn without_a_receive_the_peer_is_told_once_when_to_try_again() {
     let mut s = Station::new(&Options { min_rnr_timer: 12, ..Options::rc() });
     send!(s, 0, packet(Opcode::RcSendOnly, rq(0)).ackreq(), b"a");
     recv!(s, 0, rnr_nak(rq(0), 0, 12));
-    // The rest of the burst is dropped in silence.
+    // The rest of the burst is silently dropped.
     send!(s, 0, packet(Opcode::RcSendOnly, rq(1)).ackreq(), b"b");
     recv_nothing!(s, 0);
     assert_eq!(s.host.counted(Counter::OutOfBuffer), 1);
@@ -36,7 +36,7 @@ fn the_requester_waits_as_long_as_it_was_told() {
 }
 
 #[test]
-fn it_acknowledges_what_came_before() {
+fn an_rnr_nak_acknowledges_what_came_before() {
     let mut s = Station::new(&Options::rc());
     s.post(build::write(9, BASE, 1, 0x9000));
     s.post(build::send(10, BASE, 1));
@@ -64,7 +64,7 @@ fn retries_are_counted() {
 }
 
 #[test]
-fn seven_retries_are_without_end() {
+fn seven_retries_mean_no_limit() {
     let mut s = Station::new(&Options { rnr_retry: 7, ..Options::rc() });
     s.post(build::send(9, BASE, 1));
     for round in 0..100 {
@@ -75,7 +75,7 @@ fn seven_retries_are_without_end() {
 }
 
 #[test]
-fn a_copy_of_the_nak_is_not_another_one() {
+fn a_duplicate_of_the_nak_does_not_count() {
     let mut s = Station::new(&Options { rnr_retry: 1, ..Options::rc() });
     s.post(build::send(9, BASE, 1));
     s.at(0);
@@ -99,7 +99,7 @@ fn the_last_packet_of_a_write_with_immediate_waits_alone() {
 }
 
 #[test]
-fn the_ack_timer_stands_still_meanwhile() {
+fn the_ack_timer_does_not_run_meanwhile() {
     let mut s = Station::new(&Options { retry_cnt: 0, ..Options::rc() });
     s.post(build::send(9, BASE, 1));
     s.at(0);

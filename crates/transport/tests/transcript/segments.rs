@@ -48,7 +48,7 @@ fn a_read_is_answered_in_packets_of_many_mtus() {
 }
 
 #[test]
-fn only_the_last_packet_may_be_broken() {
+fn only_the_last_packet_may_end_within_an_mtu() {
     let mut s = Station::new(&options());
     s.post_recv(build::recv(7, BASE, 4000));
     send!(s, 0, packet(Opcode::RcSendFirst, rq(0)), &[0; 1000]);
@@ -152,7 +152,7 @@ fn a_long_operation_waits_for_requests_in_flight_and_needs_no_packet() {
     assert_eq!(s.host.direct_done, 1);
     let peer = s.host.direct.clone().expect("it is there");
     assert_eq!(peer.borrow_mut().bytes_mut(BASE, length), bytes(length));
-    // A key that is not in the peer's table is not waited for.
+    // A key that is not in the peer's table is no reason to wait.
     s.host.direct = None;
     s.post(build::send(3, BASE, 0));
     s.post(build::write(4, BASE, length as u32, BASE));
@@ -170,7 +170,7 @@ fn immediate_data_goes_by_packet() {
 }
 
 #[test]
-fn what_the_peers_memory_refuses_is_sent_so_that_the_peer_refuses_it() {
+fn an_operation_that_the_peers_memory_refuses_is_sent_so_that_the_peer_refuses_it() {
     let mut s = direct();
     s.post(build::write(2, BASE, 1, 0));
     recv!(s, 0, packet(Opcode::RcWriteOnly, sq(0)).with_reth(0, 1).ackreq(), &[0]);

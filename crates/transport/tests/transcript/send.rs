@@ -77,7 +77,7 @@ fn one_ack_retires_everything_before_it() {
     }
     send!(s, 2, ack(sq(2), 3));
     s.sent(0, WcStatus::Success);
-    // The unsignaled one is silent.
+    // The unsignaled one does not complete visibly.
     s.sent(2, WcStatus::Success);
     s.completed_nothing();
     assert_eq!(s.qp.sends(), 1);
@@ -155,7 +155,7 @@ fn immediate_data_comes_with_the_completion() {
 }
 
 #[test]
-fn send_with_invalidate_ends_a_key() {
+fn send_with_invalidate_invalidates_a_key() {
     let mut s = Station::new(&Options::rc());
     s.host.memory.borrow_mut().register(0x55, 0, 16, Access::REMOTE_WRITE);
     s.post_recv(build::recv(7, BASE, 10));

@@ -46,7 +46,7 @@ fn on_uc_a_lost_message_uses_its_receive_up() {
 }
 
 #[test]
-fn on_ud_a_message_too_long_uses_its_receive_up() {
+fn on_ud_a_message_that_is_too_long_uses_its_receive_up() {
     let mut s = Station::new(&Options { has_srq: true, ..Options::ud() });
     s.host.srq.push_back(build::recv(7, BASE, 44));
     send!(s, 0, packet(Opcode::UdSendOnly, rq(0)).with_deth(QKEY, PEER), b"12345");
@@ -65,7 +65,7 @@ fn a_rendezvous_without_room_fails_its_receive_reports_why_and_leaves_the_header
     recv!(s, 0, ack(rq(0), 1));
     let done = s.received(7, WcStatus::TmRndvIncomplete);
     assert_eq!(Reason::from_vendor_err(done.vendor_err), Some(Reason::RendezvousTooLong));
-    assert!(done.solicited, "an error wakes who waits for what is solicited");
+    assert!(done.solicited, "an error wakes a program that waits for solicited completions");
     assert_eq!(s.peek(BASE, RNDV_BYTES), header);
     let told: Vec<_> = s.host.accounts.iter().map(|told| (told.wr_id, told.reason)).collect();
     assert_eq!(told, [(7, Reason::RendezvousTooLong)]);

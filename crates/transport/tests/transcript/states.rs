@@ -33,7 +33,7 @@ fn queues_hold_what_they_were_created_for() {
     assert_eq!(s.qp.post_recv(build::recv(1, BASE, 0)), Err(PostError::Full(64)));
 }
 
-/// Requests begun by `ibv_wr_start` are posted by `ibv_wr_complete`, as a whole or not at all.
+/// Requests begun by `ibv_wr_start` are posted by `ibv_wr_complete`, all or none.
 #[test]
 fn posts_that_belong_together_are_taken_all_or_none() {
     let mut s = Station::new(&Options::rc());
@@ -43,7 +43,7 @@ fn posts_that_belong_together_are_taken_all_or_none() {
     let posted = s.qp.post_sends([build::send(2, BASE, 0), wrong]);
     assert_eq!(posted, Err(PostError::AtomicLength(7)));
     let sends = |count| (0..count).map(|id| build::send(id, BASE, 0));
-    assert_eq!(s.qp.post_sends(sends(64)), Err(PostError::Full(64)), "one is there already");
+    assert_eq!(s.qp.post_sends(sends(64)), Err(PostError::Full(64)), "one is in the queue already");
     assert_eq!(s.qp.post_sends(sends(63)), Ok(()));
 }
 

@@ -39,7 +39,7 @@ fn a_message_with_a_gap_is_dropped_and_its_receive_used_for_the_next() {
 }
 
 #[test]
-fn the_first_packet_of_a_message_is_taken_with_any_number() {
+fn the_first_packet_of_a_message_is_accepted_with_any_number() {
     let mut s = Station::new(&Options::uc());
     s.post_recv(build::recv(7, BASE, 1000));
     send!(s, 0, packet(Opcode::UcSendOnly, rq(50)), b"x");
@@ -48,7 +48,7 @@ fn the_first_packet_of_a_message_is_taken_with_any_number() {
 }
 
 #[test]
-fn a_message_that_begins_before_the_last_has_ended_takes_its_place() {
+fn a_message_that_begins_before_the_last_one_ended_replaces_it() {
     let mut s = Station::new(&Options::uc());
     s.post_recv(build::recv(7, BASE, 1000));
     send!(s, 0, packet(Opcode::UcSendFirst, rq(0)), &[1; 256]);
@@ -69,7 +69,7 @@ fn without_a_receive_a_message_is_lost() {
 }
 
 #[test]
-fn what_may_not_be_is_dropped_without_a_word() {
+fn invalid_packets_are_silently_dropped() {
     let mut s = Station::new(&Options { access: Access::empty(), ..Options::uc() });
     send!(s, 0, packet(Opcode::UcWriteOnly, rq(0)).with_reth(BASE, 1), b"x");
     assert_eq!(s.qp.last_refusal(), Some(Step::ErrUnsupportedOpcode));

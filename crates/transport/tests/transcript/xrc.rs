@@ -1,5 +1,5 @@
-//! XRC: reliable connections of which one end only asks, and names a shared queue in each packet,
-//! and the other only answers (IBA annex A14).
+//! XRC: reliable connections in which one end only sends requests, each naming a shared queue, and
+//! the other only answers (IBA annex A14).
 
 use iba::QpType;
 use wire::{Srqn, Xrceth};
@@ -49,7 +49,7 @@ fn the_receiver_takes_from_the_queue_and_answers_as_rc_does() {
 }
 
 #[test]
-fn each_end_is_deaf_to_what_the_other_is_for() {
+fn each_end_ignores_packets_that_only_the_other_handles() {
     let mut s = Station::new(&sender());
     send!(s, 0, to_queue(5, packet(Opcode::XrcSendOnly, rq(0)).ackreq()), &[1]);
     recv_nothing!(s, 0);

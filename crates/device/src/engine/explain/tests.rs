@@ -116,7 +116,7 @@ fn told(reason: Reason, udp_port: u16) -> Option<(Account, &'static str, String)
             sent(S::RnrRetryExcErr, reason),
             "RNR_RETRY_EXC_ERR (13): SEND of 4096 bytes, wr_id 0x2, ",
             format!(
-                ": the peer had no receive posted, or its memory was not there, again and again{SENT}; 3 of 3 RNR retries used"
+                ": the peer had no receive posted, or its memory was absent, again and again{SENT}; 3 of 3 RNR retries used"
             ),
         ),
         Reason::InvalidRequestNak => (
@@ -281,8 +281,8 @@ fn an_operation_on_a_list_of_tags_that_failed_has_a_sentence() {
     assert_eq!(Reason::from_vendor_err(wc.vendor_err), Some(Reason::NoSuchTag));
     let why = engine.explain(wc.qpn, wc.wr_id, wc.status).expect("it failed");
     let said = format!(
-        "TM_ERR (22): taking back the receive with handle 0x5, wr_id 0x1d, SRQ {}: no receive of the list has that handle: its \
-         message came, or it was taken back before",
+        "TM_ERR (22): taking back the receive with handle 0x5, wr_id 0x1d, SRQ {}: no receive in the tag list has that handle: its \
+         message has arrived, or it was removed",
         srq.handle()
     );
     assert_eq!(why, said);
