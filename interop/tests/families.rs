@@ -7,7 +7,7 @@ use interop::need::Need;
 use interop::{Output, Pair, Program, Scratch, Veth, compile, needs};
 
 const IP: &str = "unix,inet,inet6";
-const SAID: &str = "rtnetlink does not tell of";
+const SAID: &str = "rtnetlink does not list";
 
 /// What a test needs to start a program in a sandbox.
 const COMPILER: Need = Need::Header("linux/seccomp.h");

@@ -1,9 +1,9 @@
 //! Half round trip of 8-byte records between two processes that both poll, compared with the
-//! minimum that the machine allows: two processes that poll one cache line each.
+//! machine's minimum: two processes that poll one cache line each.
 //!
 //! `cargo run --release -p peerdma-link --example ring_pingpong`
 //!
-//! Prints medians over batches; the three ways take turns, so that noise meets all alike.
+//! Prints medians over batches; the three methods take turns, so that noise affects all alike.
 
 use std::error::Error;
 use std::process::Command;
@@ -17,7 +17,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 const ROLE: &str = "RING_PINGPONG_NIC";
 const ROUNDS: usize = 3000;
 const BATCH: u64 = 100;
-/// A word of the page next to the ring, after the guard slot.
+/// A word in the page next to the ring, after the guard slot.
 const WORD: usize = 64;
 const WAYS: [&str; 3] = ["bare, two cache lines", "ring", "ring, and a look at the doorbell"];
 
@@ -28,7 +28,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let nic = format!("pingpong-{}", std::process::id());
     let mut claim = Claim::new(&nic, identity())?;
     let mut child = Command::new(std::env::current_exe()?).env(ROLE, &nic).spawn()?;
-    // Not earlier: the child inherits it.
+    // Not earlier: the child would inherit it.
     pin(0)?;
     let (mut outbound, mut inbound) = meet(&mut claim, 1)?;
     let mut nanoseconds = WAYS.map(|_| Vec::with_capacity(ROUNDS));
@@ -103,7 +103,7 @@ fn receive(way: usize, inbound: &mut Inbound, count: u64) {
     }
 }
 
-/// Connects to `vf`, and waits until it connected to us.
+/// Connects to `vf`, and waits until it has connected to us.
 fn meet(claim: &mut Claim, vf: u16) -> Result<(Outbound, Box<Inbound>), Box<dyn Error>> {
     let mut outbound = None;
     let mut inbound = None;

@@ -1,4 +1,4 @@
-//! How fast a bare UDP stream goes: what RoCEv2 over the same sockets can at best reach.
+//! How fast a bare UDP stream is: the upper bound for RoCEv2 over the same sockets.
 //!
 //! ```text
 //! udp_stream [OPTIONS]              both ends in this process, over loopback
@@ -13,8 +13,8 @@
 //!   --no-gro          receive datagram by datagram
 //! ```
 //!
-//! There is no flow control: the figure that counts is the received bytes; the loss shows by how
-//! much the sender was faster.
+//! There is no flow control: the figure that counts is the received bytes; the loss shows how much
+//! faster the sender was.
 
 use std::error::Error;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use link::udp::{Options, SendError, Transmit, UdpLink};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// The receiver takes the stream for finished after this time without a datagram.
+/// The receiver considers the stream finished after this time without a datagram.
 const QUIET: Duration = Duration::from_millis(500);
 
 struct Args {
@@ -65,7 +65,7 @@ fn send(args: &Args) -> Result<(), Box<dyn Error>> {
     let (mut bytes, mut calls, mut blocked) = (0u64, 0u64, 0u64);
     let start = Instant::now();
     while start.elapsed().as_secs_f64() < args.seconds {
-        // Reading the clock for every call would show in the figures of short trains.
+        // Reading the clock for every call would distort the figures of short trains.
         for _ in 0..16 {
             let mut rest = &contents[..];
             while !rest.is_empty() {
@@ -132,7 +132,7 @@ fn receive(mut link: UdpLink, patience: Duration) -> Result<(), Box<dyn Error>> 
     Ok(())
 }
 
-/// Waits until one of `fds` is ready; false if none is in time.
+/// Waits until one of `fds` is ready; false if none is ready in time.
 fn wait<'a>(
     fds: impl Iterator<Item = std::os::fd::BorrowedFd<'a>>,
     flags: PollFlags,

@@ -1,4 +1,4 @@
-//! Whole Ethernet frames out of and into a netdev: packet sockets.
+//! Whole Ethernet frames to and from a netdev: packet sockets.
 //!
 //! ```text
 //!   Sender::send(frame) ----> netdev ----> wire, or the other end of a veth pair
@@ -7,10 +7,10 @@
 //! ```
 //!
 //! The kernel opens such a socket for processes with CAP_NET_RAW over the network namespace, as its
-//! RDMA core lets the same processes make raw packet QPs. A listener gets a *copy* of each frame:
+//! RDMA core lets the same processes create raw packet QPs. A listener gets a *copy* of each frame:
 //! the kernel's own stack also gets it.
 //!
-//! Frames are bytes here. A VLAN tag that the kernel took out of a frame is put back.
+//! Frames are bytes here. A VLAN tag that the kernel removed from a frame is put back.
 
 mod sys;
 
@@ -21,7 +21,7 @@ use descriptors::{Inherited, Known};
 
 /// Bytes of a VLAN tag.
 const TAG: usize = 4;
-/// Bytes before the place of a VLAN tag: two addresses.
+/// Bytes before a VLAN tag: two addresses.
 const ADDRESSES: usize = 12;
 /// The longest header before the IP packet: Ethernet's, with a tag.
 const HEADER: usize = 14 + TAG;
@@ -34,7 +34,7 @@ const BUFFER: usize = 8 << 20;
 pub struct Port {
     /// Its index.
     pub ifindex: u32,
-    /// Whether it is the loopback device, where all that goes out comes in again.
+    /// Whether it is the loopback device, where every outgoing frame comes in again.
     pub is_loopback: bool,
     /// Bytes of its largest IP packet.
     pub mtu: u32,
@@ -44,7 +44,7 @@ pub struct Port {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The process may not.
+    /// The process lacks the permission.
     #[error("a packet socket needs CAP_NET_RAW over the network namespace: {0}")]
     NotPermitted(io::Error),
     /// Anything else.
@@ -59,7 +59,7 @@ pub enum SendError {
     /// The socket has no room now.
     #[error("the socket has no room")]
     WouldBlock,
-    /// The netdev did not take the frame, as it is too long or the link is down: it is lost.
+    /// The netdev did not accept the frame, as it is too long or the link is down: it is lost.
     #[error("the frame is lost: {0}")]
     Lost(io::Error),
 }
@@ -70,14 +70,13 @@ pub enum SendError {
 pub enum Passed {
     /// In, to an address that the netdev listens to.
     In,
-    /// In, to another host's address: a netdev that is not promiscuous would not have taken it from
-    /// the wire.
+    /// In, to another host's address: a netdev that is not promiscuous would have dropped it.
     Astray,
     /// Out.
     Out,
 }
 
-/// A frame that passed.
+/// A frame that passed the netdev.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Frame<'a> {
@@ -103,7 +102,7 @@ pub struct Listener {
     socket: Known,
     buffer: Vec<u8>,
     last: Option<Last>,
-    /// Whether it must be returned again.
+    /// Whether to return it again.
     is_kept: bool,
     too_long: u64,
 }
@@ -152,7 +151,7 @@ impl Sender {
 }
 
 impl Listener {
-    /// A socket that is shown all frames of `port`, from now on.
+    /// A socket that receives all frames of `port` from now on.
     pub fn open(port: Port) -> Result<Self, OpenError> {
         let socket = Known::new(sys::socket()?);
         sys::prepare(socket.as_fd(), port.is_loopback, BUFFER).map_err(OpenError::Io)?;
@@ -162,7 +161,7 @@ impl Listener {
     }
 
     /// The next frame, if there is one. Frames longer than the port's MTU allows (the kernel joins
-    /// and splits such within a host) are left out, and counted.
+    /// and splits such frames within a host) are skipped, and counted.
     pub fn receive(&mut self) -> io::Result<Option<Frame<'_>>> {
         if !std::mem::take(&mut self.is_kept) {
             self.last = None;
@@ -199,7 +198,7 @@ impl Listener {
         self.is_kept = self.last.is_some();
     }
 
-    /// How many frames were left out as too long.
+    /// How many frames were skipped as too long.
     pub fn too_long(&self) -> u64 {
         self.too_long
     }

@@ -20,9 +20,9 @@
 //! * [`shm`] is the carrier on one host: reliable, ordered, with room for records of up to half
 //!   the ring.
 //!
-//! What it does not do: it knows no packet headers, no QPs and no keys; it starts no threads, and
-//! nothing in it waits (except [`registry::list`], which is for people). Records are bytes, and a
-//! peer's data is passed on as memory that may change ([`umem::Foreign`]).
+//! This crate knows no packet headers, no QPs and no keys; it starts no threads, and nothing in it
+//! waits (except [`registry::list`], which is for people). Records are bytes, and a peer's data is
+//! passed on as memory that may change ([`umem::Foreign`]).
 //!
 //! # The loop of an engine
 //!

@@ -24,10 +24,10 @@ const VALID: u16 = libc::NUD_PERMANENT
     | libc::NUD_STALE
     | libc::NUD_DELAY;
 
-/// Whether the next hop towards `to` is known, or needs not to be.
+/// Whether the next hop towards `to` is known, or need not be.
 ///
 /// # Errors
-/// The kernel's answer where there is no route, or no rtnetlink.
+/// The kernel's error where there is no route, or no rtnetlink.
 pub fn is_known(to: SocketAddr) -> io::Result<bool> {
     let route = route(to)?;
     let index = attribute(&route, RTMSG, libc::RTA_OIF).and_then(netlink::read_u32);
@@ -52,8 +52,8 @@ pub fn is_known(to: SocketAddr) -> io::Result<bool> {
     Ok(neighbours.iter().any(is_valid))
 }
 
-/// Makes the kernel look for the next hop, by an empty datagram to the discard port (RFC 863). An
-/// answer comes only if the hop is there, so that its loss is as good as its arrival.
+/// Makes the kernel look for the next hop, by an empty datagram to the discard port (RFC 863).
+/// Whether an answer arrives does not matter.
 pub fn solicit(to: SocketAddr) {
     let from: IpAddr = match to.ip() {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),

@@ -2,7 +2,7 @@
 //!
 //! One NIC stands on one netdev. [`Netdev::find`] takes the one that reaches the world: the device
 //! of the default route, otherwise the first that is up and has an address of its own, otherwise
-//! `lo`. Every fact is read by rtnetlink, unprivileged, or where a sandbox forbids that, by ioctls
+//! `lo`. All facts are read by rtnetlink, unprivileged, or where a sandbox forbids that, by ioctls
 //! and from /proc; a namespace without IPv6, or with only a `lo` that is down, is no error.
 //!
 //! ```
@@ -11,7 +11,7 @@
 //! # Ok::<(), link::netdev::NetdevError>(())
 //! ```
 //!
-//! Facts are a snapshot. A [`Watch`] tells when to take another.
+//! Facts are a snapshot. A [`Watch`] says when to take another.
 
 mod ioctl;
 pub(crate) mod netlink;
@@ -35,8 +35,7 @@ pub struct Netdev {
     pub name: String,
     /// The interface index.
     pub index: u32,
-    /// The hardware address; zeros for a device that has none of six bytes, such as `lo` or a
-    /// tunnel.
+    /// The hardware address; zeros for a device without one of six bytes, such as `lo` or a tunnel.
     pub mac: [u8; 6],
     /// Bytes in the largest IP packet.
     pub mtu: u32,
@@ -51,9 +50,9 @@ pub struct Netdev {
     /// Its usable addresses: IPv4 in the kernel's order, then IPv6, temporary ones later and
     /// link-local ones last.
     pub addresses: Vec<Address>,
-    /// The NUMA node of the hardware, where there is one and sysfs tells.
+    /// The NUMA node of the hardware, where there is one and sysfs reports it.
     pub numa_node: Option<u32>,
-    /// Link speed in Mb/s, where the driver tells.
+    /// Link speed in Mb/s, where the driver reports it.
     pub speed_mbps: Option<u32>,
 }
 
@@ -67,7 +66,7 @@ pub struct Address {
     pub prefix: u8,
     /// How far it is valid.
     pub scope: Scope,
-    /// Whether it is an IPv6 privacy address, which the kernel replaces by and by.
+    /// Whether it is an IPv6 privacy address, which the kernel replaces after some time.
     pub is_temporary: bool,
 }
 
@@ -100,11 +99,11 @@ pub enum NetdevError {
     /// Neither rtnetlink nor ioctls can be used.
     #[error("the kernel does not list {what} by rtnetlink ({source}), nor by ioctl ({otherwise})")]
     Netlink {
-        /// What was asked for.
+        /// The query.
         what: &'static str,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
-        /// Its answer to the ioctls.
+        /// Its error for the ioctls.
         otherwise: io::Error,
     },
     /// The netdevs change faster than they are listed.
@@ -119,9 +118,8 @@ impl Netdev {
     /// The netdev of a NIC for which none was named: the default route's, otherwise the first that
     /// is up with an address, otherwise `lo`.
     ///
-    /// A bridge is taken only for the default route's sake: `docker0`, `virbr0` and their like have
-    /// the same address on every host, and two hosts with one GID would take each other for
-    /// themselves.
+    /// A bridge is chosen only if it has the default route: `docker0`, `virbr0` and others have the
+    /// same address on every host, and two hosts with one GID would each think the other is itself.
     pub fn find() -> Result<Self, NetdevError> {
         let all = Self::all()?;
         default_route(&all).or_else(|| first_choice(&all)).cloned().ok_or(NetdevError::None)
@@ -137,7 +135,8 @@ impl Netdev {
     pub fn all() -> Result<Vec<Self>, NetdevError> {
         let mut all = match Self::by_netlink() {
             Ok(all) => all,
-            // The other way has another order, and is not for a moment.
+            // The ioctls return another order, and a moment's interruption is no reason to use
+            // them.
             Err((_, source)) if source.kind() == io::ErrorKind::Interrupted => {
                 return Err(NetdevError::Changing);
             }
@@ -153,7 +152,7 @@ impl Netdev {
         Ok(all)
     }
 
-    /// Every netdev by rtnetlink, or what the kernel does not list.
+    /// Every netdev by rtnetlink, or the query that the kernel does not answer.
     fn by_netlink() -> Result<Vec<Self>, (&'static str, io::Error)> {
         let links = netlink::dump(libc::RTM_GETLINK, &[0; IFINFOMSG]);
         let links = links.map_err(|error| ("links", error))?;
@@ -162,11 +161,11 @@ impl Netdev {
         Ok(links.iter().filter_map(|link| Self::parse(link, &addresses)).collect())
     }
 
-    /// The GID table of a port on this netdev: RoCE v2 only, the addresses in their order.
+    /// The GID table of a port on this netdev: RoCE v2 only, in the order of the addresses.
     ///
     /// 127.0.0.0/8 and `::1` count only on `lo`. A `lo` without any address, as in a namespace
-    /// where it was never set up, still has the GID of 127.0.0.1: processes of one host need no
-    /// netdev to reach each other, only a name.
+    /// where it was never set up, still has the GID of 127.0.0.1: processes of one host need only a
+    /// name to reach each other, and no netdev.
     pub fn gids(&self) -> Vec<Gid> {
         let own = |ip: &IpAddr| self.is_loopback || !ip.is_loopback();
         let mut gids: Vec<Gid> =
@@ -202,7 +201,7 @@ impl Netdev {
         Some(dev)
     }
 
-    /// A netdev of which no more is known than `flags` (`IFF_*`).
+    /// A netdev of which only `flags` (`IFF_*`) are known.
     fn new(index: u32, flags: i32) -> Self {
         Self {
             name: String::new(),
@@ -219,7 +218,7 @@ impl Netdev {
         }
     }
 
-    /// Sorts the addresses, and adds what only sysfs tells.
+    /// Sorts the addresses, and adds what only sysfs reports.
     fn complete(&mut self) {
         // The sort is stable: within a class the kernel's order remains.
         self.addresses.sort_by_key(Address::rank);
@@ -227,7 +226,7 @@ impl Netdev {
     }
 
     /// sysfs belongs to the mount namespace and may show the devices of another network namespace,
-    /// so it is believed only where it knows the same index.
+    /// so it is trusted only where it has the same index.
     fn read_sysfs(&mut self) {
         let read = |file: &str| {
             let text = fs::read_to_string(format!("/sys/class/net/{}/{file}", self.name)).ok()?;
@@ -267,7 +266,7 @@ impl Address {
 
     /// An address with these flags (`IFA_F_*`) if it can be used now.
     fn new(ip: IpAddr, prefix: u8, scope: Scope, flags: u32) -> Option<Self> {
-        // Duplicate address detection has not passed (RFC 4862 5.4): not yet ours.
+        // Duplicate address detection has not passed (RFC 4862 5.4): not ours yet.
         let unusable = (flags & libc::IFA_F_TENTATIVE != 0 && flags & libc::IFA_F_OPTIMISTIC == 0)
             || flags & libc::IFA_F_DADFAILED != 0;
         let is_temporary = ip.is_ipv6() && flags & libc::IFA_F_TEMPORARY != 0;
@@ -301,8 +300,8 @@ const RTMSG: usize = 12;
 /// The 32-bit flags, which supersede the eight of `struct ifaddrmsg`.
 const IFA_FLAGS: u16 = 8;
 
-/// The netdev if there is no default route. A carrier and an address that others can route to count
-/// for more than the order: every device that is up has a link-local IPv6 address.
+/// The netdev if there is no default route. A carrier and a routable address matter more than the
+/// order: every device that is up has a link-local IPv6 address.
 fn first_choice(all: &[Netdev]) -> Option<&Netdev> {
     let eligible = |dev: &&Netdev| {
         dev.is_up && !dev.is_loopback && dev.kind != "bridge" && !dev.gids().is_empty()
@@ -316,7 +315,7 @@ fn first_choice(all: &[Netdev]) -> Option<&Netdev> {
 }
 
 /// The netdev of the best default route, IPv4 before IPv6; `None` where there is no such route or
-/// no way to ask.
+/// no way to query it.
 fn default_route(all: &[Netdev]) -> Option<&Netdev> {
     [libc::AF_INET, libc::AF_INET6].into_iter().find_map(|family| {
         let mut body = [0; RTMSG];
@@ -337,8 +336,8 @@ fn warn_once(what: &str, error: &io::Error) {
     if !SAID.swap(true, Ordering::Relaxed) {
         tracing::warn!(
             target: "peerdma::netdev",
-            "rtnetlink does not tell of {what} ({error}): netdevs and addresses are read from /proc and by ioctl, and \
-             changes are looked for once a second (under systemd, AF_NETLINK in RestrictAddressFamilies= allows it)"
+            "rtnetlink does not list {what} ({error}): netdevs and addresses are read from /proc and by ioctl, and \
+             changes are checked for once a second (under systemd, AF_NETLINK in RestrictAddressFamilies= allows it)"
         );
     }
 }
@@ -360,8 +359,7 @@ fn default_of(route: &Message, family: i32) -> Option<(u32, u32)> {
         match kind {
             libc::RTA_PRIORITY => metric = netlink::read_u32(value)?,
             libc::RTA_OIF => index = netlink::read_u32(value),
-            // struct rtnexthop: length, flags, hops, then the index. The first of several is as
-            // good as any.
+            // struct rtnexthop: length, flags, hops, then the index. Any of several will do.
             libc::RTA_MULTIPATH => index = index.or_else(|| netlink::read_u32(value.get(4..)?)),
             _ => {}
         }

@@ -1,4 +1,4 @@
-//! The owners of descriptors that a child of a fork inherits. No file uses this one, so that
+//! The owners of descriptors that a forked child inherits. They are listed here so that
 //! [`fork`](crate::fork) need not know its users.
 #![allow(unsafe_code, reason = "lists what each of them owns")]
 
@@ -10,14 +10,14 @@ use crate::registry::{Claim, Directory};
 use crate::shm::{Inbound, Outbound};
 use crate::udp::UdpLink;
 
-// SAFETY: its socket, the table that came by it, and the doorbell.
+// SAFETY: its socket, the table that came through it, and the doorbell.
 unsafe impl OwnsFds for Outbound {
     fn inherited(&self, out: &mut Vec<Inherited>) {
         self.inherited(out);
     }
 }
 
-// SAFETY: its socket, the table that came by it, and the doorbell.
+// SAFETY: its socket, the table that came through it, and the doorbell.
 unsafe impl OwnsFds for Inbound {
     fn inherited(&self, out: &mut Vec<Inherited>) {
         self.inherited(out);

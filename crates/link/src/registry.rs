@@ -3,9 +3,9 @@
 //!
 //! A process claims VF *n* of nic *N* by listening on the abstract Unix socket `peerdma/N/vf/n`.
 //! The name belongs to the network namespace and vanishes with the last descriptor of its process,
-//! so that nothing has to be cleaned up. Abstract names have no owner: any process may take them.
-//! So holding a name proves nothing; credentials come from the kernel (`SO_PEERCRED`), and a peer
-//! that claims to be VF *n* must hold the name of VF *n*.
+//! so nothing needs cleaning up. Abstract names have no owner: any process may take them. So
+//! holding a name proves nothing; credentials come from the kernel (`SO_PEERCRED`), and a peer that
+//! claims to be VF *n* must hold the name of VF *n*.
 //!
 //! ```text
 //!  A (VF 3)                                    B (VF 5)
@@ -69,13 +69,13 @@ impl fmt::Display for NicIdentity {
     }
 }
 
-/// A word in a process's memory by which a peer finds out whether it may read that memory: if
-/// `process_vm_readv` at `addr` gives `value`, it may, and it is the right process.
+/// A word in a process's memory that tells a peer whether it may read that memory: if
+/// `process_vm_readv` at `addr` returns `value`, it may, and the process is the right one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Probe {
     /// Address of a `u64` in the peer's address space.
     pub addr: u64,
-    /// What is there.
+    /// The word there.
     pub value: u64,
 }
 
@@ -89,13 +89,13 @@ pub struct PeerInfo {
     pub pid: Option<u32>,
     /// Its effective user id as we see it.
     pub uid: u32,
-    /// The process id it has for itself. It differs from `pid` in another pid namespace. A peer
-    /// can lie here.
+    /// Its process id as it sees it. It differs from `pid` in another pid namespace. A peer can lie
+    /// here.
     pub own_pid: u32,
-    /// The effective user id it has for itself. It differs from `uid` in another user namespace.
-    /// A peer can lie here.
+    /// Its effective user id as it sees it. It differs from `uid` in another user namespace. A peer
+    /// can lie here.
     pub own_uid: u32,
-    /// A random number of this connection.
+    /// A random number for this connection.
     pub nonce: u64,
     /// A word in its memory. A peer can lie here.
     pub probe: Probe,
@@ -119,7 +119,7 @@ impl fmt::Display for PeerInfo {
     }
 }
 
-/// Doors for fuzz targets.
+/// Entry points for fuzz targets.
 #[cfg(fuzzing)]
 pub mod fuzzing {
     /// Reads `bytes` as a message of a peer, and returns whether it is one.

@@ -1,13 +1,13 @@
 //! Shared memory between two processes on one host: the byte ring, its doorbells, and the two
 //! ends of a connection.
 //!
-//! Everything a peer can write is checked before it is used, and each word is read once. A peer
-//! can spoil what it sends, and nothing else.
+//! Everything a peer can write is checked before it is used, and each word is read once. A peer can
+//! corrupt what it sends, and nothing else.
 //!
-//! * `layout`: where things lie, and the version of it.
+//! * `layout`: the memory layout, and its version.
 //! * `cursor`: the ring as arithmetic on positions; `ring`: the same with memory.
 //! * `bell`: sleeping and waking.
-//! * `guard`: copying into a peer's memory against taking that memory away.
+//! * `guard`: copying into a peer's memory, and waiting for such copies before memory is withdrawn.
 //! * `memfd`: sealed memory files, mapped; the only unsafe code here.
 //! * `outbound`, `inbound`: a ring with its socket.
 

@@ -13,31 +13,31 @@
 //!   no entry, QPN 0, 1, 0xffffff -> the first VF of the table
 //! ```
 //!
-//! **A VF's index is not its number.** When a socket is closed the last one takes its place in the
-//! array, no one is told, and a process can be killed at any time. So the table cannot be kept by
-//! agreement, and nobody keeps it: the kernel knows it, and is asked. The program delivers a
-//! *question* to the index that the question names; whoever receives it answers with its VF.
-//! [`Steering`] asks index by index, makes the table of the answers and attaches it. Any VF does so
-//! whenever it has reason to; the last table wins, and any table made after the last change is
-//! right.
+//! **A VF's index is not its number.** When a socket is closed, the last one takes its place in the
+//! array, nobody is notified, and a process can be killed at any time. So the table cannot be kept
+//! by agreement, and nobody keeps it: it is determined by asking. The program delivers a *question*
+//! to the index that the question names; the process there answers with its VF. [`Steering`] asks
+//! index by index, builds the table from the answers and attaches it. Any VF does so whenever it
+//! has reason to; the last table wins, and any table built after the last change is right.
 //!
 //! **Steering is an optimisation.** A packet can still reach the wrong VF: while the table is
 //! stale, when one flow mixes VFs and GRO joins their datagrams, or when the VF belongs to another
 //! user. The receiver forwards it over the ring of the VF it is for, and calls [`Steering::start`]
-//! if it happens between VFs that share the port.
+//! if this happens between VFs that share the port.
 //!
 //! A socket is closed when its last descriptor is. A child that keeps one after a fork keeps its
-//! place in the array, and what is steered or hashed there is lost: children close them
+//! place in the array, and packets that are steered or hashed there are lost: children close them
 //! (`UdpLink::abandon_in_child`), and so does exec.
 //!
-//! Reasons to start: the device was opened; a packet came astray; nothing came for a while, as when
-//! another process ended and a third, which is stopped, now gets our packets; a *request to steer
-//! again* came. Starting too often is harmless ([`REST`]).
+//! Reasons to start: the device was opened; a packet reached the wrong VF; nothing arrived for a
+//! while, as when another process ended and a third, which is stopped, now gets our packets; a
+//! *request to steer again* came. Starting too often is harmless ([`REST`]).
 //!
-//! **Who has no socket in the group** is a process of another user. What is for it goes to one of
-//! the VFs that answered, and if that one is stopped the others do not notice: what is theirs
-//! comes. So a process that hears nothing for a while asks for it ([`UdpLink::ask_to_steer`]): a
-//! question that wants no answer, but that whoever receives it starts to ask.
+//! **A process without a socket in the group** belongs to another user. Its packets go to one of
+//! the VFs that answered, and if that one is stopped, the others do not notice, as their own
+//! packets arrive. So a process that hears nothing for a while requests steering
+//! ([`UdpLink::ask_to_steer`]), by a question that wants no answer: the VF that receives it starts
+//! to ask.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -58,9 +58,9 @@ use question::{ANSWER, LENGTH, WAVE, number, question};
 /// The highest number of VFs that a QPN can name.
 const MAX_INDEX: u16 = 1024;
 /// How long answers may take. The packets of a VF that is stopped, or busy for longer, go to
-/// another, which passes them on.
+/// another VF, which forwards them.
 pub const PATIENCE: Duration = Duration::from_millis(50);
-/// How long after a table was attached a new one is made at the earliest.
+/// The least time between attaching a table and building the next one.
 pub const REST: Duration = Duration::from_millis(100);
 
 /// Finds out the order of the sockets and attaches the table.
@@ -86,13 +86,13 @@ pub const REST: Duration = Duration::from_millis(100);
 pub struct Steering {
     groups: Vec<Group>,
     attached_at: Option<Instant>,
-    /// A start that came during the rest.
+    /// Whether a start came during the rest.
     postponed: bool,
 }
 
 impl Steering {
-    /// Prepares to ask; nothing is attached yet. A link that only sends shares no port and has
-    /// nothing to do.
+    /// Prepares to ask; nothing is attached yet. A link that only sends shares no port, and has
+    /// nothing to steer.
     pub fn new(link: &UdpLink) -> Self {
         let loopbacks = [
             (link.v4_fd(), Ipv4Addr::LOCALHOST.into()),
@@ -107,7 +107,7 @@ impl Steering {
     }
 
     /// Begins to ask, unless that is under way; within [`REST`] of the last table, begins when that
-    /// is over.
+    /// time is over.
     ///
     /// Nobody can be asked over an address family that has no loopback address, as when `lo` is
     /// down or a container has IPv6 switched off: that family stays with the hash.
@@ -124,7 +124,7 @@ impl Steering {
         }
     }
 
-    /// When [`Steering::poll`] wants to be called at the latest, or `None` if it has nothing to do.
+    /// The latest time to call [`Steering::poll`], or `None` if it has nothing to do.
     pub fn deadline(&self) -> Option<Instant> {
         let asking = self.groups.iter().filter_map(|group| match group.state {
             State::Idle => None,
@@ -134,8 +134,8 @@ impl Steering {
         asking.chain(rested).min()
     }
 
-    /// Takes the answers that came, asks on, and attaches the tables that are complete. What went
-    /// wrong is logged: the hash and the forwarding VFs remain.
+    /// Handles the answers that arrived, asks the next questions, and attaches the tables that are
+    /// complete. Errors are logged: the hash and the forwarding VFs remain.
     pub fn poll(&mut self, link: &UdpLink, now: Instant) {
         if self.postponed {
             self.start(now);
@@ -156,7 +156,7 @@ impl Steering {
         self.groups.iter().filter_map(|group| group.socket.as_ref().map(AsFd::as_fd))
     }
 
-    /// The tables that were attached last, that of IPv4 first.
+    /// The last tables that were attached, that of IPv4 first.
     pub fn tables(&self) -> impl Iterator<Item = &Table> {
         self.groups.iter().map(|group| &group.table)
     }
@@ -180,13 +180,13 @@ enum State {
     Asking {
         round: Round,
         until: Instant,
-        /// What each index asked about so far answered.
+        /// The answer of each index asked about so far.
         answers: Vec<Option<u16>>,
     },
 }
 
 /// A program that knows questions may not be attached yet, and then the hash delivers them all to
-/// one socket. What a first round finds is therefore believed only if it found several VFs and this
+/// one socket. The result of a first round is therefore trusted only if it found several VFs, this
 /// one among them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Round {
@@ -205,13 +205,13 @@ impl Group {
             match self.open() {
                 Ok(socket) => self.socket = Some(socket),
                 Err(error) => {
-                    tracing::debug!(to = %self.to, %error, "nobody can be asked for the order of the sockets");
+                    tracing::debug!(to = %self.to, %error, "the order of the sockets cannot be determined");
                     return;
                 }
             }
         }
-        // Strays of an earlier round carry its number. It need not be secret: only this host can
-        // answer.
+        // Late answers of an earlier round carry its number. It need not be secret: only this host
+        // can answer.
         self.nonce = self.nonce.wrapping_add(1);
         self.state = State::Asking { round, until: now + PATIENCE, answers: Vec::new() };
         self.ask_wave(now);
@@ -235,8 +235,8 @@ impl Group {
             let mut question = question(answers.len() as u32);
             question[12..20].copy_from_slice(&self.nonce.to_be_bytes());
             if let Err(error) = socket.send_to(&question, &self.to.into()) {
-                tracing::debug!(to = %self.to, %error, "asking for the order of the sockets failed");
-                // Nothing was asked yet, and as long as `lo` is down nothing can be.
+                tracing::debug!(to = %self.to, %error, "the order of the sockets cannot be determined");
+                // Nothing was asked yet, and nothing can be while `lo` is down.
                 if answers.is_empty() {
                     self.state = State::Idle;
                     return;
@@ -247,7 +247,7 @@ impl Group {
         *until = now + PATIENCE;
     }
 
-    /// True when a table was attached.
+    /// Returns true when a table was attached.
     fn poll(&mut self, shared: BorrowedFd<'_>, vf: u16, now: Instant) -> bool {
         self.take_answers();
         let State::Asking { round, until, answers } = &self.state else { return false };
@@ -265,7 +265,7 @@ impl Group {
         }
         let credible = table.len() > 1 && table.index_of(vf).is_some();
         if *round == Round::First && !credible {
-            // From now on questions reach the index they name.
+            // From now on, questions reach the index that they name.
             self.attach(shared, Table::default());
             self.begin(Round::Second, now);
             return false;

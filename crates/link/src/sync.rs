@@ -2,8 +2,8 @@
 //! processes and inside a loom model.
 //!
 //! The algorithms of shared memory ([`shm::cursor`](crate::shm), the doorbell) never hold an
-//! `AtomicU64`: shared memory is no place for Rust references to data, and loom's atomics do not
-//! have the layout of a `u64`. They use a trait, [`Words`], by byte offset.
+//! `AtomicU64`: Rust references to data must not point into shared memory, and loom's atomics do
+//! not have the layout of a `u64`. They use a trait, [`Words`], by byte offset.
 
 #[cfg(not(loom))]
 pub(crate) use core::sync::atomic::{Ordering, fence};

@@ -9,16 +9,16 @@
 //!   +------------------------+                                +------------------------+
 //! ```
 //!
-//! Bytes in, bytes out: no header is read or made here but those of UDP and IP, which the kernel
-//! makes. The ICRC of RoCEv2 covers some of their fields (RoCEv2 Annex A17.3), so the sockets are
-//! set up to make them known beforehand:
+//! Bytes in, bytes out: only the headers of UDP and IP are handled here, and the kernel builds
+//! those. The ICRC of RoCEv2 covers some of their fields (RoCEv2 Annex A17.3), so the sockets are
+//! configured to make these predictable:
 //!
 //! * DF is set (`IP_PMTUDISC_DO`) and these sockets are never connected; then Linux sends the IPv4
 //!   id 0. The segments of one [`Transmit`] carry 0, 1, 2, ... when the stack or the NIC splits
-//!   them. A [transmit socket](UdpLink::open_tx_socket) is connected, and says with which id it
-//!   begins.
-//! * Type of service, hop limit and flow label are masked out of the ICRC, and free.
-//! * An IPv6 packet without UDP checksum, as some NICs and the kernel's rxe send, is accepted.
+//!   them. A [transmit socket](UdpLink::open_tx_socket) is connected, and reports the id with which
+//!   it begins.
+//! * Type of service, hop limit and flow label are masked in the ICRC, so they may have any value.
+//! * An IPv6 packet without a UDP checksum, as some NICs and the kernel's rxe send, is accepted.
 //!
 //! Several processes of one user share the port; see [`crate::steer`] for how a packet finds its
 //! process.
@@ -57,13 +57,13 @@ use crate::steer::question;
 /// The UDP port of RoCEv2 (RoCEv2 Annex A17.3.1).
 #[doc(alias = "ROCE_V2_UDP_DPORT")]
 pub const PORT: u16 = 4791;
-/// Ports that the kernel chose for IPv4, of which one should be free for IPv6, too.
+/// How many ports that the kernel chose for IPv4 to try, until one is free for IPv6, too.
 const SOURCE_PORTS: u32 = 32;
 
-/// Room for one buffer of coalesced datagrams, which is never longer than an IP packet can be.
+/// The size of one buffer of coalesced datagrams, which are never longer than an IP packet.
 const BUFFER: usize = 64 << 10;
 
-/// An IPv4 and an IPv6 socket on the port of RoCEv2, whichever the host has.
+/// An IPv4 and an IPv6 socket on the port of RoCEv2, as far as the host has them.
 ///
 /// Nothing blocks. Sending needs only a shared reference; receiving uses the link's buffers.
 #[derive(Debug)]
@@ -79,20 +79,19 @@ pub struct UdpLink {
     options: Options,
     gso: AtomicBool,
     buffer: Vec<u8>,
-    /// Calls of [`UdpLink::recv_likely`], and in which of them a socket, by its place, last had
-    /// something.
+    /// Calls of [`UdpLink::recv_likely`], and the last one in which each socket had something.
     looks: u32,
     last_full: [u32; 2],
-    /// Whether a socket gave as much as was asked of it.
+    /// Whether a socket filled all the buffers it was offered.
     may_hold_more: bool,
     /// Whether a socket had something, if only a question of [`steer`].
     had_some: bool,
     truncated: u64,
-    /// Whether the port was left: who asks for this VF's place is not answered any more.
+    /// Whether the port was left: questions for this VF's index are not answered any more.
     has_left: bool,
-    /// Whether somebody to whom nothing is forwarded asked for it.
+    /// Whether a process to which nothing is forwarded asked for steering.
     asked_to_steer: bool,
-    /// Stands for a netdev without checksums, over which the kernel splits nothing.
+    /// Simulates a netdev without checksum offload, over which the kernel splits nothing.
     #[cfg(test)]
     refuses_trains: bool,
 }
@@ -113,14 +112,14 @@ impl UdpLink {
     }
 
     /// A link that sends to `port` from a port of its own and receives nothing but, on that port,
-    /// stray answers: what is left to a user whose [`UdpLink::bind`] found the port taken. The
+    /// stray answers: the only way for a user whose [`UdpLink::bind`] found the port taken. The
     /// source port of RoCEv2 is free (RoCEv2 Annex A17.9.2), so receivers do not mind.
     pub fn send_only(port: u16, options: Options) -> Result<Self, BindError> {
         let mut tries = 0;
         loop {
             let v4 = open(unspecified(true), 0, Sharing::None, options)?;
-            // One port for both families: the ICRC covers it, and is made before it is known to
-            // whom a packet goes.
+            // One port for both families: the ICRC covers it, and is computed before the
+            // destination of a packet is known.
             let own = v4.as_deref().map_or(0, local_port);
             tries += 1;
             match open(unspecified(false), own, Sharing::None, options) {
@@ -130,15 +129,15 @@ impl UdpLink {
         }
     }
 
-    /// Takes the port if it is free by now, for a link that [only sent](Self::send_only): what it
-    /// sends leaves from there, too. Nothing changes if it is not free.
+    /// Takes the port if it has become free, for a link that [only sent](Self::send_only): its
+    /// packets then leave from that port, too. Nothing changes if it is not free.
     pub fn take_port(&mut self) -> Result<(), BindError> {
         (self.v4, self.v6) = open_shared(self.port, self.options)?;
         Ok(())
     }
 
-    /// Asks those who hold the port to find out anew which of them are at work ([`crate::steer`]):
-    /// for a link that only sends, and to which nothing is forwarded any more.
+    /// Asks the processes that hold the port to determine again which of them respond
+    /// ([`crate::steer`]): for a link that only sends, and to which nothing is forwarded any more.
     pub fn ask_to_steer(&self) {
         let loopbacks =
             [(&self.v4, Ipv4Addr::LOCALHOST.into()), (&self.v6, Ipv6Addr::LOCALHOST.into())];
@@ -146,13 +145,13 @@ impl UdpLink {
             let Some(socket) = socket else { continue };
             let to = SocketAddr::new(ip, self.port).into();
             for request in question::requests_to_steer() {
-                // Who cannot be asked is asked again, or does not exist.
+                // A process that cannot be asked now is asked again, or does not exist.
                 let _ = socket.send_to(&request, &to);
             }
         }
     }
 
-    /// Whether such a request to steer again came since this was last asked.
+    /// Whether a request to steer again has come since the last call.
     pub fn was_asked_to_steer(&mut self) -> bool {
         std::mem::take(&mut self.asked_to_steer)
     }
@@ -181,7 +180,7 @@ impl UdpLink {
             port,
             options,
             gso: AtomicBool::new(gso),
-            // Zeroed pages come from the kernel when they are first written to.
+            // The kernel provides zeroed pages when they are first written.
             buffer: vec![0; BATCH * BUFFER],
             looks: 0,
             last_full: [0; 2],
@@ -223,8 +222,8 @@ impl UdpLink {
     }
 
     /// All sockets: when one is readable, [`UdpLink::recv`] has work. [`UdpLink::join`],
-    /// [`UdpLink::leave`], [`UdpLink::open_rx_socket`] and, where receive sockets are to be closed,
-    /// receiving change them.
+    /// [`UdpLink::leave`], [`UdpLink::open_rx_socket`] and a receive that closes receive sockets
+    /// change them.
     pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let groups = self.groups.iter().map(|(_, socket)| socket);
         let all = self.v4.iter().chain(&self.v6).chain(groups).map(AsFd::as_fd);
@@ -236,7 +235,7 @@ impl UdpLink {
         out.extend(self.sockets().map(Known::inherited));
     }
 
-    /// Looks whether its sockets still are what they were ([`Known::look`]).
+    /// Checks that its descriptors are still its sockets ([`Known::look`]).
     ///
     /// # Errors
     ///

@@ -18,7 +18,7 @@ fn readable(fd: impl AsFd) -> bool {
 #[test]
 fn a_peer_is_told_that_we_have_no_descriptors_left() {
     let nic = format!("test-descriptors-{}", std::process::id());
-    // Before anything is opened: what we keep free must be a number that is still allowed.
+    // Before anything is opened: the number that we keep free must still be allowed.
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: Some(64), ..limit }).expect("lower is allowed");
     let mut a = Claim::new(&nic, NIC).expect("free");

@@ -17,8 +17,8 @@ static ALONE: Mutex<()> = Mutex::new(());
 fn fork(child: impl FnOnce()) -> (rustix::process::Pid, OwnedFd) {
     let (alive, keep) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).expect("a pipe");
     let (ready, tell) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).expect("a pipe");
-    // SAFETY: the child closes descriptors, reads a pipe and exits; it takes no lock but that of
-    // malloc, which glibc resets in the child.
+    // SAFETY: the child closes descriptors, reads a pipe and exits; the only lock it takes is that
+    // of malloc, which glibc resets in the child.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         child();
@@ -44,7 +44,7 @@ fn a_child_that_abandons_its_claim_keeps_nothing_alive() {
     let Some(Event::NewInbound(mut inbound)) = b.poll_events().pop() else { panic!("connected") };
     let (mut a, mut outbound) = (Some(a), Some(outbound));
     let (child, keep) = fork(|| {
-        // In the child the objects are copies of the parent's.
+        // In the child, the objects are copies of the parent's.
         a.take().expect("inherited").abandon_in_child();
         outbound.take().expect("inherited").abandon_in_child();
     });

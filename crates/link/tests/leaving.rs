@@ -1,4 +1,4 @@
-//! What is seen at once when a descriptor is closed. A separate test binary, in which nothing
+//! What peers see at once when a descriptor is closed. A separate test binary, in which nothing
 //! starts a process: a child holds copies of all our descriptors between its fork and its exec.
 
 use std::os::fd::AsFd;
@@ -18,14 +18,14 @@ fn claim(nic: &str) -> Claim {
     Claim::new(nic, NIC).expect("a nic of our own has free VFs")
 }
 
-/// Connects `a` to `b` and lets both see it.
+/// Connects `a` to `b`, and lets both notice.
 fn connected(a: &mut Claim, b: &mut Claim) -> (Outbound, Box<Inbound>) {
     let mut outbound = a.connect(b.vf(), DEFAULT_CAPACITY).expect("b listens");
     assert_eq!(*outbound.poll(), OutboundState::Connecting);
     let event = b.poll_events().pop().expect("a connected");
     let Event::NewInbound(inbound) = event else { panic!("{event:?}") };
     assert!(matches!(outbound.poll(), OutboundState::Up(_)), "{:?}", outbound.state());
-    // The check of the VF that b made leaves a connection without a greeting.
+    // B's check of the VF leaves a connection without a greeting.
     assert!(a.poll_events().is_empty());
     (outbound, inbound)
 }

@@ -1,4 +1,4 @@
-//! Two real processes and one ring: loom does not know what memory shared by two processes is.
+//! Two real processes and one ring: loom does not model memory shared by two processes.
 //!
 //! The test starts this very test binary again, with one test selected, and an environment
 //! variable that tells it to be the other end.
@@ -16,7 +16,7 @@ const ROLE: &str = "PEERDMA_LINK_TEST_NIC";
 const RECORDS: u64 = 1_000_000;
 const NIC: NicIdentity = NicIdentity { guid: 77, ifindex: 1, settings: 3 };
 
-/// Length of record `i`: mostly small, with some long ones.
+/// Length of record `i`: mostly short, with some long ones.
 fn len_of(i: u64) -> usize {
     let mixed = i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
     if mixed.is_multiple_of(64) { 8 + mixed as usize % 3000 } else { 8 + mixed as usize % 49 }

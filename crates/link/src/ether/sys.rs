@@ -23,7 +23,7 @@ pub(super) struct Received {
     pub(super) passed: Passed,
     /// Whether the kernel left a checksum to the netdev.
     pub(super) is_unfinished: bool,
-    /// Type and contents of the tag that the kernel took out.
+    /// Type and contents of the tag that the kernel removed.
     pub(super) tag: Option<(u16, u16)>,
 }
 
@@ -51,22 +51,22 @@ pub(super) fn bind(fd: BorrowedFd<'_>, ifindex: u32, protocol: u16) -> io::Resul
     address.sll_protocol = protocol.to_be();
     address.sll_ifindex = ifindex.cast_signed();
     let length = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
-    // SAFETY: the pointer and the length describe `address`, which lives through the call and is
-    // only read.
+    // SAFETY: the pointer and the length describe `address`, which outlives the call and is only
+    // read.
     let failed = unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), length) };
     if failed == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Enables the reporting of VLAN tags, requests a long queue, and leaves out outgoing frames if
-/// they come in again anyway.
+/// Enables the reporting of VLAN tags, requests a long queue, and ignores outgoing frames if they
+/// come in again anyway.
 pub(super) fn prepare(fd: BorrowedFd<'_>, ignore_outgoing: bool, buffer: usize) -> io::Result<()> {
     set_option(fd, libc::SOL_PACKET, libc::PACKET_AUXDATA, 1)?;
     if ignore_outgoing {
         set_option(fd, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, 1)?;
     }
     let bytes = c_int::try_from(buffer).unwrap_or(c_int::MAX);
-    // The first is for those with CAP_NET_ADMIN; the second is cut to the system's limit. With
-    // less, more frames are lost.
+    // The first needs CAP_NET_ADMIN; the second is capped at the system's limit. With less, more
+    // frames are lost.
     if set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, bytes).is_err() {
         let _ = set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, bytes);
     }
@@ -93,10 +93,10 @@ pub(super) fn receive(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Optio
     loop {
         header.msg_control = control.0.as_mut_ptr().cast();
         header.msg_controllen = CONTROL as _;
-        // With MSG_TRUNC the answer is the length of the frame, and not of what was copied.
+        // With MSG_TRUNC the call returns the length of the frame, not of what was copied.
         let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
         // SAFETY: the header names the address, one buffer and the control buffer, with their
-        // lengths, and all live through the call.
+        // lengths, and all outlive the call.
         let length = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut header, flags) };
         if let Ok(length) = usize::try_from(length) {
             #[allow(clippy::unnecessary_cast, reason = "narrower in other libcs")]
@@ -127,7 +127,7 @@ fn passed(kind: u8) -> Passed {
     }
 }
 
-/// What a control message tells about a frame, if it concerns one.
+/// What a control message says about a frame, if it concerns one.
 fn auxdata((level, kind, value): (c_int, c_int, &[u8])) -> Option<libc::tpacket_auxdata> {
     if (level, kind) != (libc::SOL_PACKET, libc::PACKET_AUXDATA)
         || value.len() < size_of::<libc::tpacket_auxdata>()
@@ -139,12 +139,12 @@ fn auxdata((level, kind, value): (c_int, c_int, &[u8])) -> Option<libc::tpacket_
     Some(unsafe { at.read_unaligned() })
 }
 
-/// The tag that was taken out, if one was.
+/// The tag that was removed, if one was.
 fn tag_of(told: &libc::tpacket_auxdata) -> Option<(u16, u16)> {
     if told.tp_status & libc::TP_STATUS_VLAN_VALID == 0 {
         return None;
     }
     let is_typed = told.tp_status & libc::TP_STATUS_VLAN_TPID_VALID != 0;
-    // `ETH_P_8021Q`, where an old kernel does not tell.
+    // `ETH_P_8021Q`, where an old kernel does not report it.
     Some((if is_typed { told.tp_vlan_tpid } else { 0x8100 }, told.tp_vlan_tci))
 }

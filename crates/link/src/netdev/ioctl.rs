@@ -2,9 +2,9 @@
 //! the seccomp filter of a container: ioctls on any socket that is allowed (netdevice(7)), and the
 //! files of /proc/net.
 //!
-//! They tell less. The order of a netdev's IPv6 addresses is not the kernel's, so it is numerical,
-//! which is the same each time; a socket of `AF_UNIX` knows no netmasks; and without /proc there
-//! are no IPv6 addresses, no default route, and no netdevs without an IPv4 address.
+//! They report less. The kernel's order of a netdev's IPv6 addresses is unknown, so they are sorted
+//! by number, which is stable; a socket of `AF_UNIX` knows no netmasks; and without /proc there are
+//! no IPv6 addresses, no default route, and no netdevs without an IPv4 address.
 #![allow(unsafe_code, reason = "the ioctls of netdevs, which rustix lacks")]
 
 use std::collections::BTreeSet;
@@ -27,7 +27,7 @@ pub(super) fn all() -> io::Result<Vec<Netdev>> {
     let listed = listed.lines().filter_map(|line| Some(line.split_once(':')?.0.trim()));
     let mut names: BTreeSet<&str> = listed.collect();
     names.extend(ipv4.iter().map(|(name, _)| name.as_str()));
-    // One that goes between two calls is not there.
+    // A netdev that disappears between two calls is left out.
     let found = names.into_iter().filter_map(|name| socket.describe(name).ok());
     let with_addresses = found.map(|mut dev| {
         let own_ipv4 = ipv4.iter().filter(|(name, _)| *name == dev.name);
@@ -168,11 +168,11 @@ struct DriverInfo {
 
 const ETHTOOL_GDRVINFO: u32 = 3;
 
-/// A socket on which to ask.
+/// A socket for the queries.
 struct Socket(OwnedFd);
 
 impl Socket {
-    /// Netdevs answer on a socket of any family; of the netmask only IPv4 knows.
+    /// Netdevs answer on a socket of any family, about the netmask only on one of IPv4.
     fn open() -> io::Result<Self> {
         let open = |family| socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
         Ok(Self(open(AddressFamily::INET).or_else(|_| open(AddressFamily::UNIX))?))
@@ -186,7 +186,7 @@ impl Socket {
         let mut dev = Netdev::new(index, flags.into());
         name.clone_into(&mut dev.name);
         dev.mtu = mtu;
-        // `struct sockaddr`, which does not tell how many of its bytes are the address.
+        // `struct sockaddr`, which does not say how many of its bytes are the address.
         if u16::from_ne_bytes(hardware.bytes(0)) == libc::ARPHRD_ETHER {
             dev.mac = hardware.bytes(2);
         }
@@ -194,7 +194,7 @@ impl Socket {
         Ok(dev)
     }
 
-    /// The driver of a netdev that is on no bus; `None` for `lo` and what is physical.
+    /// The driver of a netdev that is on no bus; `None` for `lo` and for physical devices.
     fn kind(&self, name: &str) -> Option<String> {
         let mut info = DriverInfo {
             command: ETHTOOL_GDRVINFO,
@@ -229,7 +229,7 @@ impl Socket {
             // SAFETY: the list names as many bytes as `requests` has, and the call fills these.
             unsafe { self.call(libc::SIOCGIFCONF, &mut list) }?;
             let count = list.bytes.unsigned_abs() as usize / size_of::<Request>();
-            // A full list may have been cut off.
+            // A full list may be truncated.
             if count < requests.len() || requests.len() >= 1 << 16 {
                 break count;
             }
@@ -253,7 +253,7 @@ impl Socket {
         Ok(requests.iter().take(count).filter_map(parse).collect())
     }
 
-    /// Asks one thing of a netdev.
+    /// Queries one fact of a netdev.
     fn ask(&self, name: &str, what: c_ulong) -> io::Result<Request> {
         let mut request = Request::about(name)?;
         // SAFETY: all of these read and fill a `struct ifreq`.
@@ -276,7 +276,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_best_default_route_leads_on_and_has_the_least_metric() {
+    fn the_best_default_route_is_up_and_has_the_least_metric() {
         let ipv4 = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n\
             far\t00000000\t0102000A\t0003\t0\t0\t200\t00000000\t0\t0\t0\n\
             near\t00000000\t0101000A\t0003\t0\t0\t100\t00000000\t0\t0\t0\n\

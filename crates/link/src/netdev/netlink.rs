@@ -17,7 +17,7 @@ const HEADER: usize = 16;
 const SEQUENCE: u32 = 1;
 /// The kernel dumps at most 32 KiB at a time (`netlink_dump`).
 const BUFFER: usize = 64 << 10;
-/// A dump that changed while it was read is read again this often.
+/// How often to repeat a dump that changed while it was read.
 const RETRIES: usize = 4;
 
 /// One message of a dump or a group: its type, and what follows `struct nlmsghdr`.
@@ -96,8 +96,7 @@ pub(crate) fn listen(groups: u32) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Reads what waits on a socket of [`listen`], without keeping it, and returns whether anything
-/// did.
+/// Reads what waits on a socket of [`listen`], discards it, and returns whether there was anything.
 pub(crate) fn drain(fd: &OwnedFd) -> io::Result<bool> {
     let mut any = false;
     // The first bytes of a message are enough to take it off the queue.
@@ -122,7 +121,7 @@ fn open(flags: SocketFlags) -> io::Result<OwnedFd> {
 /// Sends one request and reads its answer: one message, or all of a dump.
 fn exchange(request: u16, flags: i32, body: &[u8]) -> io::Result<Vec<Message>> {
     let fd = open(SocketFlags::CLOEXEC)?;
-    // The kernel answers within the call that asks; a sandbox's imitation might not answer at all.
+    // The kernel answers within the request; a sandbox's imitation might not answer at all.
     sockopt::set_socket_timeout(&fd, sockopt::Timeout::Recv, Some(Duration::from_secs(2)))?;
 
     let is_dump = flags == libc::NLM_F_DUMP;
@@ -196,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn attributes_that_lie_about_their_length_end_the_list() {
+    fn attributes_with_a_wrong_length_end_the_list() {
         let mut bytes = Vec::new();
         bytes.extend_from_slice(&[5u16.to_ne_bytes(), 7u16.to_ne_bytes()].concat());
         bytes.extend_from_slice(&[1, 0, 0, 0]); // one byte of value and three of padding

@@ -1,5 +1,5 @@
-//! Network namespaces for tests: each lives as long as its descriptor, so a test that dies leaves
-//! none behind.
+//! Network namespaces for tests: each lives as long as its descriptor, so a test that is killed
+//! leaves none behind.
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd};
@@ -14,7 +14,7 @@ use super::{Netdev, Watch};
 pub(crate) struct Netns(File);
 
 impl Netns {
-    /// Makes a namespace and leaves the calling thread in it.
+    /// Creates a namespace, and leaves the calling thread in it.
     fn new() -> std::io::Result<Self> {
         #[allow(unsafe_code, reason = "the call is unsafe for file descriptor tables only")]
         // SAFETY: NEWNET changes neither the descriptor table nor anything else that Rust relies
@@ -46,7 +46,7 @@ impl Netns {
     }
 }
 
-/// Runs `body` with `N` fresh namespaces on a thread of its own, which stands in the last of them.
+/// Runs `body` with `N` fresh namespaces on a thread of its own, which is in the last of them.
 ///
 /// Where namespaces are not permitted, the test is reported as not run, or fails if
 /// `PEERDMA_REQUIRE` lists `netns`.
@@ -61,7 +61,7 @@ pub(crate) fn with_namespaces<const N: usize>(body: impl FnOnce([Netns; N]) + Se
     }
 }
 
-/// Says that the calling test does nothing here, or fails it if `PEERDMA_REQUIRE` lists `what` or
+/// Reports that the calling test cannot run here, or fails it if `PEERDMA_REQUIRE` lists `what` or
 /// `all`.
 pub(crate) fn not_run(what: &str, why: &str) {
     let required = std::env::var("PEERDMA_REQUIRE").unwrap_or_default();
@@ -83,7 +83,7 @@ pub(crate) fn join_by_veth(left: &Netns, right: &Netns) {
             end.ip(&format!("addr add fd77::{host}/64 dev veth0 nodad"));
         }
     }
-    // The carrier comes a moment later, and what is sent before is lost.
+    // The carrier appears a moment later, and packets sent before that are lost.
     while !right.enter(|| Netdev::named("veth0")).expect("it was made").is_running {
         let mut poll = [rustix::event::PollFd::new(&watch, rustix::event::PollFlags::IN)];
         rustix::event::poll(&mut poll, None).expect("descriptors can be waited for");

@@ -83,7 +83,7 @@ fn gids_are_ipv4_then_global_ipv6_then_link_local() {
 }
 
 #[test]
-fn a_watch_hears_addresses_come_and_links_go() {
+fn a_watch_reports_new_addresses_and_lost_links() {
     with_namespaces(|[left, right]: [Netns; 2]| {
         join_by_veth(&left, &right);
         let watch = left.enter(Watch::new).expect("rtnetlink groups are open to all");
@@ -99,7 +99,7 @@ fn a_watch_hears_addresses_come_and_links_go() {
 }
 
 #[test]
-fn ioctls_tell_what_rtnetlink_tells() {
+fn ioctls_report_what_rtnetlink_reports() {
     with_namespaces(|[left, right]: [Netns; 2]| {
         join_by_veth(&left, &right);
         left.ip("addr add 10.77.0.9/32 dev veth0 label veth0:more");
@@ -107,8 +107,8 @@ fn ioctls_tell_what_rtnetlink_tells() {
         left.ip("link add bridge0 type bridge");
         left.ip("route add default via 10.77.0.254");
         left.enter(|| {
-            // A link-local IPv6 address may become usable between two looks, and the order of
-            // others is not told.
+            // A link-local IPv6 address may become usable between two reads, and the order of the
+            // others is not reported.
             let sorted = |mut all: Vec<Netdev>| {
                 for dev in &mut all {
                     let is_link_local =

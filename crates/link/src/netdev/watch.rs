@@ -1,4 +1,4 @@
-//! When to look at a netdev again.
+//! When to read a netdev again.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -12,13 +12,13 @@ use rustix::time::{
 
 use super::{NetdevError, netlink, warn_once};
 
-/// Between two looks where changes are not told.
+/// The time between two reads where changes are not reported.
 const LOOKS: Duration = Duration::from_secs(1);
 
-/// Tells that links or addresses changed, or may have; which ones, a fresh
-/// [`Netdev`](super::Netdev) shows.
+/// Reports that links or addresses have changed, or may have; a fresh [`Netdev`](super::Netdev)
+/// shows which.
 ///
-/// The socket belongs to the network namespace of the thread that made it.
+/// The socket belongs to the network namespace of the thread that created it.
 #[derive(Debug)]
 pub struct Watch(Source);
 
@@ -47,7 +47,7 @@ impl Watch {
         Ok(watch)
     }
 
-    /// Says that there may be changes when `pause` has passed since the last look.
+    /// Reports possible changes when `pause` has passed since the last read.
     fn every(pause: Duration) -> io::Result<Self> {
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         let fd = Known::new(timerfd_create(TimerfdClockId::Monotonic, flags)?);
@@ -55,9 +55,9 @@ impl Watch {
         Ok(Self(Source::Clock(fd, pause)))
     }
 
-    /// Takes everything that waits, without blocking, and returns whether there was any: the facts
-    /// may have changed. They are the same where only a statistic moved, so compare before raising
-    /// an event.
+    /// Discards everything that waits, without blocking, and returns whether there was anything:
+    /// the facts may have changed. They have not if only a statistic moved, so compare before
+    /// raising an event.
     pub fn drain(&self) -> io::Result<bool> {
         match &self.0 {
             Source::Netlink(fd) => {
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_clock_asks_for_one_look_after_another() {
+    fn a_clock_asks_for_one_read_after_another() {
         let watch = Watch::every(Duration::from_millis(2)).expect("a timer");
         for _ in 0..3 {
             let mut fds = [PollFd::new(&watch, PollFlags::IN)];

@@ -18,11 +18,11 @@ use super::socket::{PAUSE, dial, own_uid, spare_fd};
 use super::{PeerInfo, VF_COUNT};
 use crate::shm::{Consumer, Inbound, PeerBell};
 
-/// Accepted sockets that may wait for their Hello. A peer sends it right after connecting, so
-/// that only strangers wait long; the oldest makes room.
+/// Accepted sockets that may wait for their Hello. A peer sends it right after connecting, so only
+/// strangers wait long; the oldest is dropped to make room.
 const PENDING_MAX: usize = 128;
 
-/// Connections taken in one call, so that a flood does not keep the caller.
+/// Connections taken in one call, so that a flood does not hold up the caller.
 const ACCEPT_BATCH: usize = 64;
 
 /// What [`Claim::poll_events`] reports.
@@ -31,7 +31,7 @@ const ACCEPT_BATCH: usize = 64;
 pub enum Event {
     /// A peer connected: the receiving end of its ring. There may be records in it already.
     NewInbound(Box<Inbound>),
-    /// Somebody connected and was turned away.
+    /// A peer connected and was turned away.
     Refused(RefusedPeer),
 }
 
@@ -54,7 +54,7 @@ enum Accepted {
     TurnedAway(Event),
 }
 
-/// The ring and the doorbell that came with a Hello, mapped, or what is wrong with them.
+/// The ring and the doorbell that came with a Hello, mapped, or the reason against them.
 type Mapped = Result<(Consumer, PeerBell), String>;
 
 /// A Hello of another user, with what it brought.
@@ -66,7 +66,7 @@ pub(crate) struct Fetched {
     share: Share,
 }
 
-/// An accepted socket that has not said what it wants.
+/// An accepted socket that has not sent its first message.
 #[derive(Debug)]
 pub(super) struct Pending {
     socket: PeerSocket,
@@ -80,8 +80,8 @@ impl Pending {
 }
 
 impl Claim {
-    /// Accepts connections and greets peers. Never waits. To be called when the descriptor of
-    /// the claim ([`AsFd`]) is readable.
+    /// Accepts connections and greets peers. Never waits. Call this when the descriptor of the
+    /// claim ([`AsFd`]) is readable.
     #[must_use]
     pub fn poll_events(&mut self) -> Vec<Event> {
         let mut events = Vec::new();
@@ -146,7 +146,7 @@ impl Claim {
         }
     }
 
-    /// Keeps a socket until it speaks.
+    /// Keeps a socket until its first message.
     fn park(&mut self, pending: Pending) {
         let uid = pending.cred.uid;
         let of_same = |other: &Pending| !other.socket.is_ours() && other.cred.uid == uid;
@@ -167,14 +167,14 @@ impl Claim {
         }
     }
 
-    /// Takes a socket out of the epoll set, though closing does so too: not if a child of ours
+    /// Removes a socket from the epoll set. Closing it does so too, but not if a child of ours
     /// inherited it.
     fn forget(&self, socket: &PeerSocket) {
         let _ = epoll::delete(&self.epoll, socket);
     }
 
-    /// Reads the first message of a connection and answers it. Returns the connection if there
-    /// was none yet.
+    /// Reads the first message of a connection and answers it. Returns the connection if there was
+    /// no message yet.
     fn greet(&self, pending: Pending, events: &mut Vec<Event>) -> Option<Pending> {
         let (message, fds) = match recv(&pending.socket) {
             Received::Nothing => return Some(pending),
@@ -197,7 +197,7 @@ impl Claim {
         match message {
             Ok(Message::Hello(hello)) => events.push(self.admit(pending, &hello, fds)),
             Ok(Message::Ping) => {
-                // A process that asks and does not listen gets no answer.
+                // A process that asks and does not read gets no answer.
                 let _ = Message::Pong { vf: self.vf }.send(&pending.socket, &[]);
             }
             Ok(_) => events.push(refuse(&pending, "its first message was no greeting")),
@@ -214,10 +214,10 @@ impl Claim {
         self.welcome(pending, hello, mapped, table, None)
     }
 
-    /// Makes the thread for another user take the descriptors of its Hello, once everything else
+    /// Lets the thread for another user receive the descriptors of its Hello, once everything else
     /// about it is right.
     fn fetch(&self, pending: Pending, hello: Hello) -> Option<Event> {
-        // A ring that is longer than rings are is refused when it is mapped.
+        // A ring that is longer than allowed is refused when it is mapped.
         let ring = usize::try_from(hello.capacity).unwrap_or(usize::MAX);
         let share = self.check(&pending, &hello);
         let share = match share.and_then(|()| self.quotas.take(pending.cred.uid, ring)) {
@@ -233,7 +233,7 @@ impl Claim {
                 post.leave(Fetched { pending, hello, mapped, share });
             }),
         );
-        let reason = "too much that its user sent waits to be closed".to_owned();
+        let reason = "too many descriptors from its user wait to be closed".to_owned();
         (!is_taken).then(|| Event::Refused(RefusedPeer { pid: None, uid, reason }))
     }
 
@@ -267,7 +267,7 @@ impl Claim {
         });
         match welcome.send(&pending.socket, &self.fds_for(pending.cred)) {
             Ok(()) => {}
-            // It may have ended, but what it sent before still counts.
+            // It may have ended, but what it sent before that still counts.
             Err(e) if matches!(e.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => {}
             Err(e) => return refuse(&pending, &format!("it could not be welcomed: {e}")),
         }
@@ -310,7 +310,7 @@ impl Claim {
     }
 }
 
-/// Maps the ring and the doorbell page that a Hello brought. Their type and their seals are checked
+/// Maps the ring and the doorbell page that a Hello brought. Checks their type and their seals
 /// before anything else.
 fn map(hello: &Hello, fds: &[OwnedFd]) -> Mapped {
     let [ring, page, ..] = fds else {

@@ -2,12 +2,12 @@
 //!
 //! A process that has `bytes` of a budget listens on the abstract socket
 //! `peerdma/N/WHAT/vf/n/bytes/serial`, so that its share vanishes with it. A process that wants
-//! more first *asks*, by a name with `bytes?`, and then adds up what others hold and ask for. Of
-//! two processes that ask at the same time, at least one sees the other, so together they never get
-//! more than there is.
+//! more first *asks*, with a name that ends in `bytes?`, and then adds up what others hold and ask
+//! for. Of two processes that ask at the same time, at least one sees the other, so together they
+//! never get more than there is.
 //!
-//! Abstract names have no owner: the kernel tells whose they are (`SO_PEERCRED`), and those of
-//! other users do not count.
+//! Abstract names have no owner: the kernel says whose they are (`SO_PEERCRED`), and those of other
+//! users do not count.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -23,17 +23,16 @@ use super::name::valid_nic;
 use super::socket::new_socket;
 use super::{SO_ACCEPTCON, VF_COUNT};
 
-/// Connections of processes that asked whose a name is, and are told nothing more: none is
-/// accepted.
+/// Connections of processes that check whose a name is, and need nothing more: none is accepted.
 const BACKLOG: i32 = 4096;
 
-/// Names that a claim tries: more than a process ever leaves behind.
+/// Names that a claim tries: more than a process ever leaves in use.
 const MAX_NAMES: usize = 64;
 
-/// Names of this process so far.
+/// Counts the names of this process.
 static SERIAL: AtomicU64 = AtomicU64::new(0);
 
-/// Looks at a list that changes all the time until two looks agree.
+/// The most reads of a list that keeps changing, until two reads agree.
 const LOOKS: usize = 8;
 
 /// The shares of the other processes of our user.
@@ -42,7 +41,7 @@ const LOOKS: usize = 8;
 pub struct Held {
     /// Bytes that are theirs.
     pub settled: u64,
-    /// Bytes that they are just asking for, beyond those.
+    /// Bytes that they are asking for, beyond those.
     pub asked: u64,
 }
 
@@ -56,7 +55,7 @@ pub fn claim(nic: &str, what: &str, vf: u16, bytes: u64, asks: bool) -> io::Resu
     let (socket, _) = socket()?;
     let mut names = 0;
     loop {
-        // A child that was just spawned may have an old name of ours still, so none is used twice.
+        // A child that was just spawned may still have an old name of ours, so none is used twice.
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
         names += 1;
         match rustix::net::bind(&socket, &address(nic, what, &Claim { vf, bytes, asks, serial })?) {
@@ -72,8 +71,8 @@ pub fn claim(nic: &str, what: &str, vf: u16, bytes: u64, asks: bool) -> io::Resu
 }
 
 /// Ends a claim at once. Closing the descriptor is not enough: a child between its fork and its
-/// exec also has it, and with it the name. A process that asks at a socket that was shut down is
-/// refused (`unix_stream_connect` of the kernel).
+/// exec also has it, and with it the name. A connection to a socket that was shut down is refused
+/// (`unix_stream_connect` of the kernel).
 pub fn end(claim: BorrowedFd<'_>) {
     strangers::end_listening(claim);
 }
@@ -95,7 +94,7 @@ pub fn held(nic: &str, what: &str, vf: u16) -> io::Result<Held> {
         }
         seen = again;
     }
-    // For each process its share, and the most that it asks for.
+    // For each process, its share and the most that it asks for.
     let mut per_vf: BTreeMap<u16, (u64, u64)> = BTreeMap::new();
     for claim in seen.into_iter().filter(|claim| claim.vf != vf && is_ours(nic, what, claim)) {
         let (settled, asked) = per_vf.entry(claim.vf).or_default();
@@ -140,7 +139,7 @@ fn parse(line: &str, nic: &str, what: &str) -> Option<Claim> {
     Some(Claim { vf, bytes, asks, serial: serial.parse().ok()? })
 }
 
-/// Whether a process of our user holds a name. One that is gone by now holds nothing.
+/// Whether a process of our user holds a name. A process that is gone by now holds nothing.
 fn is_ours(nic: &str, what: &str, claim: &Claim) -> bool {
     let asked = || {
         let (socket, is_sealed) = socket()?;
@@ -150,7 +149,7 @@ fn is_ours(nic: &str, what: &str, claim: &Claim) -> bool {
                 let cred = peer_cred(socket.as_fd())?;
                 Ok(Some(PeerSocket::born(socket, cred, is_sealed)))
             }
-            // So often asked that its queue is full: rather counted than not.
+            // Asked so often that its queue is full: it counts, to be safe.
             Err(Errno::AGAIN) => Ok(None),
             Err(errno) => Err(io::Error::from(errno)),
         }
@@ -185,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_others_have_and_ask_for_is_added_up() {
+    fn shares_and_requests_of_others_are_added_up() {
         let nic = format!("budget{}", std::process::id());
         let held = |vf| held(&nic, "dm", vf).expect("proc");
         assert_eq!(held(0), Held::default());
@@ -195,7 +194,7 @@ mod tests {
         let _other = claim(&nic, "else", 3, 1 << 20, false).expect("free");
         assert_eq!(held(0), Held { settled: 4160, asked: 2048 });
         assert_eq!(held(1), Held { settled: 64, asked: 0 });
-        // Asked often, answered always.
+        // Repeated queries are always answered.
         for _ in 0..20 {
             assert_eq!(held(2).settled, 4096);
         }

@@ -45,7 +45,7 @@ pub enum ClaimError {
     NoFreeVf {
         /// The nic.
         nic: String,
-        /// Which processes listen on how many of the names, those with most first.
+        /// The processes that listen on the names, and on how many each, those with most first.
         holders: Vec<(PeerCred, usize)>,
         /// Names that are held, but not by an engine.
         squatters: Vec<Squatter>,
@@ -87,7 +87,7 @@ pub enum ConnectError {
         /// The VF.
         vf: u16,
     },
-    /// Its user has as much of us as another user may.
+    /// Its user already has as many of our resources as another user may have.
     #[error("not connecting to VF {vf}: {reason}")]
     Quota {
         /// The VF.
@@ -122,9 +122,9 @@ pub struct Claim {
     pub(super) listener: Listener,
     /// Whether connections wait to be taken in until there is room.
     pub(super) is_paused: bool,
-    /// Watches the listener and the accepted sockets that have not sent Hello.
+    /// Watches the listener, and the accepted sockets that have not sent a Hello.
     pub(super) epoll: Known,
-    /// Given up for a moment to tell a peer that we have no descriptors left.
+    /// Closed for a moment to tell a peer that we have no descriptors left.
     pub(super) spare: Option<Known>,
     pub(super) pending: Vec<Pending>,
     /// Where the threads that receive from other users leave their results.
@@ -221,8 +221,8 @@ impl Claim {
         Probe { addr: (&raw const *self.probe).addr() as u64, value: *self.probe }
     }
 
-    /// Gives peers a descriptor of ours (the key table), from now on and in both directions of
-    /// connections. Only peers of our uid get it.
+    /// From now on, passes a descriptor of ours (the key table) to peers, on connections in both
+    /// directions. Only peers with our uid get it.
     pub fn set_table(&mut self, table: OwnedFd) {
         self.table = Some(Known::new(table));
     }
@@ -275,7 +275,7 @@ impl Claim {
         out.extend(self.doorbell.inherited());
     }
 
-    /// Looks whether its descriptors still are what they were ([`Known::look`]).
+    /// Checks that its descriptors are still the same files ([`Known::look`]).
     ///
     /// # Errors
     ///
@@ -293,8 +293,8 @@ impl Claim {
         crate::fork::abandon(self);
     }
 
-    /// The descriptors that a peer gets from us: the doorbell's page, and, if it is of our user,
-    /// the doorbell's eventfd and the table. A stranger could make the eventfd block.
+    /// The descriptors that a peer gets from us: the doorbell's page, and if the peer is our
+    /// user's, the doorbell's eventfd and the table. A stranger could make the eventfd block.
     pub(super) fn fds_for(&self, cred: PeerCred) -> Vec<BorrowedFd<'_>> {
         let mut fds = vec![self.doorbell.page_fd()];
         if cred.is_same_user() {
@@ -331,8 +331,8 @@ fn squatters(nic: &str, below: u16) -> Vec<Squatter> {
         .collect()
 }
 
-/// Which processes listen on the names, as the kernel reports: an engine has one of them; a process
-/// with many is not an engine.
+/// The processes that listen on the names, as the kernel reports them: an engine has one name; a
+/// process with many is not an engine.
 pub(super) fn holders(nic: &str) -> Vec<(PeerCred, usize)> {
     let mut holders = BTreeMap::new();
     for (_, cred) in (0..VF_COUNT).filter_map(|vf| dial(nic, vf, false).ok()) {
@@ -344,7 +344,7 @@ pub(super) fn holders(nic: &str) -> Vec<(PeerCred, usize)> {
     holders
 }
 
-/// The three that have most.
+/// The three with most.
 fn holders_in_words(holders: &[(PeerCred, usize)]) -> String {
     let said = holders.iter().take(3).map(|(cred, count)| {
         let by = Occupant::Process(*cred);
@@ -360,7 +360,11 @@ fn in_words(squatters: &[Squatter]) -> String {
     if let Some(first) = squatters.first() {
         let Squatter { vf, reason } = first;
         // Writing to a String cannot fail.
-        let _ = write!(words, "; {} of them by strangers, as VF {vf}: {reason}", squatters.len());
+        let _ = write!(
+            words,
+            "; {} of them by processes that are not engines, as VF {vf}: {reason}",
+            squatters.len()
+        );
     }
     words
 }

@@ -25,19 +25,19 @@ use super::fetch::Post;
 use super::message::{Message, Received, recv};
 use super::socket::{PAUSE, new_socket, spare_fd};
 
-/// Connections of processes that ask: the oldest makes room. For our user's processes, for all
-/// other users', and for one other user's.
+/// Connections of processes that ask, of which the oldest is dropped to make room: for our user's
+/// processes, for those of all other users, and for those of one other user.
 const MAX_CLIENTS: usize = 256;
 const MAX_STRANGERS: usize = 128;
 const MAX_OF_STRANGER: usize = 32;
-/// Lookups that are kept: the oldest makes room.
+/// Lookups that are kept; the oldest is dropped to make room.
 const MAX_LOOKUPS: usize = 256;
 /// Events taken in one call.
 const BATCH: usize = 64;
 const BACKLOG: i32 = 1024;
 /// How long a holder may take to identify itself before the log names it.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// The key of the event that is raised when waiting askers may be served again.
+/// The key of the event that is raised when processes that wait may be served again.
 const RESUME: u64 = u64::MAX;
 
 /// Why a name was not claimed.
@@ -74,7 +74,7 @@ pub enum Holder {
     Vf(u16),
 }
 
-/// Whose socket has a name, as the kernel reports: it need not be an engine's.
+/// The owner of the socket that has a name, as the kernel reports: it need not be an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Occupant {
@@ -102,7 +102,7 @@ impl fmt::Display for Occupant {
 /// The answer of the holder of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Said {
-    /// Nothing since then; whether the log told so.
+    /// Nothing since then; whether the log has reported it.
     Nothing { since: Instant, is_told: bool },
     /// That it is this VF.
     Vf(u16),
@@ -155,9 +155,9 @@ pub struct Directory {
     nic: String,
     vf: u16,
     epoll: Known,
-    /// Given up for a moment to turn away an asker when there are no descriptors left.
+    /// Closed for a moment to turn away a process that asks, when there are no descriptors left.
     spare: Option<Known>,
-    /// Names of ours whose askers wait until there is a descriptor.
+    /// Names of ours for which processes that ask wait until there is a descriptor.
     paused: Vec<u64>,
     /// Whether the log has reported that.
     is_short: bool,
@@ -234,13 +234,14 @@ impl Directory {
         }
     }
 
-    /// Whether a process listens on a name, ourselves included. It may be another's a moment later.
+    /// Whether a process listens on a name, ourselves included. Another process may have it a
+    /// moment later.
     pub fn is_held(&self, name: &str) -> bool {
         self.occupant(name).is_some()
     }
 
-    /// Which process that is. A socket that has the name and does not listen is not seen before the
-    /// name is claimed.
+    /// The process that listens. A socket that has the name but does not listen is noticed only
+    /// when the name is claimed.
     pub fn occupant(&self, name: &str) -> Option<Occupant> {
         match self.dial(name) {
             Ok((_, occupant)) => Some(occupant),
@@ -263,7 +264,7 @@ impl Directory {
         }
         let (socket, holder) = match self.dial(name) {
             Ok(dialled) => dialled,
-            // Of another type: no engine has it.
+            // A socket of another type: no engine has it.
             Err(Errno::CONNREFUSED | Errno::PROTOTYPE) => return Holder::Nobody,
             Err(error) => {
                 tracing::info!(name, %error, "the holder of this name could not be asked");
@@ -318,7 +319,7 @@ impl Directory {
                     self.remove(key);
                     return false;
                 }
-                // It stays there.
+                // The message stays in the socket.
                 Received::Brings(_) if *said == Said::Nonsense => return true,
                 // Anything else it sends is ignored.
                 Received::Message(..) if *said == Said::Nonsense => {}
@@ -356,7 +357,7 @@ impl Directory {
             }
             match self.entries.get(&key) {
                 Some(Entry::Name { .. }) => self.accept(key),
-                // A process that asked has nothing more to send: it went away.
+                // A process that asked sends nothing more: it has gone away.
                 Some(Entry::Client { .. }) => drop(self.remove(key)),
                 Some(Entry::Lookup { .. }) => {
                     self.listen(key);
@@ -379,7 +380,7 @@ impl Directory {
             let accepted = match rustix::net::accept_with(listener, flags) {
                 Err(error @ (Errno::MFILE | Errno::NFILE)) if self.spare.is_some() => {
                     tracing::warn!(%error, "a process that asks for a name of ours is turned away");
-                    // Else the listener would stay readable, and we would spin.
+                    // Otherwise the listener would stay readable, and we would spin.
                     self.spare = None;
                     rustix::net::accept_with(listener, flags).map(|socket| (socket, false))
                 }
@@ -397,7 +398,7 @@ impl Directory {
             self.is_short = false;
             let Ok(cred) = peer_cred(socket.as_fd()) else { continue };
             let socket = PeerSocket::born(socket, cred, is_sealed);
-            // A process that asks and does not listen gets no answer.
+            // A process that asks and does not read gets no answer.
             let _ = Message::Pong { vf: self.vf }.send(&socket, &[]);
             if has_room {
                 self.make_room_for(&socket);
@@ -407,8 +408,8 @@ impl Directory {
         }
     }
 
-    /// Leaves processes that ask for a name in the queue for a while: nothing tells when they can
-    /// be answered.
+    /// Leaves processes that ask for a name in the queue for a while: there is no event for when
+    /// they can be answered.
     fn pause(&mut self, of: u64, error: Errno) {
         let Some(entry) = self.entries.get(&of) else { return };
         let _ = epoll::delete(&self.epoll, entry);
@@ -421,7 +422,7 @@ impl Directory {
         self.paused.push(of);
     }
 
-    /// Looks again at those that wait.
+    /// Tries again to answer those that wait.
     fn resume(&mut self) {
         self.resume.take();
         for of in std::mem::take(&mut self.paused) {
@@ -433,7 +434,7 @@ impl Directory {
         }
     }
 
-    /// Closes the oldest connection of those that ask, where there are too many of a kind.
+    /// Closes the oldest connection of those that ask, if there are too many of a kind.
     fn make_room_for(&mut self, socket: &PeerSocket) {
         let (uid, is_ours) = (socket.uid(), socket.is_ours());
         let clients = self.entries.iter().filter_map(|(key, entry)| match entry {
@@ -465,7 +466,7 @@ impl Directory {
         Ok(key)
     }
 
-    /// Closes a socket, and takes it out of the set before: a child of ours may have inherited it.
+    /// Closes a socket, after removing it from the set, as a child of ours may have inherited it.
     fn remove(&mut self, key: u64) -> Option<Entry> {
         let entry = self.entries.remove(&key)?;
         let _ = epoll::delete(&self.epoll, &entry);
@@ -480,7 +481,7 @@ impl Directory {
         })
     }
 
-    /// Looks whether its descriptors still are what they were ([`Known::look`]).
+    /// Checks that its descriptors are still the same files ([`Known::look`]).
     ///
     /// # Errors
     ///
@@ -540,7 +541,7 @@ mod tests {
     }
 
     #[test]
-    fn a_squatter_is_no_holder_and_is_named() {
+    fn a_squatter_is_not_a_holder_and_is_named() {
         let (mut a, mut b) = pair("squatter");
         let (squatter, _) = a.bind("x").expect("free");
         assert!(b.claim("x").expect_err("it is taken").to_string().contains("held by pid"));
@@ -553,7 +554,7 @@ mod tests {
         }
         assert!(b.poll());
         assert_eq!(b.lookup("x"), Holder::Nobody);
-        assert!(!b.poll(), "nothing it says keeps us awake");
+        assert!(!b.poll(), "nothing that it sends keeps us awake");
         drop((asked, squatter));
         a.claim("x").expect("free again");
         assert_eq!(b.lookup("x"), Holder::Asked);
@@ -574,7 +575,7 @@ mod tests {
             b = Directory::new(&b.nic, b.vf).expect("descriptors");
             a.poll();
         }
-        // The check whether it is held is also a connection.
+        // The check that it is held is also a connection.
         assert!(b.is_held("x"));
         a.poll();
         a.poll();
@@ -583,7 +584,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_was_given_back_can_be_anothers() {
+    fn a_name_that_was_given_back_can_be_claimed_by_another() {
         let (mut a, mut b) = pair("moves");
         let key = a.claim("x").expect("free");
         let mut c = Directory::new(&a.nic, 9).expect("descriptors");

@@ -30,7 +30,7 @@ impl<T> Post<T> {
         self.ring();
     }
 
-    /// Wakes the engine, if only for work that it had put off.
+    /// Wakes the engine, even if only for work that it had put off.
     pub(crate) fn ring(&self) {
         if self.bell.look().is_ok() {
             // An error can only be EAGAIN: it has been rung.
@@ -71,8 +71,8 @@ impl<T> AsFd for Post<T> {
     }
 }
 
-/// Receives a message that brings descriptors that are due, hands them to `map`, and takes no more
-/// from then on. Closes what was not taken, however long that takes.
+/// Receives a message with the expected descriptors, passes them to `map`, and accepts no more from
+/// then on. Closes the others, however long that takes.
 ///
 /// # Errors
 ///

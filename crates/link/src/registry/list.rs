@@ -21,9 +21,9 @@ pub struct VfInfo {
     pub pid: Option<u32>,
     /// The effective uid of that process.
     pub uid: u32,
-    /// The name of that process, if /proc tells.
+    /// The name of that process, if /proc shows it.
     pub comm: Option<String>,
-    /// What came back.
+    /// Its answer.
     pub answer: Answer,
 }
 
@@ -40,8 +40,8 @@ pub enum Answer {
     Stranger(String),
 }
 
-/// All VFs of `nic` in this network namespace, by number. Waits for answers at most for
-/// `patience` in total.
+/// All VFs of `nic` in this network namespace, by number. Waits for answers for at most `patience`
+/// in total.
 ///
 /// # Errors
 /// If /proc/net/unix cannot be read.
@@ -65,7 +65,7 @@ struct Asked {
 
 impl Asked {
     fn new(nic: &str, vf: u16) -> Option<Self> {
-        // Processes that have gone since the table was read are not listed.
+        // Processes that have ended since the table was read are not listed.
         let (socket, cred) = dial(nic, vf, false).ok()?;
         let sent = Message::Ping.send(&socket, &[]);
         let answer = sent.err().map(|e| Answer::Stranger(format!("it refused a ping: {e}")));
@@ -104,7 +104,8 @@ impl Asked {
     }
 }
 
-/// Waits until one of those that have not answered does. False when there is nothing to wait for.
+/// Waits until one of those that have not answered does. Returns false when there is nothing to
+/// wait for.
 fn wait(asked: &[Asked], deadline: Instant) -> io::Result<bool> {
     let mut fds: Vec<_> = asked
         .iter()
@@ -116,7 +117,7 @@ fn wait(asked: &[Asked], deadline: Instant) -> io::Result<bool> {
         return Ok(false);
     }
     let timeout = Timespec {
-        // CAST: a patience of more than 2^63 seconds is capped.
+        // CAST: a timeout of more than 2^63 seconds is capped.
         tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: left.subsec_nanos().into(),
     };

@@ -24,8 +24,8 @@ pub(crate) const RECV_BATCH: usize = 32;
 /// A message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Message {
-    /// First message of a connection that brings a ring. Descriptors: ring, doorbell page,
-    /// doorbell eventfd, and the sender's table if it gives one.
+    /// First message of a connection that brings a ring. Descriptors: ring, doorbell page, doorbell
+    /// eventfd, and the sender's table if it shares one.
     Hello(Hello),
     /// The answer that accepts. Descriptors: doorbell page, doorbell eventfd, and the table.
     Welcome(Welcome),
@@ -66,7 +66,7 @@ pub(crate) struct Welcome {
 /// Why bytes are not a message.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BadMessage {
-    #[error("it does not speak our language")]
+    #[error("it does not speak our protocol")]
     Magic,
     #[error("it speaks version {0} of the shared memory layout, and we speak version {VERSION}")]
     Version(u32),
@@ -212,7 +212,7 @@ pub(crate) enum Received {
     /// A packet, with the descriptors it carried.
     Message(Result<Message, BadMessage>, Vec<OwnedFd>),
     /// A packet of another user that brings descriptors. The packet and its descriptors are still
-    /// there: a thread that takes them may have to wait.
+    /// in the socket: a thread that receives them may have to wait.
     Brings(Result<Message, BadMessage>),
     /// Nothing yet.
     Nothing,
@@ -220,7 +220,7 @@ pub(crate) enum Received {
     Closed,
 }
 
-/// Receives one message without waiting, unless it is another user's and brings descriptors.
+/// Receives one message without waiting, unless it is from another user and brings descriptors.
 pub(crate) fn recv(socket: &PeerSocket) -> Received {
     let mut bytes = [0; MESSAGE_MAX];
     match socket.next(&mut bytes) {
@@ -241,8 +241,8 @@ pub(crate) fn receive(socket: BorrowedFd<'_>) -> Received {
         let mut iov = [IoSliceMut::new(&mut bytes)];
         match rustix::net::recvmsg(socket, &mut iov, &mut control, flags) {
             Ok(got) => {
-                // Descriptors beyond the space are closed by the kernel, those not taken by the
-                // drop of `control`.
+                // The kernel closes descriptors beyond the space; dropping `control` closes those
+                // that are not taken.
                 let fds: Vec<_> = control
                     .drain()
                     .filter_map(|m| match m {
@@ -263,7 +263,7 @@ pub(crate) fn receive(socket: BorrowedFd<'_>) -> Received {
                 };
                 return Received::Message(message, fds);
             }
-            // A peer that closed with our message unread: its last words come after the error,
+            // The peer closed with our message unread: its last messages come after the error,
             // which is reported once.
             Err(Errno::CONNRESET | Errno::INTR) => {}
             Err(Errno::AGAIN) => return Received::Nothing,
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn every_message_survives_the_trip() {
+    fn every_message_survives_a_round_trip() {
         for message in samples() {
             assert_eq!(Message::decode(&message.encode()), Ok(message));
         }
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn other_versions_are_told_apart_from_strangers() {
+    fn other_versions_are_distinguished_from_strangers() {
         let mut bytes = Message::Ping.encode();
         bytes[8..12].copy_from_slice(&99_u32.to_ne_bytes());
         assert_eq!(Message::decode(&bytes), Err(BadMessage::Version(99)));
@@ -326,17 +326,17 @@ mod tests {
         assert_eq!(Message::decode(b""), Err(BadMessage::Magic));
     }
 
-    /// A message that arrives between the look and the receive has not been looked at.
+    /// A message that arrives between the peek and the receive has not been checked.
     #[test]
-    fn descriptors_of_another_user_are_never_received_without_a_look() {
+    fn descriptors_of_another_user_are_never_received_unchecked() {
         const MESSAGES: usize = 1_000;
-        // A number that no user has: (uid_t) -1 is none.
+        // A number that no user has: (uid_t) -1.
         let nobody = PeerCred { pid: None, uid: u32::MAX };
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
                 .map(|(ours, theirs)| (PeerSocket::new(ours, nobody), theirs))
                 .expect("a pair");
-        // Each is sent while the other thread looks for it.
+        // Each is sent while the other thread polls for it.
         let (next, wanted) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
             scope.spawn(move || {

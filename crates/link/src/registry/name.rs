@@ -10,7 +10,7 @@ use super::VF_COUNT;
 pub(super) const NIC_NAME_MAX: usize = 64;
 
 /// Whether `nic` may be part of a socket name: printable, without `/` and blanks, since the names
-/// are found again in /proc/net/unix.
+/// are searched for in /proc/net/unix.
 pub(super) fn valid_nic(nic: &str) -> bool {
     !nic.is_empty()
         && nic.len() <= NIC_NAME_MAX

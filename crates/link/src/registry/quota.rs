@@ -1,7 +1,7 @@
 //! The resources that processes of other users may take from us.
 //!
 //! Each connection costs us a descriptor and the pages of its ring, which we touch when we read.
-//! Our own user's processes are not counted: they need no ring to do us harm.
+//! Our own user's processes are not counted: they can harm us without a ring.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,9 +12,9 @@ use rustix::process::Resource;
 pub(super) const CONNECTIONS_PER_USER: usize = 256;
 /// Connections of all other users together.
 pub(super) const CONNECTIONS_OF_STRANGERS: usize = 512;
-/// Bytes of the rings that one user gave us.
+/// Bytes of the rings that one user has given us.
 pub(super) const RINGS_PER_USER: usize = 64 << 20;
-/// Bytes of the rings that all other users together gave us.
+/// Bytes of the rings that all other users together have given us.
 pub(super) const RINGS_OF_STRANGERS: usize = 256 << 20;
 /// Accepted connections of one user that have not identified themselves.
 pub(super) const SILENT_PER_USER: usize = 32;
@@ -54,10 +54,15 @@ impl Quotas {
         let (connections, rings) = (sum(|used| used.connections), sum(|used| used.rings));
         let used = users.get(&uid).copied().unwrap_or_default();
         if used.connections >= one {
-            return Err(format!("user {uid} has {} connections with us, the most it may", one));
+            return Err(format!(
+                "user {uid} has {} connections with us, the most it may have",
+                one
+            ));
         }
         if connections >= all {
-            return Err(format!("other users have {all} connections with us, the most they may"));
+            return Err(format!(
+                "other users have {all} connections with us, the most they may have"
+            ));
         }
         if ring > RINGS_PER_USER.saturating_sub(used.rings) {
             return Err(format!("the rings of user {uid} would exceed {RINGS_PER_USER} bytes"));
@@ -97,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_user_has_so_many_connections_and_bytes_and_gets_them_back() {
+    fn a_user_has_limits_of_connections_and_bytes_and_gets_both_back() {
         let quotas = Quotas::default();
         let mut shares = Vec::new();
         let refused = loop {
@@ -117,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn all_strangers_together_have_so_many() {
+    fn all_strangers_together_have_a_limit() {
         let quotas = Quotas::default();
         let shares: Vec<_> = (1..).map_while(|uid| quotas.take(uid, RINGS_PER_USER).ok()).collect();
         assert_eq!(shares.len(), RINGS_OF_STRANGERS / RINGS_PER_USER);

@@ -1,4 +1,4 @@
-//! Sockets by which processes of a host find each other.
+//! The sockets through which processes of a host find each other.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
@@ -10,8 +10,8 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::name::address;
 
-/// How long connections wait when there is no room for them. Nothing tells when there is some
-/// again.
+/// How long connections wait when there is no room for them. There is no event for when there is
+/// room again.
 pub(super) const PAUSE: Duration = Duration::from_millis(50);
 
 /// Our effective uid, which is what `SO_PEERCRED` shows others.
@@ -29,7 +29,7 @@ pub(super) fn dial(nic: &str, vf: u16, expect: bool) -> Result<(PeerSocket, Peer
     Ok((PeerSocket::born(socket, cred, is_sealed), cred))
 }
 
-/// A descriptor to give up when there are no others.
+/// A spare descriptor, to close when there are no others.
 pub(super) fn spare_fd(any: impl AsFd) -> Option<Known> {
     rustix::io::fcntl_dupfd_cloexec(any, 0).ok().map(Known::new)
 }

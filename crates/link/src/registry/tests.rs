@@ -22,14 +22,14 @@ fn claim(nic: &str) -> Claim {
     Claim::new(nic, NIC).expect("a nic of our own has free VFs")
 }
 
-/// Connects `a` to `b` and lets both see it.
+/// Connects `a` to `b`, and lets both notice.
 fn connected(a: &mut Claim, b: &mut Claim) -> (Outbound, Box<Inbound>) {
     let mut outbound = a.connect(b.vf(), DEFAULT_CAPACITY).expect("b listens");
     assert_eq!(*outbound.poll(), OutboundState::Connecting);
     let event = b.poll_events().pop().expect("a connected");
     let Event::NewInbound(inbound) = event else { panic!("{event:?}") };
     assert!(matches!(outbound.poll(), OutboundState::Up(_)), "{:?}", outbound.state());
-    // The check of the VF that b made leaves a connection without a greeting.
+    // B's check of the VF leaves a connection without a greeting.
     assert!(a.poll_events().is_empty());
     (outbound, inbound)
 }
@@ -75,7 +75,7 @@ fn a_process_that_listens_on_many_names_is_reported_with_their_number() {
 }
 
 #[test]
-fn what_a_peer_sends_before_it_ends_is_received() {
+fn messages_that_a_peer_sent_before_it_ended_are_received() {
     let nic = nic("last-words");
     let (mut a, mut b) = (claim(&nic), claim(&nic));
     let speak = |from: &mut Claim, to: u16| {
@@ -86,7 +86,7 @@ fn what_a_peer_sends_before_it_ends_is_received() {
         });
         pushed.expect("an empty ring has room");
     };
-    // We have to do with it already.
+    // We already have a connection to it.
     let _known = a.connect(b.vf(), DEFAULT_CAPACITY).expect("b listens");
     speak(&mut b, a.vf());
     let vf = b.vf();
@@ -133,7 +133,7 @@ fn records_pushed_before_the_welcome_arrive() {
     let Some(Event::NewInbound(mut inbound)) = b.poll_events().pop() else { panic!("connected") };
     assert_eq!(inbound.pop(|r| r.len()), Ok(Some(5)));
     assert_eq!(inbound.pop(|r| r.len()), Ok(None));
-    // b sleeps before a read its Welcome: a must ring when it does.
+    // B sleeps before A has read its Welcome: A must ring when it does.
     b.doorbell().set_sleeping();
     outbound.push(5, fill).expect("an empty ring");
     outbound.ring_doorbell_if_sleeping();
@@ -187,7 +187,7 @@ fn another_nic_is_refused_in_words() {
 }
 
 #[test]
-fn the_last_records_of_a_peer_end_though_another_process_keeps_writing() {
+fn the_last_records_of_a_peer_end_even_if_another_process_keeps_writing() {
     let nic = nic("refilled");
     let (mut a, mut b) = (claim(&nic), claim(&nic));
     let (mut outbound, mut inbound) = connected(&mut a, &mut b);
@@ -198,7 +198,7 @@ fn the_last_records_of_a_peer_end_though_another_process_keeps_writing() {
     inbound.poll();
     let mut words = 0;
     while inbound.may_hold_last_words() {
-        // As a process does that has the ring, but not the socket.
+        // As a process that has the ring, but not the socket, can do.
         push();
         assert_eq!(inbound.pop(|_| ()), Ok(Some(())));
         words += 1;
@@ -221,7 +221,7 @@ fn reason(nic: &str, claim: &mut Claim, message: &Message, fds: &[&OwnedFd]) -> 
 }
 
 #[test]
-fn greetings_that_lie_are_refused() {
+fn false_greetings_are_refused() {
     let nic = nic("liars");
     let mut ours = claim(&nic);
     let hello = |vf, capacity| {
@@ -245,7 +245,7 @@ fn greetings_that_lie_are_refused() {
 }
 
 #[test]
-fn strangers_are_told_that_they_speak_another_language() {
+fn strangers_are_told_that_they_speak_another_protocol() {
     let nic = nic("stranger");
     let mut ours = claim(&nic);
     let (socket, _) = socket::dial(&nic, 0, true).expect("it listens");
@@ -254,12 +254,12 @@ fn strangers_are_told_that_they_speak_another_language() {
     rustix::io::write(&socket, b"GET / HTTP/1.1").expect("room in the socket");
     assert!(readable(&ours), "the silent one spoke");
     let Some(Event::Refused(refused)) = ours.poll_events().pop() else { panic!("refused") };
-    assert!(refused.reason.contains("language"), "{}", refused.reason);
+    assert!(refused.reason.contains("protocol"), "{}", refused.reason);
     assert!(!readable(&ours));
 }
 
 #[test]
-fn a_listener_that_speaks_another_language_refuses_us() {
+fn a_listener_that_speaks_another_protocol_counts_as_a_refusal() {
     let nic = nic("babel");
     let squatter = squat(&nic, 0);
     rustix::net::listen(&squatter, 8).expect("a bound socket");
@@ -268,7 +268,7 @@ fn a_listener_that_speaks_another_language_refuses_us() {
     let socket = rustix::net::accept(&squatter).expect("a connection");
     rustix::io::write(&socket, b"hello?").expect("room in the socket");
     let state = outbound.poll();
-    assert!(matches!(state, OutboundState::Refused(w) if w.contains("language")), "{state:?}");
+    assert!(matches!(state, OutboundState::Refused(w) if w.contains("protocol")), "{state:?}");
 }
 
 #[test]
@@ -288,7 +288,7 @@ fn silent_connections_do_not_pile_up() {
 }
 
 #[test]
-fn the_list_tells_the_living_from_the_others() {
+fn the_list_shows_which_holders_are_alive() {
     let nic = nic("list");
     let (mut alive, silent) = (claim(&nic), claim(&nic));
     let squatter = squat(&nic, 2);
@@ -309,5 +309,5 @@ fn the_list_tells_the_living_from_the_others() {
     assert_eq!(listed[0].pid, Some(std::process::id()));
     assert!(listed[0].comm.is_some());
     assert_eq!(listed[silent.vf() as usize].answer, Answer::Silent);
-    assert!(matches!(&listed[2].answer, Answer::Stranger(w) if w.contains("language")));
+    assert!(matches!(&listed[2].answer, Answer::Stranger(w) if w.contains("protocol")));
 }

@@ -1,4 +1,4 @@
-//! Doorbells: how a peer wakes an engine that sleeps, and does not when it is awake.
+//! Doorbells: how a peer wakes an engine, but only when it sleeps.
 //!
 //! Each claim has one page with one word that counts up whenever its engine falls asleep (odd) or
 //! wakes (even), and one eventfd. Peers can read the page and never write it (it is sealed with
@@ -11,10 +11,10 @@
 //!   poll everything once more            is the sleep word odd? ring
 //! ```
 //!
-//! One of the two sees the other. A waker rings at most once for each odd value.
+//! At least one of the two sees the other. A waker rings at most once for each odd value.
 //!
-//! The waker's fence would be most of what a small message costs, and an engine that is polled
-//! sleeps seldom. So such an engine *promises* to take its promise back before it sleeps, and then
+//! The waker's fence would be most of the cost of a small message, and an engine that is polled
+//! seldom sleeps. So such an engine *promises* to take its promise back before it sleeps, and then
 //! to make a fence in every process at once; while the promise stands, the waker's fence is a light
 //! one ([`barrier`]):
 //!
@@ -71,8 +71,8 @@ impl Doorbell {
     }
 
     /// Tells peers that we poll and will continue to: the check whether to wake us becomes cheaper,
-    /// and the next [`set_sleeping`](Self::set_sleeping) more expensive by some microseconds, also
-    /// for other processes. Calling it twice is the same as once.
+    /// and the next [`set_sleeping`](Self::set_sleeping) some microseconds more expensive, also for
+    /// other processes. Calling it twice is the same as once.
     pub fn set_polling(&self) {
         if barrier::is_ready() {
             promise(&self.page);
@@ -118,8 +118,8 @@ impl Doorbell {
 pub(crate) struct PeerBell {
     page: Mapping,
     /// The eventfd, if it is one and the peer has our uid. A write to an eventfd blocks when its
-    /// counter is full and the peer took O_NONBLOCK away, so that strangers are woken by a
-    /// message on their socket instead.
+    /// counter is full and the peer has cleared O_NONBLOCK, so strangers are woken by a message on
+    /// their socket instead.
     bell: Option<Known>,
     watcher: Watcher,
 }
@@ -153,8 +153,8 @@ impl PeerBell {
         if socket.look().is_err() {
             return;
         }
-        // EAGAIN: its socket is full of unread messages, so that it is readable already. Any
-        // other error means that the peer is gone.
+        // EAGAIN: its socket is full of unread messages, so it is readable already. Any other error
+        // means that the peer is gone.
         let _ = rustix::net::send(socket, &WAKE, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     }
 
@@ -163,7 +163,7 @@ impl PeerBell {
     }
 }
 
-/// Promises that no thread falls asleep here that a waker with a light fence misses.
+/// Promises that no waker with a light fence misses a thread that falls asleep here.
 pub(super) fn promise(words: &impl Words) {
     words.store(PROMISE, 1, Ordering::Relaxed);
 }
@@ -178,8 +178,8 @@ pub(super) fn fall_asleep(words: &impl Words) {
     words.update(SLEEP, |value| value.wrapping_add(1) | 1);
     if has_promised {
         // ORDERING: both words before the last poll of the rings; pairs with the light fence in
-        // `Watcher::must_ring`: what a waker published before it is seen by that poll, or else it
-        // loads a promise that was taken back.
+        // `Watcher::must_ring`: either that poll sees what a waker published before its fence, or
+        // the waker loads a promise that was taken back.
         barrier::everywhere();
     } else {
         // ORDERING: the sleep word before the last poll of the rings; pairs with the fence in
@@ -200,7 +200,7 @@ pub(super) struct Watcher {
 }
 
 impl Watcher {
-    /// Whether the sleeper sleeps and was not rung for this sleep.
+    /// Whether the sleeper sleeps and has not been rung for this sleep.
     pub(super) fn must_ring(&mut self, words: &impl Words) -> bool {
         // ORDERING: what was published before the loads of the promise and, if it stands, of the
         // sleep word; pairs with the heavy fence in `fall_asleep`.
@@ -219,7 +219,8 @@ impl Watcher {
     }
 }
 
-/// Whether `fd` is an eventfd. Where /proc is not mounted the answer is no, and the socket wakes.
+/// Whether `fd` is an eventfd. Where /proc is not mounted the answer is no, and the peer is woken
+/// through its socket.
 fn is_eventfd(fd: &OwnedFd) -> bool {
     let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
     link.is_ok_and(|l| l.as_os_str() == "anon_inode:[eventfd]")

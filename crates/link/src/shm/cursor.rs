@@ -13,11 +13,11 @@
 //!
 //! **Publication.** The consumer polls the header of the next record, not a separate tail. So the
 //! header is written last (Release), and the word where the *next* header will be must show
-//! beforehand that there is none: it is zero, or the header that was there in the lap before, which
-//! has another stamp. Where it may be payload of the lap before, as the line was inside a long
-//! record, the producer clears it, some lines ahead; therefore one line of the ring is always free.
-//! A word that was a header is left alone: writing it would take the line from the consumer, which
-//! is about to read it. The consumer writes nothing into the ring.
+//! beforehand that there is none: it is zero, or a header of the previous lap, which has another
+//! stamp. Where it may be payload of the previous lap, as the line was inside a long record, the
+//! producer clears it, some lines ahead; therefore one line of the ring is always free. A word that
+//! was a header is left alone: writing it would take the cache line from the consumer, which is
+//! about to read it. The consumer writes nothing into the ring.
 //!
 //! **Freeing.** The consumer publishes [`HEAD`] every eighth of the ring, and when it finds the
 //! ring empty. The producer reads it only when its own copy shows the ring as full.
@@ -56,7 +56,7 @@ pub enum RingCorrupt {
         /// Where it was announced.
         position: u64,
     },
-    /// A gap where none can be.
+    /// A gap where none is allowed.
     #[error("the peer announced a gap at the start of the ring, record {position:#x}")]
     Gap {
         /// Where it was announced.
@@ -158,7 +158,7 @@ impl Tx {
             self.clear = slot.end + LINE as u64;
         }
         // ORDERING: Release pairs with the Acquire in `Rx::next`: payload and the zero after it are
-        // visible before the header. Where there is a header of the lap before instead, the
+        // visible before the header. Where there is a header of the previous lap instead, the
         // consumer has read it, and sees nothing older.
         words.store(self.at(slot.start), header(slot.start, slot.len), Ordering::Release);
         if slot.start != self.position {
@@ -196,8 +196,8 @@ impl Tx {
         self.position
     }
 
-    /// Position up to which the consumer took the records. A head that cannot be is ignored here;
-    /// the next `reserve` that needs it reports it.
+    /// Position up to which the consumer took the records. An invalid head is ignored here; the
+    /// next `reserve` that needs it reports it.
     pub(super) fn consumed(&mut self, words: &impl Words) -> u64 {
         let _ = self.refresh(words);
         self.head
@@ -221,7 +221,7 @@ impl Tx {
 
     fn clear_ahead(&mut self, words: &impl Words) {
         if self.clear >= self.single + self.capacity {
-            // From there on, what the lap before left are headers.
+            // From there on, the previous lap left only headers.
             self.clear = self.position + self.capacity;
             return;
         }
@@ -251,7 +251,7 @@ pub(super) struct Rx {
 }
 
 impl Rx {
-    /// The consumer's end of a ring of which nothing was consumed yet.
+    /// The consumer's end of a ring from which nothing was consumed yet.
     pub(super) fn new(capacity: usize) -> Self {
         Self { capacity: capacity as u64, position: 0, published: 0 }
     }
@@ -259,7 +259,7 @@ impl Rx {
     /// The next record, if there is one. Everything read is checked before it is used.
     #[inline]
     pub(super) fn next(&mut self, words: &impl Words) -> Result<Option<Record>, RingCorrupt> {
-        // A gap leads to offset 0, where no gap can be: at most two rounds.
+        // A gap leads to offset 0, where no gap is allowed: at most two rounds.
         loop {
             let position = self.position;
             let offset = position & (self.capacity - 1);
@@ -300,7 +300,7 @@ impl Rx {
         self.position - self.published >= self.capacity / 8 && self.release(words)
     }
 
-    /// Hands back all space read so far. Returns true if the producer wants to be woken.
+    /// Releases all space read so far. Returns true if the producer wants to be woken.
     #[inline]
     pub(super) fn release(&mut self, words: &impl Words) -> bool {
         if self.published != self.position {

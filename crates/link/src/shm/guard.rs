@@ -1,6 +1,6 @@
-//! The guard slot: how a process that copies and one that takes the memory away see each other.
+//! The guard slot: how a process that copies and one that withdraws the memory see each other.
 //!
-//! Two engines may agree that the sending engine touches the memory of the receiving one itself. A
+//! Two engines may agree that the sending engine itself accesses the memory of the receiving one. A
 //! table of the receiver lists that memory; the receiver can withdraw it at any time, and must then
 //! know that nothing touches it any more. The slot is a word of the page next to the ring:
 //!
@@ -13,13 +13,13 @@
 //!   free: slot = 0                  then look until it is held otherwise
 //! ```
 //!
-//! Both store before their fence and load after it, so of a copy and a withdrawal at the same
-//! moment at least one sees the other. A slot gets a new number each time it is held: a copy that
-//! began before the withdrawal has ended when the word is another one, whatever was begun since.
+//! Both store before their fence and load after it, so when a copy and a withdrawal coincide, at
+//! least one sees the other. A slot gets a new number each time it is held: a copy that began
+//! before the withdrawal has ended when the word has changed, whatever was begun since.
 //!
-//! A peer can hold its slot forever, by malice or because it was stopped. So no thread should hold
-//! a lock while it waits, and only the slots of peers that have the table count: a stranger, which
-//! copies nothing, has the same page and may write anything there
+//! A peer can hold its slot forever, maliciously, or because it was stopped. So no thread should
+//! hold a lock while it waits, and only the slots of peers that have the table count: a stranger,
+//! which copies nothing, has the same page and may write anything there
 //! ([`Inbound::held`](super::Inbound::held)).
 
 use crate::sync::{Ordering, Words, fence};
@@ -43,11 +43,11 @@ impl Held {
     }
 }
 
-/// Holds the slot for `key`, which is not 0. `number` differs from the one of the last time. What
-/// is to be copied must be looked up after this.
+/// Holds the slot for `key`, which is not 0. `number` differs from the last one. The caller must
+/// look up what to copy after this.
 #[inline]
 pub(super) fn hold(words: &impl Words, key: u32, number: u32) {
-    // ORDERING: a reader that sees the slot held again sees that the copy before it is over.
+    // ORDERING: a reader that sees the slot held again knows that the previous copy is over.
     words.store(SLOT, u64::from(number) << 32 | u64::from(key), Ordering::Release);
     // ORDERING: the slot is held before the table is read; pairs with the fence in `look`.
     fence(Ordering::SeqCst);
@@ -60,8 +60,8 @@ pub(super) fn free(words: &impl Words) {
     words.store(SLOT, 0, Ordering::Release);
 }
 
-/// Looks at the slot. What was withdrawn before this call is out of reach of every copy but the one
-/// that holds it now.
+/// Looks at the slot. No copy can reach what was withdrawn before this call, except the one that
+/// holds the slot now.
 pub(super) fn look(words: &impl Words) -> Held {
     // ORDERING: the table is changed before the slot is read; pairs with the fence in `hold`.
     fence(Ordering::SeqCst);

@@ -13,7 +13,7 @@ use super::ring::Consumer;
 use crate::registry::message::{Message, RECV_BATCH, Received, recv};
 use crate::registry::{PeerInfo, Share};
 
-/// How a connection is.
+/// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum InboundState {
@@ -35,12 +35,12 @@ pub struct Inbound {
     consumer: Consumer,
     bell: PeerBell,
     table: Option<Known>,
-    /// Whether it was given our table, and so may copy by itself.
+    /// Whether the peer was given our table, and so may copy by itself.
     has_our_table: bool,
-    /// Where the ring ends that it left, if it is gone. Later records were pushed by others that
-    /// have the ring.
+    /// If the peer is gone, where its ring ended. Later records come from other processes that have
+    /// the ring.
     last: Option<u64>,
-    /// What it counts for, if it is another user's.
+    /// Its share of the quota, if the peer is another user's.
     _share: Option<Share>,
 }
 
@@ -59,13 +59,13 @@ impl Inbound {
         Self { peer, state, socket, consumer, bell, table, has_our_table, last, _share }
     }
 
-    /// Who sends.
+    /// The sender.
     pub fn peer(&self) -> &PeerInfo {
         &self.peer
     }
 
     /// Reads the socket without waiting, and returns the state of the connection. Call it when the
-    /// socket is readable. Wakes that came through the socket are taken here.
+    /// socket is readable. This also takes wakes that came through the socket.
     pub fn poll(&mut self) -> InboundState {
         for _ in 0..RECV_BATCH {
             if self.state == InboundState::Gone {
@@ -87,8 +87,8 @@ impl Inbound {
         self.state
     }
 
-    /// Whether the peer is gone, and the ring may still hold records that it pushed. Its memory may
-    /// have other owners, which can continue: no more counts than the ring could hold.
+    /// Whether the peer is gone, and the ring may still hold records that it pushed. Other
+    /// processes may have the ring and continue: only as many records count as the ring could hold.
     pub fn may_hold_last_words(&mut self) -> bool {
         self.last.is_some_and(|last| self.consumer.position() < last) && !self.consumer.is_idle()
     }
@@ -101,7 +101,7 @@ impl Inbound {
         self.state = InboundState::Gone;
     }
 
-    /// How the connection was at the last [`poll`](Self::poll).
+    /// The state at the last [`poll`](Self::poll).
     pub fn state(&self) -> InboundState {
         self.state
     }
@@ -111,8 +111,8 @@ impl Inbound {
         self.table.take()
     }
 
-    /// Gives the next record to `take`, if there is one; see [`Consumer::pop`]. Wakes the peer
-    /// if it waits for space and sleeps.
+    /// Passes the next record to `take`, if there is one; see [`Consumer::pop`]. Wakes the peer if
+    /// it waits for space and sleeps.
     ///
     /// # Errors
     /// The ring is corrupt, and the connection must be closed.
@@ -124,8 +124,8 @@ impl Inbound {
         self.pop_if(|record| Some(take(record)))
     }
 
-    /// Like [`pop`](Self::pop), but a record for which `take` gives nothing stays the next one; see
-    /// [`Consumer::pop_if`].
+    /// Like [`pop`](Self::pop), but a record for which `take` returns `None` stays the next one;
+    /// see [`Consumer::pop_if`].
     ///
     /// # Errors
     /// As [`pop`](Self::pop).
@@ -147,7 +147,7 @@ impl Inbound {
         is_idle
     }
 
-    /// Tells the peer at once how far we read; see [`Consumer::release`].
+    /// Tells the peer at once how far we have read; see [`Consumer::release`].
     pub fn release(&mut self) {
         self.consumer.release();
         self.wake_producer();
@@ -159,18 +159,17 @@ impl Inbound {
         self.consumer.scratch()
     }
 
-    /// Looks at the guard slot of the peer. What was withdrawn before this call is out of reach of
-    /// every copy of the peer but the one that holds the slot now, and that one is over when this
-    /// gives another answer, or the peer is gone.
+    /// Looks at the guard slot of the peer. No copy of the peer can reach what was withdrawn before
+    /// this call, except the one that holds the slot now. That copy is over when this returns
+    /// another value, or the peer is gone.
     ///
-    /// Only a peer that was given our table copies. Anything another one writes there means
-    /// nothing, so nothing waits for it.
+    /// Only a peer that was given our table copies. What others write there is ignored, so nothing
+    /// waits for it.
     pub fn held(&self) -> Held {
         if self.has_our_table { self.consumer.held() } else { Held::default() }
     }
 
-    /// Looks whether the number of its socket still is that of the socket
-    /// ([`descriptors::Known::look`]).
+    /// Checks that its descriptor is still the socket ([`descriptors::Known::look`]).
     ///
     /// # Errors
     ///

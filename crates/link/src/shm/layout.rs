@@ -9,7 +9,7 @@
 //!  8192  the ring: records at multiples of 64 bytes
 //! ```
 
-/// First word of every message: tells a peer from a program that squats on our names.
+/// First word of every message: distinguishes a peer from a program that squats on our names.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"peerdma\x01");
 
 /// Version of messages and of the memory layout; peers of another version are refused.
@@ -18,7 +18,7 @@ pub const VERSION: u32 = 3;
 /// Records start at multiples of this: a cache line of every machine we run on.
 pub(crate) const LINE: usize = 64;
 
-/// The word that announces a record lies before its payload.
+/// The size of the word before the payload, which announces a record.
 pub(crate) const HEADER: usize = 8;
 
 /// Control word: how far (in bytes since the beginning) the consumer has freed the ring.
@@ -29,10 +29,10 @@ pub(crate) const HEAD: usize = 0;
 /// Control word: 1 if the producer waits for space.
 pub(crate) const WAITING: usize = 128;
 
-/// Start of the page that the two engines use as they like.
+/// Start of the page that the two engines use freely.
 pub(crate) const SCRATCH: usize = 4096;
 
-/// Bytes of the page next to the ring that the two engines use as they like.
+/// Bytes of the page next to the ring that the two engines use freely.
 pub const SCRATCH_LEN: usize = 4096;
 
 /// The guard slot of the sender: the first word of that page.
@@ -51,7 +51,7 @@ pub(crate) const PROMISE: usize = 8;
 /// Bytes of the doorbell memfd.
 pub(crate) const BELL_LEN: usize = 4096;
 
-/// Ring capacity in bytes when the caller has no opinion.
+/// The default ring capacity in bytes.
 pub const DEFAULT_CAPACITY: usize = 256 << 10;
 
 /// Smallest ring capacity in bytes.
@@ -60,7 +60,7 @@ pub const MIN_CAPACITY: usize = 4 << 10;
 /// Largest ring capacity in bytes: what a peer may make us map.
 pub const MAX_CAPACITY: usize = 16 << 20;
 
-/// Whether `capacity` is one a ring may have: a power of two between the bounds.
+/// Whether a ring may have this `capacity`: a power of two between the bounds.
 pub(crate) const fn valid_capacity(capacity: usize) -> bool {
     capacity.is_power_of_two() && capacity >= MIN_CAPACITY && capacity <= MAX_CAPACITY
 }
@@ -70,8 +70,8 @@ pub(crate) const fn ring_file_len(capacity: usize) -> usize {
     DATA + capacity
 }
 
-/// Longest payload of one record: a record must fit half the ring, so that it fits the ring
-/// wherever the wrap falls.
+/// Longest payload of one record: a record must fit half the ring, so that it fits wherever the
+/// wrap falls.
 pub const fn max_payload(capacity: usize) -> usize {
     capacity / 2 - HEADER
 }

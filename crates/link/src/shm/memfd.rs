@@ -1,4 +1,4 @@
-//! Sealed memory files, mapped: the only module that touches memory shared with a peer by itself.
+//! Sealed memory files, mapped: the only module that directly accesses memory shared with a peer.
 #![allow(unsafe_code, reason = "maps memory and accesses its words")]
 
 use std::io;
@@ -12,8 +12,8 @@ use umem::Foreign;
 
 use crate::sync::{Ordering, Words};
 
-/// Seals that every memory file has: pages cannot be taken away from under a mapping (SIGBUS), and
-/// seals cannot be added later.
+/// Seals that every memory file has: the file cannot shrink below a mapping (SIGBUS), and seals
+/// cannot be added later.
 pub(crate) const SEALS: SealFlags = SealFlags::SEAL.union(SealFlags::SHRINK).union(SealFlags::GROW);
 
 /// Why memory that a peer sent is refused.
@@ -25,7 +25,7 @@ pub(crate) enum BadMemory {
     Seals { got: SealFlags, need: SealFlags },
     #[error("its memory file has {got} bytes, and {need} are required")]
     Size { got: u64, need: u64 },
-    #[error("its memory file lies in huge pages, which can be taken away")]
+    #[error("its memory file is in huge pages, which can be removed")]
     HugePages,
     #[error("a ring cannot have {0} bytes")]
     Capacity(usize),
@@ -103,7 +103,7 @@ impl Mapping {
             unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, fd, 0) }?;
         let base = NonNull::new(base.cast()).ok_or(rustix::io::Errno::NOMEM)?;
         let mapping = Self { base, len };
-        // SAFETY: the range is the mapping made above; the advice only concerns children.
+        // SAFETY: the range is the mapping above; the advice only concerns children.
         unsafe { rustix::mm::madvise(base.as_ptr().cast(), len, Advice::LinuxDontFork) }?;
         Ok(mapping)
     }

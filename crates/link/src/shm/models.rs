@@ -78,7 +78,7 @@ fn push(tx: &mut Tx, memory: &Memory, len: usize, value: u64) -> Result<(), NoRo
     // SAFETY: what this model proves; loom checks it.
     memory.payload(slot.payload).with_mut(|p| unsafe { *p = value });
     if len > LINE - HEADER {
-        // A payload that looks like nothing a header can be.
+        // A payload that is no valid header.
         memory.store(slot.payload + LINE - HEADER, value, Ordering::Relaxed);
     }
     tx.publish(memory, slot);
@@ -103,14 +103,14 @@ fn full(result: &Result<(), NoRoom>) -> bool {
     }
 }
 
-/// What is popped is what was pushed, in order, over the wrap of the ring: neither payload of the
-/// lap before nor a record that is only half there is ever seen.
+/// The consumer pops what was pushed, in order, over the wrap of the ring: it never sees payload of
+/// the previous lap, nor half of a record.
 #[test]
 fn publication() {
     loom::model(|| {
         let memory = Memory::new();
-        // Almost a lap of history, so that the wrap and its gap are in the race, and old payload
-        // lies where headers will be.
+        // Almost a lap of history, so that the wrap and its gap are part of the race, and old
+        // payload is where headers will be.
         let (mut tx, mut rx) = (Tx::new(CAPACITY), Rx::new(CAPACITY));
         for (len, value) in [(64, 1), (8, 2)] {
             push(&mut tx, &memory, len, value).expect("room for both");
@@ -171,7 +171,7 @@ fn sleeping_consumer() {
     sleep_beside_a_push(false);
 }
 
-/// The same, of one that promised to make a heavy fence before it sleeps.
+/// The same for one that promised a heavy fence before it sleeps.
 #[test]
 fn promising_consumer() {
     sleep_beside_a_push(true);
@@ -204,7 +204,7 @@ fn sleep_beside_a_push(promised: bool) {
     });
 }
 
-/// A waker rings for each sleep, and once for each.
+/// A waker rings once for each sleep.
 #[test]
 fn second_sleep() {
     loom::model(|| {
@@ -247,8 +247,8 @@ fn producer_waits_for_space() {
     wait_for_space(false);
 }
 
-/// The same, of one that promised to make a heavy fence before it sleeps, and asked before it knew
-/// that it would sleep.
+/// The same for one that promised a heavy fence before it sleeps, and asked before it knew that it
+/// would sleep.
 #[test]
 fn promising_producer_waits_for_space() {
     wait_for_space(true);
@@ -256,11 +256,11 @@ fn promising_producer_waits_for_space() {
 
 fn wait_for_space(promised: bool) {
     let mut model = loom::model::Builder::new();
-    // All interleavings of the two long ways take minutes.
+    // All interleavings of the two long sequences take minutes.
     model.preemption_bound = promised.then_some(3);
     model.check(move || {
         let memory = Memory::new();
-        // The producer's page: it is the one who sleeps here.
+        // The producer's page: here it is the producer that sleeps.
         let page = Memory::new();
         if promised {
             promise(&*page);
@@ -307,7 +307,7 @@ fn wait_for_space(promised: bool) {
     });
 }
 
-/// A page with a guard slot, a table with one entry, and the memory that the entry is of.
+/// A page with a guard slot, a table with one entry, and the memory of the entry.
 #[derive(Default)]
 struct Guarded {
     slot: AtomicU64,
@@ -339,7 +339,7 @@ impl Words for Guarded {
 const KEY: u32 = 7;
 const OTHER: u32 = 8;
 
-/// Copies to the memory if its entry permits it.
+/// Copies to the memory if its entry allows it.
 fn copy(guarded: &Guarded, number: u32) {
     guard::hold(guarded, KEY, number);
     if guarded.entry.load(Ordering::Relaxed) == u64::from(KEY) {
@@ -375,7 +375,7 @@ fn withdrawal() {
         // SAFETY: what this model proves; loom checks it.
         guarded.memory.with_mut(|p| unsafe { *p = u64::MAX });
         peer.join().expect("no panic");
-        // SAFETY: the peer's thread is over.
+        // SAFETY: the peer's thread has ended.
         assert_eq!(
             guarded.memory.with(|p| unsafe { *p }),
             u64::MAX,

@@ -13,7 +13,7 @@ use crate::registry::fetch::{Post, fetch};
 use crate::registry::message::{Message, RECV_BATCH, Received, Welcome, recv};
 use crate::registry::{Fetched, PeerInfo, Share};
 
-/// How far a connection is.
+/// The state of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OutboundState {
@@ -21,7 +21,7 @@ pub enum OutboundState {
     Connecting,
     /// The peer reads the ring.
     Up(PeerInfo),
-    /// The peer refused, in words. Nothing that was pushed was read.
+    /// The peer refused, with this reason. It has read nothing that was pushed.
     Refused(String),
     /// The peer's process is gone. A process that is only stopped stays [`Self::Up`].
     Gone,
@@ -40,11 +40,11 @@ pub struct Outbound {
     producer: Producer,
     bell: Option<PeerBell>,
     table: Option<Known>,
-    /// Rung when what is elsewhere was found.
+    /// Rung when the Welcome that is received elsewhere has been read.
     post: Arc<Post<Fetched>>,
-    /// The doorbell that another user's Welcome brings, while that user's thread takes it.
+    /// The doorbell in another user's Welcome, while that user's thread receives it.
     elsewhere: Option<(Welcome, Found)>,
-    /// What it counts for, if it is to another user.
+    /// Its share of the quota, if the peer is another user's.
     _share: Option<Share>,
 }
 
@@ -81,8 +81,8 @@ impl Outbound {
         self.vf
     }
 
-    /// What distinguishes this connection from every other, also from one to a later process with
-    /// the same VF.
+    /// Distinguishes this connection from all others, even from one to a later process with the
+    /// same VF.
     pub fn nonce(&self) -> u64 {
         self.nonce
     }
@@ -92,7 +92,7 @@ impl Outbound {
         (self.cred.pid, self.cred.uid)
     }
 
-    /// Reads the socket without waiting, and returns how far the connection is. Call it when the
+    /// Reads the socket without waiting, and returns the state of the connection. Call it when the
     /// socket is readable.
     pub fn poll(&mut self) -> &OutboundState {
         for _ in 0..RECV_BATCH {
@@ -138,7 +138,7 @@ impl Outbound {
         &self.state
     }
 
-    /// How far the connection was at the last [`poll`](Self::poll).
+    /// The state at the last [`poll`](Self::poll).
     pub fn state(&self) -> &OutboundState {
         &self.state
     }
@@ -162,8 +162,8 @@ impl Outbound {
         self.producer.push(len, fill)
     }
 
-    /// Wakes the peer if it sleeps and was not woken by us yet. Until the Welcome came this does
-    /// nothing: the connection itself wakes the peer.
+    /// Wakes the peer if it sleeps and we have not woken it yet. Until the Welcome has come, this
+    /// does nothing: the connection itself wakes the peer.
     #[inline]
     pub fn ring_doorbell_if_sleeping(&mut self) {
         if let Some(bell) = &mut self.bell {
@@ -182,8 +182,8 @@ impl Outbound {
         self.producer.scratch()
     }
 
-    /// Holds the guard slot for `key`, which is not 0, until the guard is dropped. The peer that
-    /// withdraws what the key stands for waits for that. What is to be copied must be looked up
+    /// Holds the guard slot for `key`, which is not 0, until the guard is dropped. A peer that
+    /// withdraws the memory behind the key waits for that. The caller must look up what to copy
     /// after this.
     #[inline]
     pub fn hold(&mut self, key: u32) -> CopyGuard<'_> {
@@ -191,8 +191,7 @@ impl Outbound {
         CopyGuard(&mut self.producer)
     }
 
-    /// Looks whether the number of its socket still is that of the socket
-    /// ([`descriptors::Known::look`]).
+    /// Checks that its descriptor is still the socket ([`descriptors::Known::look`]).
     ///
     /// # Errors
     ///
@@ -213,14 +212,14 @@ impl Outbound {
         crate::fork::abandon(self);
     }
 
-    /// Whether the message that comes next is another user's and is being received elsewhere. Do
-    /// not wait for the socket then: it may stay readable, and the owner of the claim is woken when
-    /// it must be polled.
+    /// Whether the next message is another user's and is being received elsewhere. Then do not wait
+    /// for the socket: it may stay readable, and the owner of the claim is woken when it must be
+    /// polled.
     pub fn is_elsewhere(&self) -> bool {
         self.elsewhere.is_some()
     }
 
-    /// Makes the thread for another user take the descriptors of its Welcome.
+    /// Lets the thread for another user receive the descriptors of its Welcome.
     fn fetch(&mut self, welcome: Welcome) {
         let found = Found::default();
         let (socket, post, to) =
@@ -235,12 +234,13 @@ impl Outbound {
         if strangers::run(self.cred.uid, Box::new(job)) {
             self.elsewhere = Some((welcome, found));
         } else {
-            let reason = format!("VF {}: too much that its user sent waits to be closed", self.vf);
+            let reason =
+                format!("VF {}: too many descriptors from its user wait to be closed", self.vf);
             self.state = OutboundState::Refused(reason);
         }
     }
 
-    /// Whether nothing is elsewhere, or not any more.
+    /// Whether nothing is being received elsewhere any more.
     fn is_back(&mut self) -> bool {
         let Some((welcome, found)) = &self.elsewhere else { return true };
         let found = found.lock().unwrap_or_else(PoisonError::into_inner).take();

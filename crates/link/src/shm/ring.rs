@@ -14,7 +14,7 @@ use super::memfd::{BadMemory, Mapping, SEALS};
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PushError<E> {
-    /// No room now: try again when the consumer took something.
+    /// No room now: try again when the consumer has taken something.
     #[error("the ring is full")]
     Full,
     /// No room ever.
@@ -25,7 +25,7 @@ pub enum PushError<E> {
         /// The longest payload of this ring.
         max: usize,
     },
-    /// The consumer wrote nonsense into the control page.
+    /// The consumer wrote an invalid value to the control page.
     #[error(transparent)]
     Corrupt(#[from] RingCorrupt),
     /// The closure failed.
@@ -44,11 +44,11 @@ pub struct Producer {
 }
 
 impl Producer {
-    /// Makes a ring of `capacity` bytes (a power of two between [`MIN_CAPACITY`] and
+    /// Creates a ring of `capacity` bytes (a power of two between [`MIN_CAPACITY`] and
     /// [`MAX_CAPACITY`]) and returns its writing end and the memfd to pass to the consumer.
     ///
     /// # Errors
-    /// `InvalidInput` for another capacity, or the system's error.
+    /// `InvalidInput` for any other capacity, or the system's error.
     ///
     /// [`MIN_CAPACITY`]: super::MIN_CAPACITY
     /// [`MAX_CAPACITY`]: super::MAX_CAPACITY
@@ -79,8 +79,8 @@ impl Producer {
         Ok(())
     }
 
-    /// Announces that a record will be pushed very soon. The consumer, which polls its place, has
-    /// the cache line: getting that back takes as long as writing a record.
+    /// Announces that a record will be pushed very soon. The consumer, which polls there, has the
+    /// cache line: getting it back takes as long as writing a record.
     #[inline]
     pub fn expect_push(&self) {
         self.memory.foreign(self.tx.next(), LINE).expect_write();
@@ -109,7 +109,7 @@ impl Producer {
     }
 
     /// Position up to which the consumer reports that it took the records. It reports when its ring
-    /// is empty or an eighth of it was read.
+    /// is empty, or an eighth of it has been read.
     pub fn consumed_up_to(&mut self) -> u64 {
         self.tx.consumed(&self.memory)
     }
@@ -165,7 +165,7 @@ impl Consumer {
     /// Takes the reading end of the ring in `fd`, which a peer sent.
     ///
     /// # Errors
-    /// If the file is not exactly what a producer makes: sealed, of the right size, in memory.
+    /// If the file is not exactly what a producer creates: sealed, of the right size, in memory.
     pub fn open(fd: BorrowedFd<'_>, capacity: usize) -> io::Result<Self> {
         Self::open_checked(fd, capacity)
             .map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e.to_string()))
@@ -179,7 +179,7 @@ impl Consumer {
         Ok(Self { memory, rx: Rx::new(capacity), capacity, wake: false })
     }
 
-    /// Gives the next record to `take`, if there is one, and frees it afterwards.
+    /// Passes the next record to `take`, if there is one, and frees it afterwards.
     ///
     /// The producer can change the bytes while `take` reads them: copy first, then check.
     ///
@@ -193,7 +193,7 @@ impl Consumer {
         self.pop_if(|record| Some(take(record)))
     }
 
-    /// Like [`pop`](Self::pop), but a record for which `take` gives nothing stays the next one.
+    /// Like [`pop`](Self::pop), but a record for which `take` returns `None` stays the next one.
     ///
     /// # Errors
     /// As [`pop`](Self::pop).
@@ -212,8 +212,8 @@ impl Consumer {
         Ok(None)
     }
 
-    /// Whether there is no record; then tells the producer how far we read. A cheap check for
-    /// threads that poll.
+    /// Whether there is no record; if so, tells the producer how far we have read. A cheap check
+    /// for threads that poll.
     #[inline]
     pub fn is_idle(&mut self) -> bool {
         let is_empty = self.rx.is_empty(&self.memory);
@@ -223,7 +223,7 @@ impl Consumer {
         is_empty
     }
 
-    /// Tells the producer at once how far we read, instead of at an eighth of the ring or when
+    /// Tells the producer at once how far we have read, instead of at an eighth of the ring or when
     /// the ring is found empty. Needed by a consumer that sleeps while records remain.
     pub fn release(&mut self) {
         self.wake |= self.rx.release(&self.memory);

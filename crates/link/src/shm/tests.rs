@@ -1,4 +1,4 @@
-//! The ring in one process: against an oracle, and against a peer that breaks the rules.
+//! The ring in one process, compared with an oracle, and with a peer that breaks the rules.
 
 mod hostile;
 mod oracle;
@@ -193,7 +193,7 @@ fn a_doorbell_rings_once_for_each_sleep() {
 }
 
 #[test]
-fn a_copy_is_known_by_its_key_and_ends_even_if_the_next_one_begins_at_once() {
+fn a_copy_is_known_by_its_key_and_its_end_is_seen_even_if_another_begins_at_once() {
     let (mut producer, consumer) = ring(MIN_CAPACITY);
     assert!(consumer.held().is_free());
     producer.hold(7);

@@ -12,17 +12,17 @@ pub struct Table(BTreeMap<u16, u16>);
 /// (`reuseport_select_sock`).
 const NO_SOCKET: u32 = u32::MAX;
 
-/// Entries are compared one by one up to this number, and above it after a choice of half.
+/// Up to this number, entries are compared one by one; above it, the search first halves them.
 const LEAF: usize = 4;
 
 impl Table {
-    /// The table with `entries`: a VF and the index of its socket. An empty one leaves everything
+    /// The table with `entries`: a VF and the index of its socket. An empty table leaves everything
     /// to the hash.
     pub fn new(entries: impl IntoIterator<Item = (u16, u16)>) -> Self {
         Self(entries.into_iter().collect())
     }
 
-    /// The table that follows from who answered at each index: every VF has one socket, at the
+    /// The table that follows from the answers at each index: every VF has one socket, at the
     /// lowest index it answered for. Indexes past the end of the group are answered by the socket
     /// that the hash picked.
     pub(super) fn from_answers(answers: &[Option<u16>]) -> Self {
@@ -56,18 +56,18 @@ impl Table {
     }
 
     /// The program for this table. Offsets count from the UDP payload: the kernel strips the UDP
-    /// header for a reuseport program (`run_bpf_filter`). A packet too short to hold what is read
-    /// goes to index 0.
+    /// header for a reuseport program (`run_bpf_filter`). A packet that is too short for what is
+    /// read goes to index 0.
     ///
-    /// A packet for no VF of the table goes to one that answered lately, which passes it on: the
-    /// hash might give it to a process that is stopped.
+    /// A packet for no VF of the table goes to one that answered recently, which forwards it: the
+    /// hash might choose a process that is stopped.
     pub fn program(&self) -> Vec<libc::sock_filter> {
         let answered = self.0.values().next().copied().map(u32::from);
         let (other, first) = (answered.unwrap_or(NO_SOCKET), answered.unwrap_or(0));
         let mut code = vec![
             load(4),
             operation(libc::BPF_ALU | libc::BPF_AND, 0x00ff_ffff),
-            // QPN 0: a probe goes to the index in it.
+            // QPN 0: a question goes to the index in it.
             jump_if_equal(0, 0, 5),
             load(0),
             jump_if_equal(QUESTION, 0, 2),
@@ -87,8 +87,8 @@ impl Table {
     }
 }
 
-/// Appends the search for the VF in A among `entries`, which are sorted; any other goes to `other`.
-/// Depth grows with the logarithm of their number.
+/// Appends the search for the VF in A among `entries`, which are sorted; any other VF goes to
+/// `other`. Depth grows with the logarithm of their number.
 fn search(code: &mut Vec<libc::sock_filter>, entries: &[(u16, u16)], other: u32) {
     if entries.len() <= LEAF {
         for (vf, index) in entries {
@@ -99,7 +99,7 @@ fn search(code: &mut Vec<libc::sock_filter>, entries: &[(u16, u16)], other: u32)
         return;
     }
     let (low, high) = entries.split_at(entries.len() / 2);
-    // Conditional jumps reach 255 instructions, the unconditional one everywhere.
+    // Conditional jumps reach 255 instructions, the unconditional jump any.
     code.push(jump(libc::BPF_JGE, u32::from(high[0].0), 0, 1));
     let to_high = code.len();
     code.push(operation(libc::BPF_JMP | libc::BPF_JA, 0));

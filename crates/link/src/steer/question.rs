@@ -16,10 +16,10 @@ pub(super) const WAVE: u16 = 16;
 ///
 /// All numbers are big-endian.
 pub(super) const LENGTH: usize = 24;
-/// Begins with an opcode that IBA leaves to manufacturers.
+/// Begins with an opcode that IBA leaves to vendors.
 pub(super) const QUESTION: u32 = 0xff50_5251;
 pub(super) const ANSWER: u32 = 0xff50_5241;
-/// Where a question is a request to steer again.
+/// Marks a question as a request to steer again.
 pub(super) const STEER_AGAIN: u32 = 1;
 
 /// Whether the packet at the start of `bytes` is steered to a VF by the table.
@@ -33,7 +33,7 @@ pub(crate) fn may_come_from(src: SocketAddr) -> bool {
     src.ip().is_loopback()
 }
 
-/// A question to whoever is at an index.
+/// A question to the socket at an index.
 pub(crate) fn question(index: u32) -> [u8; LENGTH] {
     let mut question = [0; LENGTH];
     question[..4].copy_from_slice(&QUESTION.to_be_bytes());
@@ -41,7 +41,7 @@ pub(crate) fn question(index: u32) -> [u8; LENGTH] {
     question
 }
 
-/// Questions to the first indexes that want no answer, but that those who receive them ask anew.
+/// Questions to the first indexes that want no answer: processes that receive them start to ask.
 pub(crate) fn requests_to_steer() -> impl Iterator<Item = [u8; LENGTH]> {
     (0..u32::from(WAVE)).map(|index| {
         let mut request = question(index);
@@ -50,7 +50,7 @@ pub(crate) fn requests_to_steer() -> impl Iterator<Item = [u8; LENGTH]> {
     })
 }
 
-/// Whether a datagram is a request to steer again of this host.
+/// Whether a datagram is a request to steer again from this host.
 pub(crate) fn is_request_to_steer(src: SocketAddr, bytes: &[u8]) -> bool {
     let request = <&[u8; LENGTH]>::try_from(bytes);
     let is_request_to_steer =
@@ -58,7 +58,7 @@ pub(crate) fn is_request_to_steer(src: SocketAddr, bytes: &[u8]) -> bool {
     src.ip().is_loopback() && request.is_ok_and(is_request_to_steer)
 }
 
-/// The answer to a datagram if that is a question. Only this host may ask: no packet from the wire
+/// The answer to a datagram, if it is a question. Only this host may ask: no packet from the wire
 /// has a loopback source (RFC 1122 3.2.1.3), so a stranger cannot learn which VFs there are.
 pub(crate) fn answer(vf: u16, src: SocketAddr, bytes: &[u8]) -> Option<[u8; LENGTH]> {
     let mut answer = <[u8; LENGTH]>::try_from(bytes).ok()?;

@@ -15,11 +15,11 @@ fn share_port(vfs: &[u16]) -> Vec<UdpLink> {
     links
 }
 
-/// Lets the last link find out the order while all of them make progress, until it finds
+/// Lets the last link determine the order while all of them make progress, until it finds
 /// `expected`.
 ///
 /// It may take more than one attempt: when a test beside this one forks, its child holds our
-/// sockets until it execs, and one that is closed here stays in its group so long.
+/// sockets until it execs, and a socket that is closed here stays in its group until then.
 fn settle(links: &mut [UdpLink], expected: &[(u16, u16)]) {
     let expected = Table::new(expected.iter().copied());
     let last = links.len() - 1;
@@ -48,7 +48,7 @@ fn qpn(vf: u16) -> u32 {
     u32::from(vf) << 14 | 0x155
 }
 
-/// Sends `bytes` to `dst` from a socket of its own and says which of `links` got it.
+/// Sends `bytes` to `dst` from a separate socket, and returns which of `links` got it.
 fn receiver(links: &mut [UdpLink], dst: IpAddr, bytes: &[u8]) -> usize {
     let sender = UdpLink::send_only(links[0].port(), Options::default()).expect("a free port");
     let src = if dst.is_ipv4() {
@@ -82,7 +82,7 @@ fn receiver(links: &mut [UdpLink], dst: IpAddr, bytes: &[u8]) -> usize {
 fn assert_steered(links: &mut [UdpLink], dst: IpAddr) {
     let vfs: Vec<u16> = links.iter().map(UdpLink::vf).collect();
     for (index, vf) in vfs.into_iter().enumerate() {
-        // Several times, since the hash would be right now and then.
+        // Several times, since the hash would sometimes be right.
         for _ in 0..4 {
             assert_eq!(receiver(links, dst, &bth(qpn(vf))), index, "VF {vf}");
         }
@@ -101,9 +101,9 @@ fn the_qpn_decides_whatever_the_order_of_binding() {
     }
 }
 
-/// Of all that share the port, as the one who would forward may be stopped.
+/// All that share the port, as the one that would forward may be stopped.
 #[test]
-fn who_depends_on_others_asks_them_to_ask() {
+fn a_process_that_depends_on_forwarding_asks_the_others_to_steer_again() {
     let mut links = share_port(&[3, 4]);
     settle(&mut links, &[(3, 0), (4, 1)]);
     let outsider = UdpLink::send_only(links[0].port(), Options::default()).expect("a free port");
@@ -117,11 +117,11 @@ fn who_depends_on_others_asks_them_to_ask() {
 }
 
 #[test]
-fn a_closed_socket_leaves_its_place_to_the_last() {
+fn a_closed_socket_leaves_its_index_to_the_last_one() {
     let mut links = share_port(&[10, 11, 12, 13, 14]);
     settle(&mut links, &[(10, 0), (11, 1), (12, 2), (13, 3), (14, 4)]);
     links.remove(1);
-    // The program still says that VF 14 is at index 4, which is no more; VF 11 is gone.
+    // The program still says that VF 14 is at index 4, which no longer exists; VF 11 is gone.
     settle(&mut links, &[(10, 0), (14, 1), (12, 2), (13, 3)]);
     assert_steered(&mut links, LOCALHOST);
 }
@@ -148,7 +148,7 @@ fn more_vfs_than_one_wave_of_questions() {
 }
 
 #[test]
-fn what_belongs_to_no_vf_goes_to_the_first_of_the_table() {
+fn packets_of_no_vf_go_to_the_first_of_the_table() {
     let mut links = share_port(&[3, 4, 5]);
     settle(&mut links, &[(3, 0), (4, 1), (5, 2)]);
     for _ in 0..4 {
@@ -185,11 +185,11 @@ fn a_vf_that_does_not_answer_is_left_out() {
     }
     let table = steering.tables().next().expect("IPv4");
     assert_eq!(*table, Table::new([(1, 0), (3, 2)]));
-    // What is for it, and for nobody, is left to those who answered.
+    // Its packets, and those for nobody, are left to the VFs that answered.
     for qpn in [qpn(2), qpn(900), 1] {
         assert_eq!(receiver(&mut links, LOCALHOST, &bth(qpn)), 0);
     }
-    // Soon after, a start waits for its turn.
+    // Soon after, a start is postponed.
     steering.start(now);
     assert_eq!(steering.deadline(), Some(now + REST));
 }
@@ -270,13 +270,13 @@ fn a_question_from_afar_is_not_answered() {
         .expect("the veth is up");
         let mut seen = 0;
         while seen == 0 {
-            // Handed on like any packet; the transport drops what is for QPN 0.
+            // It is passed on like any packet; the transport drops packets for QPN 0.
             far.recv(&mut |_| seen += 1).expect("sockets work");
         }
     });
 }
 
-/// As the kernel has it: one user's sockets share a port, and another's are refused.
+/// The kernel's rule: the sockets of one user share a port, and those of another are refused.
 #[test]
 fn another_user_cannot_share_the_port() {
     if !rustix::process::geteuid().is_root() {

@@ -13,8 +13,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 pub struct Holder {
     /// The address it is bound to; unspecified for all.
     pub ip: IpAddr,
-    /// Its user, as we see it: the one that made it, or was given it by `fchown`. Users that our
-    /// user namespace does not know all show as the overflow user (65534).
+    /// Its user, as we see it: the one that created it, or got it by `fchown`. Users that our user
+    /// namespace does not know all show as the overflow user (65534).
     pub uid: u32,
 }
 
@@ -34,9 +34,9 @@ pub fn holders(port: u16) -> io::Result<Vec<Holder>> {
 
 /// The kernel's table of a family.
 ///
-/// For each read the kernel finds its place again by counting sockets from the first, so that one
+/// For each read the kernel finds its place again by counting sockets from the first, so a socket
 /// that closes between two reads hides another. A read with room for a page of lines (31) gets them
-/// in one walk; into an empty `String` the first reads are of 32 bytes.
+/// in one walk; with an empty `String`, the first reads are of 32 bytes.
 fn table(family: &str) -> io::Result<String> {
     let mut text = String::with_capacity(1 << 16);
     File::open(format!("/proc/thread-self/net/{family}"))?.read_to_string(&mut text)?;
@@ -44,7 +44,7 @@ fn table(family: &str) -> io::Result<String> {
 }
 
 /// Whether packets to `ip` may have been received by a socket of user `uid`. As the kernel does,
-/// the sockets that are bound to that very address come first, then those bound to every address of
+/// sockets that are bound to exactly that address come first, then those bound to every address of
 /// its family, then those of IPv6 that take IPv4 as well.
 pub fn may_receive(holders: &[Holder], uid: u32, ip: IpAddr) -> bool {
     let wildcards = [IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED)];
@@ -68,7 +68,7 @@ fn holder(line: &str, wanted: u16) -> Option<Holder> {
     Some(Holder { ip: address(ip)?, uid })
 }
 
-/// An address in hexadecimal words of 32 bits, each a number of this machine whose bytes are in
+/// An address in hexadecimal words of 32 bits, each in this machine's byte order, of bytes in
 /// network order.
 fn address(text: &str) -> Option<IpAddr> {
     let word = |at: usize| {
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_are_none_are_passed_over() {
+    fn lines_that_describe_no_socket_are_skipped() {
         let head = "   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout";
         assert_eq!(holder(head, 4791), None);
         assert_eq!(holder("", 4791), None);
@@ -129,7 +129,7 @@ mod tests {
         let one = [holder("10.0.0.1", 3), holder("0.0.0.0", 1), holder("127.0.0.1", 4)];
         assert!(may_receive(&one, 3, v4) && !may_receive(&one, 1, v4) && !may_receive(&one, 4, v4));
 
-        // A socket of IPv6 takes IPv4 as well, unless it was told not to.
+        // An IPv6 socket takes IPv4 as well, unless it is IPv6-only.
         let dual = [holder("::", 2)];
         assert!(may_receive(&dual, 2, v4) && !may_receive(&dual, 1, v4));
         assert!(!may_receive(&[], 0, v4));

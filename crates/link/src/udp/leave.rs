@@ -1,50 +1,50 @@
-//! Leaving: a socket that is closed loses nothing that is for others.
+//! Leaving: closing a socket loses no packet for another process.
 //!
-//! What waits in a socket is gone when that is closed. In one that shares the port it may be for
-//! another process: of a process that the steering program does not know yet, or whose socket took
-//! another's place in the array ([`crate::steer`]). So before a socket is closed nothing new may
-//! come to it, and then it is read until it is empty.
+//! Packets that wait in a socket are lost when it is closed. In a socket that shares the port they
+//! may be for another process: one that the steering program does not know yet, or whose socket
+//! moved to another index of the array ([`crate::steer`]). So before a socket is closed, no new
+//! packets may reach it, and then it is read until it is empty.
 //!
-//! The kernel looks a packet's socket up without a lock, and may put the packet there when the
-//! socket has been left by then: on a machine with too much to do, milliseconds later. So between
-//! the two there is a grace period.
+//! The kernel looks up the socket of a packet without a lock, and may add the packet after the
+//! socket has left the group: milliseconds later on a busy machine. So there is a grace period
+//! between the two steps.
 //!
-//! A connected socket gets only what comes from there. When one that was bound to every address is
-//! connected the kernel takes it out of its reuseport group as well (`udp_lib_rehash`), so that
-//! neither the program nor the hash names it any more.
+//! A connected socket gets only packets from its peer. When a socket that was bound to every
+//! address is connected, the kernel also removes it from its reuseport group (`udp_lib_rehash`), so
+//! that neither the program nor the hash chooses it any more.
 
 use threads::barrier;
 
 use super::open::turn_away;
 use super::{Train, UdpLink};
 
-/// In so many looks a socket's buffer is empty; to groups, packets go on coming.
+/// After this many reads a socket's buffer is empty; packets to groups keep coming.
 const LOOKS: u32 = 1024;
 
 impl UdpLink {
-    /// Has nothing new come, but to multicast groups, of which every process gets a copy. What
-    /// waits is received as before, by [`UdpLink::drain`]; nothing can be sent any more. Where that
-    /// is refused, as when `lo` is down, things stay as they are.
+    /// Lets no new packets arrive, except to multicast groups, of which every process gets a copy.
+    /// Packets that wait are received as before, by [`UdpLink::drain`]; nothing can be sent any
+    /// more. Where the kernel refuses that, as when `lo` is down, nothing changes.
     pub fn leave_port(&mut self) {
         self.has_left = true;
         for socket in self.v4.iter().chain(&self.v6).chain(self.rx_sockets.sockets()) {
             if let Err(error) = turn_away(socket) {
-                tracing::debug!(%error, "packets still come while the port is left");
+                tracing::debug!(%error, "packets still arrive while the port is left");
             }
         }
         barrier::grace();
     }
 
-    /// Hands all that waits to `each`, once the port is left. No time bounds that: on a machine
-    /// with too much to do it may be over before the first look. What there is does.
+    /// Passes everything that waits to `each`, once the port is left. The number of packets bounds
+    /// that, and not the time, which may be over before the first read on a busy machine.
     pub fn drain(&mut self, each: &mut dyn FnMut(Train<'_>)) {
         // A receive socket may have waited for the shared socket.
         let mut empty = 0;
         for _ in 0..LOOKS {
             self.had_some = false;
             if let Err(error) = self.recv_trains(each) {
-                // Of one socket, and told once.
-                tracing::debug!(%error, "what waits is taken");
+                // An error of one socket, reported once.
+                tracing::debug!(%error, "while draining a socket");
             } else if self.had_some {
                 empty = 0;
             } else {
@@ -54,7 +54,7 @@ impl UdpLink {
                 return;
             }
         }
-        tracing::debug!("the port was left, and packets come");
+        tracing::debug!("the port was left, and packets still arrive");
     }
 }
 
@@ -73,10 +73,10 @@ mod tests {
         count
     }
 
-    /// Processes that come ask everybody for their places. A process that leaves meanwhile takes
-    /// what waits behind the questions, too, and answers none: its place is another's by now.
+    /// New processes ask all others for their indexes. A process that is leaving also takes packets
+    /// that wait behind the questions, and answers none: another process may have its index by now.
     #[test]
-    fn what_waits_behind_questions_is_received_and_those_are_not_answered() {
+    fn packets_behind_questions_are_received_and_the_questions_not_answered() {
         let asker = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("lo is up");
         let mut leaves = UdpLink::bind(0, Options::default()).expect("a free port");
         let to = (Ipv4Addr::LOCALHOST, leaves.port());
@@ -92,9 +92,9 @@ mod tests {
     }
 
     #[test]
-    fn what_came_before_is_received_and_what_comes_after_goes_to_others() {
+    fn earlier_packets_are_received_and_later_ones_go_to_others() {
         for here in [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()] {
-            // The hash gives each about half.
+            // The hash sends about half to each.
             let senders: Vec<UdpSocket> =
                 (0..64).filter_map(|_| UdpSocket::bind((here, 0)).ok()).collect();
             let mut leaves = UdpLink::bind(0, Options::default()).expect("a free port");

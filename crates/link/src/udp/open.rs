@@ -14,13 +14,13 @@ use super::{Options, set_option};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BindError {
-    /// Someone else has the port.
+    /// Another process has the port.
     ///
     /// `SO_REUSEPORT` shares a port among the processes of one effective user. `SO_REUSEADDR` would
-    /// lift that, but the port would then belong to the last process that bound it, group by group:
-    /// any user could take all of another's packets, so it is not used. A device in this position
-    /// can still send, by [`super::UdpLink::send_only`], and it receives the packets that the VFs
-    /// of the user that has the port forward to it.
+    /// remove that limit, but then the last process to bind the port would own it, group by group:
+    /// any user could take all packets of another, so it is not used. A device in this position can
+    /// still send, by [`super::UdpLink::send_only`], and it receives the packets that the VFs of
+    /// the user that has the port forward to it.
     #[error(
         "UDP port {port} is taken in this network namespace (by processes of another user than uid {uid}, by another \
          program, or by the kernel's rxe); one user's processes share it, and other users depend on theirs to forward"
@@ -56,7 +56,7 @@ pub enum BindError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sharing {
     /// With no one. A kernel that chooses the port for a socket with `SO_REUSEPORT` may choose one
-    /// that others share already (`udp_lib_lport_inuse`), and give it a part of their packets.
+    /// that others already share (`udp_lib_lport_inuse`), and give it a part of their packets.
     None,
     /// With the processes of one user.
     OneUser,
@@ -113,18 +113,19 @@ pub(super) fn open(
     }
 }
 
-/// Makes an unbound socket with every option set that the module documentation promises.
+/// Creates an unbound socket with every option set that the module documentation promises.
 pub(super) fn configure(domain: Domain, options: Options) -> io::Result<Known<Socket>> {
     let socket = Known::new(Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?);
     socket.set_nonblocking(true)?;
     let set = |level, name, value| set_option(socket.as_fd(), level, name, value);
-    // Each option whose result is dropped is a gain that some kernels and sandboxes do not offer.
+    // An option whose result is ignored is an optimisation that some kernels and sandboxes do not
+    // offer.
     if domain == Domain::IPV4 {
         set(libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)?;
         set(libc::IPPROTO_IP, libc::IP_PKTINFO, 1)?;
         let _ = set(libc::IPPROTO_IP, libc::IP_RECVTOS, 1);
         let _ = set(libc::IPPROTO_IP, libc::IP_RECVTTL, 1);
-        // Groups joined by other sockets of the host are none of ours.
+        // Groups that other sockets of the host joined are not ours.
         let _ = set(libc::IPPROTO_IP, libc::IP_MULTICAST_ALL, 0);
     } else {
         socket.set_only_v6(true)?;
@@ -138,7 +139,7 @@ pub(super) fn configure(domain: Domain, options: Options) -> io::Result<Known<So
     if options.gro {
         let _ = set(libc::SOL_UDP, libc::UDP_GRO, 1);
     }
-    // Privilege lifts the limits of net.core.{r,w}mem_max; without it what they allow has to do.
+    // Privilege lifts the limits of net.core.{r,w}mem_max; without it, what they allow must do.
     let bytes = i32::try_from(options.buffer_bytes).unwrap_or(i32::MAX);
     for (force, plain) in
         [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)]
@@ -177,10 +178,10 @@ pub(super) fn scope(ip: IpAddr, options: Options) -> u32 {
     if needed { options.ifindex } else { 0 }
 }
 
-/// A port from which nothing comes: discard (RFC 863).
+/// A port from which nothing is ever sent: discard (RFC 863).
 const NOWHERE: u16 = 9;
 
-/// Stops new packets from reaching a socket; those that wait there can still be taken.
+/// Stops new packets from reaching a socket; those that wait there can still be read.
 pub(super) fn turn_away(socket: &Socket) -> io::Result<()> {
     let mut to = socket.local_addr()?.as_socket().ok_or(io::ErrorKind::Unsupported)?;
     if to.ip().is_unspecified() {

@@ -1,19 +1,18 @@
-//! How a link is made.
+//! Options of a link.
 
-/// How a [`UdpLink`](super::UdpLink) is made.
+/// Options of a [`UdpLink`](super::UdpLink).
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// The VF that packets are received for; it answers the questions of [`crate::steer`].
     pub vf: u16,
-    /// The netdev of the NIC, by index: link-local and multicast addresses mean nothing without
-    /// one. 0 for none.
+    /// The netdev of the NIC, by index: link-local and multicast addresses need one. 0 for none.
     pub ifindex: u32,
     /// Bytes of socket buffer to ask for in each direction. The kernel grants at most
     /// `net.core.{r,w}mem_max`.
     pub buffer_bytes: usize,
-    /// Whether to let the kernel split what is sent (`UDP_SEGMENT`).
+    /// Whether to let the kernel split datagrams to send (`UDP_SEGMENT`).
     pub gso: bool,
-    /// Whether to let the kernel join what is received (`UDP_GRO`).
+    /// Whether to let the kernel join received datagrams (`UDP_GRO`).
     pub gro: bool,
 }
 

@@ -1,5 +1,4 @@
-//! Receiving: from the shared sockets, those of groups and the receive sockets, as many trains as
-//! wait.
+//! Receiving: all trains that wait at the shared sockets, those of groups and the receive sockets.
 
 use std::io;
 use std::mem;
@@ -17,31 +16,31 @@ use crate::steer::question;
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Datagram<'a> {
-    /// Who sent it.
+    /// The sender.
     pub src: SocketAddr,
     /// Which of this host's addresses, or which group, it was sent to.
     pub dst: IpAddr,
-    /// The netdev it came in by, `lo` for what this host sent to itself; 0 of what came by an
-    /// receive socket.
+    /// The netdev that it came in by, `lo` for packets of this host to itself; 0 for a receive
+    /// socket.
     pub ifindex: u32,
     /// The IP type of service: DSCP in the upper six bits, ECN in the lower two.
     pub traffic_class: u8,
     /// The IP time to live.
     pub hop_limit: u8,
-    /// The UDP payload. Of any length: nothing in it has been checked but the UDP checksum.
+    /// The UDP payload. Of any length: only the UDP checksum has been checked.
     pub bytes: &'a [u8],
 }
 
-/// Datagrams that arrived together and have everything but their bytes in common.
+/// Datagrams that arrived together, and differ only in their bytes.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Train<'a> {
-    /// Who sent them.
+    /// The sender.
     pub src: SocketAddr,
     /// Which of this host's addresses, or which group, they were sent to.
     pub dst: IpAddr,
-    /// The netdev they came in by, `lo` for what this host sent to itself; 0 of what came by an
-    /// receive socket.
+    /// The netdev that they came in by, `lo` for packets of this host to itself; 0 for a receive
+    /// socket.
     pub ifindex: u32,
     /// The IP type of service, as in [`Datagram::traffic_class`].
     pub traffic_class: u8,
@@ -60,8 +59,8 @@ impl<'a> Train<'a> {
         self.bytes.len().div_ceil(self.stride).max(1)
     }
 
-    /// Their UDP payloads, in their order: of any length, and nothing in them has been checked but
-    /// the UDP checksum.
+    /// Their UDP payloads, in their order: of any length, and only the UDP checksum has been
+    /// checked.
     pub fn payloads(&self) -> Payloads<'a> {
         Payloads { bytes: self.bytes, stride: self.stride, left: self.len() }
     }
@@ -80,7 +79,7 @@ impl<'a> Train<'a> {
     }
 }
 
-/// The UDP payloads of datagrams, in their order. They lie in memory one behind the other.
+/// The UDP payloads of datagrams, in their order. They are contiguous in memory.
 #[derive(Clone, Debug)]
 pub struct Payloads<'a> {
     bytes: &'a [u8],
@@ -94,15 +93,14 @@ impl<'a> Payloads<'a> {
         Self { bytes, stride: bytes.len(), left: 1 }
     }
 
-    /// The payloads of datagrams of `stride` bytes that lie one behind the other, the last of which
-    /// may be shorter.
+    /// The payloads of contiguous datagrams of `stride` bytes, the last of which may be shorter.
     pub fn cut(bytes: &'a [u8], stride: usize) -> Self {
         let stride = stride.max(1);
         Self { bytes, stride, left: bytes.len().div_ceil(stride) }
     }
 
-    /// All that are left, one behind the other, each with as many bytes as the first but the last,
-    /// which may be shorter.
+    /// All that are left, contiguous, and all as long as the first, except that the last may be
+    /// shorter.
     pub fn bytes(&self) -> &'a [u8] {
         self.bytes
     }
@@ -133,34 +131,34 @@ impl Datagram<'_> {
     }
 }
 
-/// A socket that had nothing in so many calls after the other one had is looked at in one of
-/// [`RARELY`].
+/// A socket that had nothing in this many calls while another one had is read only in one of
+/// [`RARELY`] calls.
 const UNLIKELY: u32 = 64;
 const RARELY: u32 = 16;
 
 impl UdpLink {
-    /// Datagrams that were longer than any RoCE packet is and were dropped.
+    /// Datagrams that were dropped because they were longer than any RoCE packet.
     pub fn truncated(&self) -> u64 {
         self.truncated
     }
 
-    /// Hands every datagram that waits, up to a batch from each socket, to `each`, and says how
-    /// many there were. Joined datagrams are split again: check the QPN of every one, since one
-    /// flow may mix VFs.
+    /// Passes every datagram that waits, up to a batch from each socket, to `each`, and returns
+    /// their number. Joined datagrams are split again: check the QPN of each, since one flow may
+    /// mix VFs.
     ///
-    /// Questions of [`crate::steer`] are answered here and not counted, so 0 says no more than that
-    /// none came.
+    /// Questions of [`crate::steer`] are answered here and not counted, so 0 only means that no
+    /// other datagram came.
     pub fn recv(&mut self, each: &mut dyn FnMut(Datagram<'_>)) -> io::Result<usize> {
         self.recv_some(true, &mut |train| train.datagrams().for_each(&mut *each))
     }
 
-    /// As [`UdpLink::recv`], and does not split what arrived together.
+    /// As [`UdpLink::recv`], but does not split datagrams that arrived together.
     pub fn recv_trains(&mut self, each: &mut dyn FnMut(Train<'_>)) -> io::Result<usize> {
         self.recv_some(true, each)
     }
 
-    /// As [`UdpLink::recv_trains`], but a socket where nothing came for long is looked at only in
-    /// one of 16 calls: for callers that call again and again.
+    /// As [`UdpLink::recv_trains`], but a socket that has had nothing for long is read only in one
+    /// of 16 calls: for callers that poll.
     pub fn recv_likely_trains(&mut self, each: &mut dyn FnMut(Train<'_>)) -> io::Result<usize> {
         self.recv_some(false, each)
     }
@@ -171,7 +169,7 @@ impl UdpLink {
         each: &mut dyn FnMut(Train<'_>),
     ) -> io::Result<usize> {
         let may_hold_more = mem::take(&mut self.may_hold_more);
-        // To prepare room for many trains takes as long as to receive one.
+        // Preparing room for many trains takes as long as receiving one.
         let is_wide = everywhere || may_hold_more;
         self.looks = self.looks.wrapping_add(1);
         let everywhere = everywhere || self.looks.is_multiple_of(RARELY);
@@ -191,7 +189,7 @@ impl UdpLink {
         Ok(count)
     }
 
-    /// Hands up to `N` trains that wait at one socket to `each`.
+    /// Passes up to `N` trains that wait at one socket to `each`.
     fn recv_at<const N: usize>(
         &mut self,
         place: usize,
@@ -213,7 +211,8 @@ impl UdpLink {
         let Some(socket) = socket else { return Ok(0) };
         let mut metas = [None; N];
         let filled = match sys::recv(socket.as_fd(), known, &mut self.buffer, &mut metas) {
-            // Anybody can have the kernel told that its peer is gone. Telling was all.
+            // Anybody can make the kernel believe that the peer is gone. The report itself is the
+            // only effect.
             Err(error) if rx_socket.is_some() => {
                 tracing::debug!(%error, "a receive socket");
                 return Ok(0);
@@ -257,7 +256,7 @@ impl UdpLink {
                     continue;
                 }
                 match question::answer(self.options.vf, train.src, bytes) {
-                    // A lost answer is asked for again.
+                    // If the answer is lost, the question is repeated.
                     Some(answer) => {
                         if let Some(socket) = shared.as_ref().filter(|_| !self.has_left) {
                             let _ = socket.send_to(&answer, &SockAddr::from(train.src));
@@ -279,13 +278,13 @@ impl UdpLink {
         Ok(count)
     }
 
-    /// Which receive socket the socket at `place` is, if it is one: behind the shared sockets and
-    /// the groups.
+    /// Which receive socket is at `place`, if one is: they follow the shared sockets and the
+    /// groups.
     fn rx_socket_at(&self, place: usize) -> Option<usize> {
         place.checked_sub(self.last_full.len() + self.groups.len())
     }
 
-    /// Takes note that the socket at `place` was found empty.
+    /// Notes that the socket at `place` was empty.
     fn found_empty(&mut self, place: usize) {
         if place < self.last_full.len() {
             self.rx_sockets.found_shared_empty(place == 1);
@@ -294,7 +293,7 @@ impl UdpLink {
         }
     }
 
-    /// Whether the socket at `place` had nothing for long while another one had.
+    /// Whether the socket at `place` has had nothing for long while another one had.
     fn is_unlikely(&self, place: usize) -> bool {
         let since = |at: &u32| self.looks.wrapping_sub(*at);
         let own = match self.last_full.get(place) {

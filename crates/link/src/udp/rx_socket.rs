@@ -1,14 +1,15 @@
-//! Receive sockets: connected sockets of their own, for those whom much comes from.
+//! Receive sockets: sockets connected to senders of much traffic.
 //!
-//! To find the socket for a datagram from anywhere, the kernel looks the way up, then for sockets,
-//! and then asks the program that steers ([`crate::steer`]). For one from a peer that has a
-//! connected socket it need not ask; if no other was bound to the address since, it finds that at
-//! once, together with the way it took the last time (`udp_v4_early_demux`).
+//! To find the socket for a datagram from anywhere, the kernel looks up the route, then the
+//! sockets, and then runs the steering program ([`crate::steer`]). For a datagram from the peer of
+//! a connected socket it need not run the program; unless another socket was bound to the address
+//! since, it finds the socket at once, together with the route of the last packet
+//! (`udp_v4_early_demux`).
 //!
-//! Who sends by a [transmit socket](UdpLink::open_tx_socket) sends from a port that leads to this
-//! process alone, and so what comes from there needs no steering. If a sender uses one port for
-//! several processes of this host after all, as hardware may, the receive socket is closed when a
-//! packet for another one comes, and the packet is passed on as all are that are steered wrongly.
+//! The port of a [transmit socket](UdpLink::open_tx_socket) sends to one process alone, so packets
+//! from there need no steering. If a sender uses one port for several processes of this host after
+//! all, as hardware may, the receive socket is closed when a packet for another process arrives,
+//! and the packet is forwarded as every wrongly steered one is.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -23,11 +24,11 @@ use super::{UdpLink, set_option};
 
 /// The most receive sockets: each is a descriptor and a socket's memory.
 const MOST: usize = 16;
-/// The kernel may still put a packet into a socket that was left in the meantime
-/// ([`super::leave`]). Nobody waits here.
+/// The kernel may still add a packet to a socket that was left ([`super::leave`]). Here nobody
+/// waits for that.
 const GRACE: Duration = Duration::from_millis(100);
-/// In so many looks what came before a receive socket goes first. A flood of the shared socket
-/// must not hold up what comes by the receive socket.
+/// For this many reads, packets from before the receive socket was opened go first. A flood of the
+/// shared socket must not hold up those of the receive socket.
 const FIRST: u32 = 64;
 
 /// From where, and to which address of this host.
@@ -35,9 +36,9 @@ pub(super) type Between = (SocketAddr, IpAddr);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Before it was connected anybody's datagrams could come to it. They may still wait there.
+    /// Before it was connected, datagrams from anywhere could reach it. They may still wait there.
     New,
-    /// All is from one sender.
+    /// All datagrams are from one sender.
     Open,
     /// It is closed when it is empty, and has been left for [`GRACE`].
     Leaving(Instant),
@@ -48,20 +49,20 @@ struct RxSocket {
     between: Between,
     socket: Known<Socket>,
     state: State,
-    /// In how many more looks what waits at the shared socket goes first.
+    /// For how many more reads packets at the shared socket go first.
     behind: u32,
-    /// In which look it last had something.
+    /// The last read in which it had something.
     last_full: u32,
     /// Whether it had something since the last sweep.
     used: bool,
 }
 
 impl RxSocket {
-    /// Has what comes from now on go to the shared socket, so that nothing can come between a look
-    /// that finds it empty and its end.
+    /// Sends later packets to the shared socket, so that nothing can arrive between the read that
+    /// finds it empty and its close.
     fn leave(&mut self) {
         if let Err(error) = turn_away(&self.socket) {
-            tracing::debug!(%error, "packets still come by a receive socket that is closed");
+            tracing::debug!(%error, "packets still arrive at a receive socket that is being closed");
         }
         self.state = State::Leaving(Instant::now());
     }
@@ -71,7 +72,7 @@ impl RxSocket {
 #[derive(Debug, Default)]
 pub(super) struct RxSockets {
     open: Vec<RxSocket>,
-    /// The last ones where packets for other processes came in.
+    /// The last ones at which packets for other processes arrived.
     refused: Vec<Between>,
 }
 
@@ -88,7 +89,7 @@ impl RxSockets {
         self.open.len()
     }
 
-    /// The socket, and between whom all of its datagrams are, if that is certain.
+    /// The socket, and the two addresses of all its datagrams, if those are certain.
     pub(super) fn get(&self, index: usize) -> Option<(&Known<Socket>, Option<Between>)> {
         let RxSocket { socket, between, state, .. } = self.open.get(index)?;
         Some((socket, (*state != State::New).then_some(*between)))
@@ -98,14 +99,14 @@ impl RxSockets {
         self.open.iter().map(|rx_socket| &rx_socket.last_full)
     }
 
-    /// Takes note that one had something.
+    /// Notes that one had something.
     pub(super) fn found(&mut self, index: usize, looks: u32) {
         if let Some(rx_socket) = self.open.get_mut(index) {
             (rx_socket.last_full, rx_socket.used) = (looks, true);
         }
     }
 
-    /// Whether one is not to be looked at yet. Asked once for each look.
+    /// Whether one must not be read yet. Asked once for each read.
     #[inline]
     pub(super) fn waits(&mut self, index: usize) -> bool {
         let Some(rx_socket) = self.open.get_mut(index).filter(|rx_socket| rx_socket.behind > 0)
@@ -126,7 +127,8 @@ impl RxSockets {
         }
     }
 
-    /// One was found empty: it is open from now on if it was new, and closed if it was to leave.
+    /// One was found empty: if it was new it is open from now on, and if it was leaving it is
+    /// closed.
     #[inline]
     pub(super) fn found_empty(&mut self, index: usize) {
         match self.open.get(index).map(|rx_socket| rx_socket.state) {
@@ -141,7 +143,7 @@ impl RxSockets {
     #[cold]
     fn settle(&mut self, index: usize) {
         let rx_socket = &mut self.open[index];
-        // From now on it is known without asking, and each answer costs.
+        // From now on the address is known without asking, and each answer has a cost.
         let (level, name) = match rx_socket.between.0 {
             SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_PKTINFO),
             SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO),
@@ -150,7 +152,7 @@ impl RxSockets {
         rx_socket.state = State::Open;
     }
 
-    /// Something for another process came in: it belongs where all is steered.
+    /// A packet for another process arrived: it belongs to the shared socket, which is steered.
     #[cold]
     pub(super) fn refuse(&mut self, index: usize) {
         let Some(rx_socket) = self.open.get_mut(index).filter(|i| i.state == State::Open) else {
@@ -165,9 +167,9 @@ impl RxSockets {
 }
 
 impl UdpLink {
-    /// Opens a receive socket for what comes from there, from a port other than the link's, to an
-    /// address of this host. It is one of [`UdpLink::fds`], and [`UdpLink::recv`] takes from it,
-    /// and closes it when it finds a packet for another VF. False if there is no use in one.
+    /// Opens a receive socket for packets from `from`, whose port is not the link's, to an address
+    /// of this host. It is one of [`UdpLink::fds`], and [`UdpLink::recv`] reads it, and closes it
+    /// when it finds a packet for another VF. Returns false if one would be of no use.
     pub fn open_rx_socket(&mut self, from: SocketAddr, to: IpAddr) -> io::Result<bool> {
         let between = (from, to);
         let may_be = from.port() != self.port
@@ -195,7 +197,7 @@ impl UdpLink {
     }
 
     /// Closes the receive sockets that had nothing since the last call, which should be long ago,
-    /// when they are looked at next.
+    /// at their next read.
     pub fn sweep_rx_sockets(&mut self) {
         for rx_socket in &mut self.rx_sockets.open {
             if !std::mem::take(&mut rx_socket.used) {
@@ -230,7 +232,7 @@ mod tests {
         packet
     }
 
-    /// Receives until nothing more comes; gives the numbers.
+    /// Receives until nothing more comes; returns the numbers.
     fn numbers(link: &mut UdpLink) -> Vec<u32> {
         let mut numbers = Vec::new();
         let mut each = |datagram: super::super::Datagram<'_>| {
@@ -244,7 +246,7 @@ mod tests {
         numbers
     }
 
-    /// A link, and a transmit socket to it of another one.
+    /// A link, and another one with a transmit socket to it.
     fn pair() -> (UdpLink, UdpLink, super::super::NewTxSocket) {
         let vf = 5;
         let link = UdpLink::bind(0, Options { vf, ..Options::default() }).expect("a free port");
@@ -273,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_by_a_receive_socket_comes_after_what_came_before() {
+    fn packets_of_a_receive_socket_come_after_earlier_ones() {
         let (mut link, sender, tx_socket) = pair();
         let send =
             |number| sender.send_on(tx_socket.id, &packet(5, number), None).expect("lo is up");
@@ -281,20 +283,20 @@ mod tests {
             send(number);
         }
         assert_eq!(numbers(&mut link), (0..MANY).collect::<Vec<_>>());
-        // More wait at the shared socket than one call takes.
+        // More packets wait at the shared socket than one call takes.
         (0..30).for_each(send);
         assert!(open(&mut link, tx_socket));
         assert!(!open(&mut link, tx_socket), "there is one");
         (30..60).for_each(send);
         assert_eq!(numbers(&mut link), (0..60).collect::<Vec<_>>());
-        // From elsewhere it still comes by the shared one.
+        // Packets from elsewhere still come through the shared socket.
         let other = UdpLink::send_only(link.port(), Options::default()).expect("sockets");
         send_stray(&other);
         assert_eq!(numbers(&mut link), [77]);
     }
 
     #[test]
-    fn a_receive_socket_that_had_nothing_is_closed_and_the_shared_socket_takes_over() {
+    fn an_idle_receive_socket_is_closed_and_the_shared_socket_takes_over() {
         let (mut link, sender, tx_socket) = pair();
         let send =
             |number| sender.send_on(tx_socket.id, &packet(5, number), None).expect("lo is up");
@@ -305,14 +307,14 @@ mod tests {
         assert_eq!(link.rx_sockets(), 1, "it was just opened");
         send(8);
         link.sweep_rx_sockets();
-        assert_eq!(numbers(&mut link), [8], "what came before is taken");
+        assert_eq!(numbers(&mut link), [8], "earlier packets are taken");
         assert_eq!(link.rx_sockets(), 0);
         send(9);
         assert_eq!(numbers(&mut link), [9]);
     }
 
     #[test]
-    fn a_receive_socket_where_something_for_another_process_comes_is_closed_for_good() {
+    fn a_receive_socket_with_a_packet_for_another_process_is_closed_for_good() {
         let (mut link, sender, tx_socket) = pair();
         let send =
             |vf, number| sender.send_on(tx_socket.id, &packet(vf, number), None).expect("lo is up");

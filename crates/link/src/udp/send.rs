@@ -1,4 +1,4 @@
-//! Sending: datagrams one by one or in trains, and why some do not go.
+//! Sending: datagrams one by one or in trains, and why some are not sent.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
@@ -19,7 +19,7 @@ const MAX_PAYLOAD: usize = 65_507;
 /// What to send, and how.
 #[derive(Clone, Copy, Debug)]
 pub struct Transmit<'a> {
-    /// Whom to send to, at the link's port.
+    /// The address to send to, at the link's port.
     pub dst: IpAddr,
     /// The address to send from, of the family of `dst`; an unspecified one lets the routing table
     /// choose.
@@ -50,7 +50,7 @@ pub enum SendError {
     },
     /// The kernel does not split datagrams on this route. The first `sent` bytes of the contents
     /// went out as one datagram; the others must be sent again, and are sent one by one from now on
-    /// ([`UdpLink::max_gso_segments`] says 1).
+    /// ([`UdpLink::max_gso_segments`] returns 1).
     ///
     /// They come back because each now has the IPv4 id 0, and their ICRC covered other ids.
     #[error("the kernel does not split datagrams; {sent} bytes were sent alone")]
@@ -58,8 +58,7 @@ pub enum SendError {
         /// Bytes that need not be sent again.
         sent: usize,
     },
-    /// A datagram is longer than the path to the destination takes in one piece, and may not be
-    /// fragmented.
+    /// A datagram is longer than the path to the destination allows, and must not be fragmented.
     #[error("a datagram of {length} bytes does not fit the path MTU to {dst}")]
     TooBig {
         /// The destination.
@@ -67,19 +66,19 @@ pub enum SendError {
         /// Bytes of UDP payload.
         length: usize,
     },
-    /// There is no path there: no route, no neighbour, the netdev is down, or the address family is
-    /// missing.
+    /// There is no path to the destination: no route, no neighbour, the netdev is down, or the
+    /// address family is missing.
     #[error("{dst} cannot be reached: {source}")]
     Unreachable {
         /// The destination.
         dst: IpAddr,
-        /// The kernel's words.
+        /// The kernel's error.
         source: io::Error,
     },
     /// The source address is not one of this host, or not of the family of the destination.
     #[error("{src} is not an address of this host from which {dst} can be reached")]
     Source {
-        /// The source asked for.
+        /// The requested source.
         src: IpAddr,
         /// The destination.
         dst: IpAddr,
@@ -95,7 +94,7 @@ pub enum SendError {
     Io {
         /// The destination.
         dst: IpAddr,
-        /// The kernel's words.
+        /// The kernel's error.
         source: io::Error,
     },
 }
@@ -136,8 +135,8 @@ impl UdpLink {
             let train = &rest[..rest.len().min(segment * self.max_gso_segments(segment))];
             match self.send_train(socket, &transmit, train, segment) {
                 Ok(()) => sent += train.len(),
-                // Refused as a train. Sending one segment alone shows whether the segmentation is
-                // at fault.
+                // The kernel refused a train. Sending one segment alone shows whether segmentation
+                // is the reason.
                 Err(error) if train.len() > segment && is_gso_refusal(&error) => {
                     self.send_train(socket, &transmit, &train[..segment], segment)
                         .map_err(|error| send_error(&transmit, segment, sent, error))?;
@@ -184,14 +183,14 @@ impl UdpLink {
     }
 }
 
-/// Errors of a train that a single datagram may not have: EIO when the netdev cannot checksum
-/// (`udp_send_skb`), EINVAL and EMSGSIZE when a segment is too long for it, or when it is tunnelled
-/// or transformed.
+/// Errors that a train may get where a single datagram does not: EIO when the netdev cannot
+/// checksum (`udp_send_skb`), EINVAL and EMSGSIZE when a segment is too long for it, or when it is
+/// tunnelled or transformed.
 fn is_gso_refusal(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EIO | libc::EINVAL | libc::EMSGSIZE))
 }
 
-/// Whether `ip` is an address of this host: only such a one can be bound to.
+/// Whether `ip` is an address of this host: only those can be bound.
 fn is_local(ip: IpAddr) -> bool {
     let bound = Socket::new(Domain::for_address((ip, 0).into()), Type::DGRAM, Some(Protocol::UDP))
         .and_then(|socket| socket.bind(&SocketAddr::from((ip, 0)).into()));

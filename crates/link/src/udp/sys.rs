@@ -1,11 +1,11 @@
 //! `sendmsg`, `recvmsg` and `recvmmsg` with the control messages RoCE needs, and the socket options
 //! that have no safe wrapper.
 //!
-//! The three go to the kernel directly. The functions of libc are points where a thread can be
-//! cancelled, and one that was cancelled here would leave its device locked; to be such a point
-//! also costs each call two atomic operations.
+//! These are direct system calls. The functions of libc are cancellation points, and a thread that
+//! was cancelled here would leave its device locked; a cancellation point also costs each call two
+//! atomic operations.
 //!
-//! A ready-made UDP crate does not do here: the whole type of service and the hop limit of an
+//! An existing UDP crate does not suffice: the whole type of service and the hop limit of an
 //! address vector must reach the packet, and those of a received packet must reach the GRH that a
 //! UD receive begins with.
 #![allow(unsafe_code, reason = "the system calls take pointers to buffers of control messages")]
@@ -62,7 +62,7 @@ pub(crate) fn set_option(
     name: c_int,
     value: c_int,
 ) -> io::Result<()> {
-    // SAFETY: the pointer and the length describe `value`, which lives through the call and is only
+    // SAFETY: the pointer and the length describe `value`, which outlives the call and is only
     // read.
     let rc = unsafe {
         libc::setsockopt(
@@ -83,10 +83,10 @@ pub(crate) fn attach_reuseport_cbpf(
     program: &[libc::sock_filter],
 ) -> io::Result<()> {
     let length = u16::try_from(program.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
-    // The kernel copies the instructions out and writes none of them (`__get_filter`).
+    // The kernel copies the instructions and writes none of them (`__get_filter`).
     let fprog = libc::sock_fprog { len: length, filter: program.as_ptr().cast_mut() };
-    // SAFETY: the pointer and the length describe `fprog`, and those in it `program`; both live
-    // through the call.
+    // SAFETY: the pointer and the length describe `fprog`, and those in it `program`; both outlive
+    // the call.
     let rc = unsafe {
         libc::setsockopt(
             fd.as_raw_fd(),
@@ -141,7 +141,7 @@ pub(super) fn send(fd: BorrowedFd<'_>, meta: &SendMeta, bytes: &[u8]) -> io::Res
     send_with(fd, Some(&name), &mut control, bytes)
 }
 
-/// The same on a connected socket, which knows all else.
+/// The same on a connected socket, which knows the rest.
 pub(super) fn send_connected(
     fd: BorrowedFd<'_>,
     bytes: &[u8],
@@ -193,8 +193,9 @@ fn send_with(
     }
 }
 
-/// Fills up to `N` of [`BATCH`] equal parts of `buffer` and describes each; the number that were
-/// filled is 0 when nothing waits. A buffer whose sender is of an unknown address family has length
+/// Fills up to `N` of [`BATCH`] equal parts of `buffer`, and describes each; returns the number
+/// filled, which is 0 when nothing waits. A buffer whose sender is of an unknown address family has
+/// length
 /// 0. Source and destination address are not requested where they are known.
 pub(super) fn recv<const N: usize>(
     fd: BorrowedFd<'_>,
@@ -244,7 +245,7 @@ pub(super) fn recv<const N: usize>(
         };
     }
     let filled = if let [first] = &mut headers[..] {
-        // CAST: `recvmsg` gives the length, which is at most that of the buffer.
+        // CAST: `recvmsg` returns the length, which is at most that of the buffer.
         first.msg_len = filled as libc::c_uint;
         1
     } else {
@@ -294,7 +295,7 @@ impl RecvMeta {
                     meta.ifindex = word(&value[16..]);
                     meta.dst = <[u8; 16]>::try_from(&value[..16]).ok().map(IpAddr::from);
                 }
-                // The one that is a single byte.
+                // This one is a single byte.
                 (libc::IPPROTO_IP, libc::IP_TOS) => {
                     meta.traffic_class = value.first().copied().unwrap_or(0);
                 }

@@ -54,7 +54,7 @@ fn pattern(length: usize) -> Vec<u8> {
 }
 
 #[test]
-fn one_datagram_with_its_addresses_class_and_hop_limit() {
+fn a_datagram_arrives_with_its_addresses_class_and_hop_limit() {
     let mut link = link();
     link.send(Transmit { traffic_class: 0x6a, hop_limit: 7, ..transmit(LOCALHOST, b"packet") })
         .expect("lo is up");
@@ -66,7 +66,7 @@ fn one_datagram_with_its_addresses_class_and_hop_limit() {
 }
 
 #[test]
-fn the_same_over_ipv6() {
+fn an_ipv6_datagram_arrives_with_its_addresses_class_and_hop_limit() {
     let mut link = link();
     if !has_ipv6_loopback() {
         return not_run("ipv6", "this host has no ::1");
@@ -118,7 +118,7 @@ fn a_segment_size_larger_than_the_contents_means_one_datagram() {
 }
 
 /// A caller that polls often asks for one train, and for many only after that one came: none is
-/// lost or overtaken meanwhile.
+/// lost or overtaken.
 #[test]
 fn a_caller_that_looks_often_gets_everything_in_its_order() {
     let mut link = link();
@@ -145,7 +145,7 @@ fn an_empty_datagram_is_one() {
 }
 
 #[test]
-fn the_source_is_the_address_asked_for() {
+fn the_source_is_the_requested_address() {
     let mut link = link();
     let src = IpAddr::from([127, 0, 0, 5]);
     link.send(Transmit { src, ..transmit(LOCALHOST, b"x") }).expect("all of 127/8 is ours");
@@ -169,16 +169,16 @@ fn a_datagram_too_long_for_its_buffer_is_counted_and_dropped() {
 }
 
 #[test]
-fn what_does_not_fit_is_too_big() {
+fn a_datagram_that_does_not_fit_is_too_big() {
     let link = link();
     let error = link.send(transmit(LOCALHOST, &vec![0; 70_000]));
     assert!(matches!(error, Err(SendError::TooBig { length: 70_000, .. })), "{error:?}");
 }
 
-/// Each datagram that goes alone has the IPv4 id 0, and its ICRC must say so: the sender must
+/// Each datagram that is sent alone has the IPv4 id 0, and its ICRC must match: the sender must
 /// compute it again.
 #[test]
-fn what_the_kernel_does_not_split_comes_back_but_for_the_first_datagram() {
+fn a_train_that_the_kernel_does_not_split_comes_back_except_its_first_datagram() {
     let mut link = link();
     link.refuses_trains = true;
     let contents = pattern(5 * 1000);
@@ -200,7 +200,7 @@ fn a_full_socket_reports_how_much_it_took() {
     let options = Options { buffer_bytes: 1, gso: false, ..Options::default() };
     with_namespaces(move |[left, right]: [Netns; 2]| {
         join_by_veth(&left, &right);
-        // A queue that passes next to nothing on keeps what it holds charged to the sender.
+        // A queue that passes on almost nothing keeps its contents charged to the sender.
         let slow = left.enter(|| {
             let arguments = "qdisc add dev veth0 root tbf rate 8kbit burst 1600 limit 1000000";
             std::process::Command::new("tc").args(arguments.split(' ')).output()
@@ -220,7 +220,7 @@ fn a_full_socket_reports_how_much_it_took() {
 }
 
 #[test]
-fn two_hosts() {
+fn two_hosts_exchange_trains() {
     with_namespaces(|[left, right]: [Netns; 2]| {
         join_by_veth(&left, &right);
         let near = left.enter(|| UdpLink::bind(PORT, Options::default())).expect("free");
@@ -263,7 +263,7 @@ fn packets_have_df_and_count_their_id_from_zero() {
     with_namespaces(|[left, right]: [Netns; 2]| {
         join_by_veth(&left, &right);
         let near = left.enter(|| UdpLink::bind(PORT, Options::default())).expect("free");
-        // Without offloads of the veth the train is split in transit, as before most NICs.
+        // Without offloads of the veth, the train is split in transit, as before most NICs.
         for end in [&left, &right] {
             let done = end.enter(|| {
                 let arguments = "-K veth0 tx-udp-segmentation off gro off";

@@ -1,22 +1,21 @@
-//! Transmit sockets: connected sockets of their own, to destinations that much goes to.
+//! Transmit sockets: sockets connected to destinations of much traffic.
 //!
-//! For each datagram of a socket that is not connected the kernel looks up the way to its
-//! destination and reads what is said beside the bytes: source, class, hop limit. A connected one
-//! knows all that.
+//! For each datagram of an unconnected socket, the kernel looks up the route and reads the control
+//! messages: source, class, hop limit. A connected socket knows all that.
 //!
-//! What speaks against it is the ICRC, which covers the identification of the IPv4 header. Linux
-//! sends 0 from an unconnected socket. In a connected one it counts, from a number that it draws
-//! and tells nobody, on by one with each call (`ip_select_ident_segs`); the segments of a train
-//! count up from that of the call. But a socket may have its packets shown to it as they leave,
-//! headers and all (`SOF_TIMESTAMPING_TX_SCHED`; `Documentation/networking/timestamping.rst`). So a
-//! new transmit socket first sends two empty datagrams, which no RoCE packet is and which every
-//! receiver drops, looks at their identifications, and counts along from there. IPv6 has no
-//! identification, and nothing to find out.
+//! The difficulty is the ICRC, which covers the identification of the IPv4 header. Linux sends 0
+//! from an unconnected socket. For a connected one it counts up by one with each call, from a
+//! random number that it does not reveal (`ip_select_ident_segs`); the segments of a train count up
+//! from that of the call. But a socket can have its packets looped back to it as they leave, with
+//! all headers (`SOF_TIMESTAMPING_TX_SCHED`; `Documentation/networking/timestamping.rst`). So a new
+//! transmit socket first sends two empty datagrams, which are no RoCE packets and which every
+//! receiver drops, reads their identifications, and counts along from there. IPv6 has no
+//! identification, and needs none of this.
 //!
-//! Where nothing is shown, by an old kernel, a sandbox or the administrator's word
-//! (`net.core.tstamp_allow_data`), there are no transmit sockets over IPv4. After any error but
-//! that of a full buffer, who counts along cannot know whether the kernel counted, and the transmit
-//! socket is to be closed.
+//! Where packets are not looped back, because of an old kernel, a sandbox or the administrator
+//! (`net.core.tstamp_allow_data`), there are no transmit sockets over IPv4. After any error except
+//! that of a full buffer, it is unknown whether the kernel counted, and the transmit socket must be
+//! closed.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -30,25 +29,25 @@ use super::open::{configure, local_port, scope};
 use super::{Options, UdpLink, set_option, sys};
 
 /// `SOF_TIMESTAMPING_TX_SCHED` and `SOF_TIMESTAMPING_SOFTWARE` of `<linux/net_tstamp.h>`: each
-/// packet comes back when it is handed to the queue of the netdev.
+/// packet comes back when it enters the queue of the netdev.
 const SHOW_PACKETS: i32 = 1 << 8 | 1 << 4;
-/// So many netdevs may stand on one another.
+/// How many netdevs may be stacked.
 const MOST_SHOWN: usize = 8;
-/// Bytes of the headers of an empty datagram over IPv4, which are the last ones of what is shown.
+/// Bytes of the headers of an empty datagram over IPv4, which are the last bytes of what comes
+/// back.
 const EMPTY: usize = 20 + 8;
 
 /// A transmit socket of a [`UdpLink`], until it is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TxSocketId(u32);
 
-/// Where a transmit socket leads, and what all packets on it have.
+/// The addresses of a transmit socket, and the fields of all its packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "callers build it")]
 pub struct TxSocketTo {
     /// The address to send from: one of this host.
     pub src: IpAddr,
-    /// The address to send to, of the same family; neither a group nor one that means nothing
-    /// without a netdev.
+    /// The address to send to, of the same family; neither a group nor one that needs a netdev.
     pub dst: IpAddr,
     /// The IP type of service.
     pub traffic_class: u8,
@@ -60,7 +59,7 @@ pub struct TxSocketTo {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct NewTxSocket {
-    /// Its name.
+    /// Its handle.
     pub id: TxSocketId,
     /// The port that packets leave from.
     pub source_port: u16,
@@ -76,7 +75,7 @@ pub enum TxSocketError {
     /// The socket's buffer is full. Nothing was sent or counted.
     #[error("the socket has no room")]
     WouldBlock,
-    /// Anything else. The transmit socket is to be closed.
+    /// Anything else. The transmit socket must be closed.
     #[error("the transmit socket is broken: {0}")]
     Broken(#[from] io::Error),
 }
@@ -95,8 +94,8 @@ impl TxSockets {
 }
 
 impl UdpLink {
-    /// Opens a transmit socket. Errors are those of the kernel; `Unsupported` if it does not show
-    /// what it sends, or counts in another way than Linux does.
+    /// Opens a transmit socket. Errors are those of the kernel; `Unsupported` if it does not loop
+    /// packets back, or counts in another way than Linux.
     pub fn open_tx_socket(&mut self, to: TxSocketTo) -> io::Result<NewTxSocket> {
         let (socket, source_port) = connect(to, self.port, self.options)?;
         let identification =
@@ -107,7 +106,7 @@ impl UdpLink {
         Ok(NewTxSocket { id, source_port, identification })
     }
 
-    /// Closes a transmit socket; what was sent is on its way.
+    /// Closes a transmit socket; what was sent is not affected.
     pub fn close_tx_socket(&mut self, id: TxSocketId) {
         self.tx_sockets.open.retain(|(known, _)| *known != id);
     }
@@ -119,7 +118,7 @@ impl UdpLink {
     }
 
     /// Sends one datagram, or several of `segment_size` bytes of which the last may be shorter, in
-    /// one call: [`UdpLink::max_gso_segments`] says how many that can be.
+    /// one call: at most [`UdpLink::max_gso_segments`].
     pub fn send_on(
         &self,
         id: TxSocketId,
@@ -174,13 +173,13 @@ fn identification(socket: &Socket, port: u16) -> io::Result<u16> {
     Ok(second.wrapping_add(1))
 }
 
-/// Sends an empty datagram, and says which identification the kernel gave it.
+/// Sends an empty datagram, and returns the identification that the kernel gave it.
 fn shown(socket: &Socket, port: u16) -> io::Result<u16> {
     socket.send(&[])?;
-    // Whatever a netdev puts before it, and nothing behind.
+    // Room for anything that a netdev puts before it; nothing follows it.
     let mut packet = [0; 256];
     let mut length = 0;
-    // Where netdevs stand on one another, each shows it.
+    // Where netdevs are stacked, each returns the packet.
     for _ in 0..MOST_SHOWN {
         let flags = RecvFlags::ERRQUEUE | RecvFlags::DONTWAIT;
         let Ok((_, shown)) = rustix::net::recv(socket, &mut packet[..], flags) else { break };
@@ -211,8 +210,8 @@ mod tests {
         UdpLink::bind(0, Options::default()).expect("a free port")
     }
 
-    /// Receives `count` datagrams, empty ones aside; says of each its port, class, hop limit and
-    /// length.
+    /// Receives `count` datagrams, not counting empty ones; returns port, class, hop limit and
+    /// length of each.
     fn receive(link: &mut UdpLink, count: usize) -> Vec<(u16, u8, u8, usize)> {
         let mut got = Vec::new();
         while got.len() < count {
@@ -227,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn datagrams_and_trains_arrive_with_what_the_line_gives_them() {
+    fn datagrams_and_trains_arrive_with_the_fields_of_the_transmit_socket() {
         let mut ips = vec![IpAddr::from(Ipv4Addr::LOCALHOST)];
         ips.extend(has_ipv6_loopback().then_some(IpAddr::from(Ipv6Addr::LOCALHOST)));
         for ip in ips {
@@ -247,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn each_call_counts_on_by_one_whatever_its_size() {
+    fn each_call_counts_one_identification_whatever_its_size() {
         let mut link = link();
         let tx_socket =
             link.open_tx_socket(to(Ipv4Addr::LOCALHOST.into())).expect("a transmit socket");
@@ -256,12 +255,12 @@ mod tests {
         }
         let (_, socket) = &link.tx_sockets.open[0];
         let next = identification(socket, tx_socket.source_port).expect("it is shown");
-        // Two more were sent to find out.
+        // Two more were sent to find the identification.
         assert_eq!(next, tx_socket.identification.wrapping_add(4 + 2));
     }
 
     #[test]
-    fn no_line_leads_to_a_group_or_where_there_is_no_way() {
+    fn no_transmit_socket_leads_to_a_group_or_an_unroutable_address() {
         let mut link = link();
         let here = IpAddr::from(Ipv4Addr::LOCALHOST);
         for dst in ["224.0.0.251", "::1"] {

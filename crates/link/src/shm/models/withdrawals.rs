@@ -1,10 +1,10 @@
 //! Loom models: an exporter that revokes a buffer against a program that deregisters its region,
 //! while a peer copies into it.
 //!
-//! A peer's copy passes two locks: the guard slot of its ring, by which the region's owner takes
-//! the region back, and the gate of the buffer, by which the exporter takes the memory away.
-//! Neither knows of the other, and either may come first. The gate's protocol is in a crate below;
-//! this uses its own file.
+//! A peer's copy passes two locks: the guard slot of its ring, with which the owner withdraws the
+//! region, and the gate of the buffer, with which the exporter withdraws the memory. Neither knows
+//! of the other, and either may come first. The gate's protocol is in a lower crate; this model
+//! includes its file.
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
@@ -26,11 +26,10 @@ struct Shared {
     slot: AtomicU64,
     state: AtomicU64,
     inside: AtomicU64,
-    /// The buffer's pages, which the exporter may give to another user. Loom reports any access
-    /// that is not ordered.
+    /// The buffer's pages, which the exporter may give to another user. Loom reports any unordered
+    /// access.
     pages: UnsafeCell<u64>,
-    /// The region: what the peer looks up of it, which is the owner's to change once the region is
-    /// gone.
+    /// What the peer looks up of the region, which the owner may change once the region is gone.
     region: UnsafeCell<u64>,
 }
 
@@ -73,7 +72,7 @@ impl gate::Words for Shared {
 }
 
 const KEY: u32 = 7;
-/// The contents of a revoked buffer's pages: another user's bytes.
+/// The contents of a revoked buffer's pages: the bytes of another user.
 const ELSEWHERE: u64 = u64::MAX;
 
 impl Shared {
@@ -110,7 +109,7 @@ impl Shared {
         is_done
     }
 
-    /// The exporter takes the memory away, for good.
+    /// The exporter withdraws the memory for good.
     fn revoke(&self) {
         gate::shut(self, gate::REVOKED);
         while !gate::is_idle(self, 0) {
@@ -135,14 +134,14 @@ impl Shared {
 }
 
 /// Whoever comes first, and wherever the copy is: the exporter's pages are untouched once it has
-/// waited, the region's words once the owner has, and both come to an end.
+/// waited, the region's words once the owner has, and both terminate.
 #[test]
 fn a_revocation_against_a_deregistration() {
     let mut model = loom::model::Builder::new();
-    // Three threads at four words have too many interleavings for all of them: those with two
-    // involuntary switches.
+    // Three threads at four words have too many interleavings for all of them: only those with two
+    // preemptions are explored.
     model.preemption_bound = Some(2);
-    // Two that wait for the third take turns.
+    // Two threads that wait for the third take turns.
     model.max_branches = 20_000;
     model.check(|| {
         let shared = Shared::new();
@@ -161,7 +160,7 @@ fn a_revocation_against_a_deregistration() {
         shared.revoke();
         peer.join().expect("no assertion fails");
         owner.join().expect("no assertion fails");
-        // SAFETY: the other threads are over.
+        // SAFETY: the other threads have ended.
         assert_eq!(
             shared.pages.with(|pages| unsafe { *pages }),
             ELSEWHERE,
@@ -171,8 +170,8 @@ fn a_revocation_against_a_deregistration() {
     });
 }
 
-/// A revocation leaves the region's words where they are: a peer that comes later is refused, until
-/// they go too.
+/// A revocation leaves the region's entry in place: a later peer is refused until the entry goes
+/// too.
 #[test]
 fn a_revoked_region_is_there_until_it_is_deregistered() {
     loom::model(|| {
@@ -184,7 +183,7 @@ fn a_revoked_region_is_there_until_it_is_deregistered() {
         shared.revoke();
         shared.dereg();
         peer.join().expect("no assertion fails");
-        // SAFETY: the other thread is over.
+        // SAFETY: the other thread has ended.
         assert_eq!(shared.pages.with(|pages| unsafe { *pages }), ELSEWHERE);
         assert!(!shared.copy(2));
     });

@@ -1,4 +1,4 @@
-//! A peer that writes what it likes, where it can, while we read.
+//! A peer that writes anything, wherever it can, while we read.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -21,7 +21,7 @@ impl Random {
     }
 }
 
-/// Both ends of a ring, and a mapping of it for the hostile party.
+/// Both ends of a ring, and a mapping of it for the hostile peer.
 fn ring_and_intruder() -> (Producer, Consumer, Mapping) {
     let (producer, fd) = Producer::create(MIN_CAPACITY).expect("memory files exist");
     let consumer = Consumer::open(fd.as_fd(), MIN_CAPACITY).expect("a good ring");
@@ -34,7 +34,7 @@ fn header(position: u64, len: u32) -> u64 {
 }
 
 #[test]
-fn a_header_that_cannot_be_is_named() {
+fn an_invalid_header_is_named() {
     let (_producer, mut consumer, intruder) = ring_and_intruder();
     intruder.store(DATA, 5, Ordering::Relaxed);
     let e = consumer.pop(|_| ()).expect_err("no producer writes this");
@@ -53,7 +53,7 @@ fn a_header_that_cannot_be_is_named() {
 }
 
 #[test]
-fn the_header_of_the_lap_before_is_no_record_and_stays() {
+fn the_header_of_the_previous_lap_is_no_record_and_stays() {
     let (mut producer, mut consumer, intruder) = ring_and_intruder();
     let lines = MIN_CAPACITY as u64 / 64;
     for at in (0..2 * lines).map(|line| line * 64) {
@@ -90,7 +90,7 @@ fn a_record_over_the_end_of_the_ring_is_refused() {
 }
 
 #[test]
-fn a_head_that_cannot_be_stops_the_producer() {
+fn an_invalid_head_stops_the_producer() {
     for head in [1, 64 * 1024, u64::MAX, u64::MAX - 63] {
         let (mut producer, _consumer, intruder) = ring_and_intruder();
         intruder.store(HEAD, head, Ordering::Relaxed);
@@ -105,7 +105,7 @@ fn a_head_that_cannot_be_stops_the_producer() {
 }
 
 #[test]
-fn a_head_that_moves_back_is_not_believed() {
+fn a_head_that_moves_back_is_not_trusted() {
     let (mut producer, mut consumer, intruder) = ring_and_intruder();
     push(&mut producer, b"x").expect("room");
     pop(&mut consumer).expect("pushed");
@@ -115,9 +115,9 @@ fn a_head_that_moves_back_is_not_believed() {
     assert_eq!(producer.consumed_up_to(), 64);
 }
 
-/// Anything that a hostile producer writes, we can read: an error, or some bytes, never a panic or
-/// an address outside the ring. The intruder writes whole words all over ring and control page
-/// while both ends work; half of its words are almost right.
+/// We can read anything that a hostile producer writes: the result is an error, or some bytes,
+/// never a panic or an address outside the ring. The intruder writes whole words all over the ring
+/// and the control page while both ends work; half of its words are almost right.
 #[test]
 fn scribbling_gives_errors_and_nothing_else() {
     const ROUNDS: u64 = 3000;
@@ -138,7 +138,7 @@ fn scribbling_gives_errors_and_nothing_else() {
                         2 => intruder.store(DATA + at, a, Ordering::Relaxed),
                         3 => intruder.store(DATA + at, 0, Ordering::Relaxed),
                         _ => {
-                            // Right where the consumer is: a good stamp and a doubtful length.
+                            // Right where the consumer is: a valid stamp and a doubtful length.
                             let p = position.load(Ordering::Relaxed);
                             let len = if b & 8 == 0 { a as u32 % 5000 } else { a as u32 };
                             let at = DATA + p as usize % MIN_CAPACITY;

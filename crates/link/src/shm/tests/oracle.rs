@@ -15,7 +15,7 @@ enum Op {
     Drain,
 }
 
-/// `small`: how many times as many records fit a line as do not.
+/// `small`: how many records fit in a line for each that does not.
 fn op(small: u32) -> impl Strategy<Value = Op> {
     let long = prop_oneof![2 => 0..600_usize, 1 => 0..=max_payload(MIN_CAPACITY)];
     let len = prop_oneof![small => 0..=LINE - HEADER, 1 => long];
@@ -27,14 +27,14 @@ fn op(small: u32) -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Bytes that look like headers of records wherever a header may lie, to tempt the consumer.
+/// Bytes that look like headers wherever a header may be, to mislead the consumer.
 fn tempting(len: usize, seed: u64) -> Vec<u8> {
     let words = (0..).map(|i: u64| (1 << 63) | ((seed + i) << 32) | (i % 64));
     words.flat_map(u64::to_ne_bytes).take(len).collect()
 }
 
 proptest! {
-    // Where nearly all are small, whole laps have none that is long.
+    // Where nearly all are small, whole laps have no long record.
     #[test]
     fn the_ring_is_a_queue(
         ops in prop_oneof![Just(1), Just(200)]
