@@ -23,7 +23,7 @@ pub const DROPS: [(&str, &str); 5] = [
     ("rx_unknown_qpn", "no such QP"),
     ("rx_icrc_encapsulated", "ICRC 0x"),
     ("out_of_sequence", "its sequence number is not due yet"),
-    ("duplicate_request", "its sequence number was there before"),
+    ("duplicate_request", "its sequence number was used before"),
     ("resp_remote_access_errors", "its key gives no access"),
 ];
 

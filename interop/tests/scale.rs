@@ -194,7 +194,7 @@ impl Pairing {
 }
 
 const TAKEN: &str = "UDP port 4791 is taken in this network namespace";
-const TAKEN_OVER: &str = "UDP port 4791 is free, and taken";
+const TAKEN_OVER: &str = "took UDP port 4791, which has become free";
 
 macro_rules! two_users {
     () => {

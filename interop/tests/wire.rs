@@ -516,7 +516,7 @@ fn a_host_that_sends_from_a_new_address_is_not_the_peer() {
     let (mut server, client) = (rig.server("1", &[]), rig.client());
     Returning::moves(&rig.veth.right, rig.veth.left_address());
     client.finish().success().says(&format!("life 1: {}", Returning::RETRY_EXC));
-    server.wait_says("not this QP's peer");
+    server.wait_says("not the peer of this QP");
     server.kill();
     server.finish();
 }

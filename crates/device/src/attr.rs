@@ -4,8 +4,8 @@ use iba::{Gid, Guid, Mtu};
 
 use crate::config::{NicConfig, Preset};
 
-/// A number of the kind that anyone may use (IEEE 802c: the bit of value 2 in its first byte), and
-/// that programs take for present: 0 is what a device without an answer gives.
+/// A locally administered number (IEEE 802c: the bit of value 2 in its first byte), which anyone
+/// may use. It is not 0, which programs take for a missing answer.
 const LOCAL_VENDOR: u32 = 0x02_7064;
 
 /// The limits and capabilities of a device.
@@ -13,7 +13,7 @@ const LOCAL_VENDOR: u32 = 0x02_7064;
 #[doc(alias = "ibv_device_attr")]
 #[non_exhaustive]
 pub struct DeviceAttr {
-    /// Version of the library, as firmware version.
+    /// The version of the library, as the firmware version.
     pub fw_ver: &'static str,
     /// Unique to the node.
     pub node_guid: Guid,
@@ -82,7 +82,7 @@ pub struct DeviceAttr {
     pub has_raw_packets: bool,
     /// Indirection tables of receive side scaling.
     pub max_rwq_tables: u32,
-    /// Places of one of them.
+    /// Entries of one of them.
     pub max_rwq_table_size: u32,
     /// Rates that a send queue may be limited to, in kbit/s; 0 if the device does not pace packets.
     #[doc(alias = "ibv_packet_pacing_caps")]
@@ -93,8 +93,8 @@ pub struct DeviceAttr {
     pub phys_port_cnt: u8,
     /// Completion vectors.
     pub num_comp_vectors: u32,
-    /// The most completions that one event of a CQ may stand for, and the longest that an event may
-    /// be held back, in microseconds; 0 if the device does not moderate events.
+    /// The most completions that one event of a CQ may stand for, and the longest time that an
+    /// event may be held back, in microseconds; 0 if the device does not moderate events.
     pub max_cq_moderation_count: u16,
     /// See [`DeviceAttr::max_cq_moderation_count`].
     pub max_cq_moderation_period: u16,
@@ -124,7 +124,7 @@ pub struct OdpCaps {
 #[doc(alias = "ibv_tm_caps")]
 #[expect(clippy::exhaustive_structs, reason = "the fields of libibverbs")]
 pub struct TmCaps {
-    /// Bytes of a rendezvous' message, with what its sender adds to the headers.
+    /// Bytes of the message of a rendezvous, with what its sender adds to the headers.
     pub max_rndv_hdr_size: u32,
     /// Receives in one list.
     pub max_num_tags: u32,
@@ -170,11 +170,11 @@ impl OdpCaps {
         let implicit = if config.has_implicit_odp() { Self::IMPLICIT } else { 0 };
         let messages = Self::SEND | Self::RECV | Self::SRQ_RECV;
         let rc = messages | Self::WRITE | Self::READ | Self::ATOMIC;
-        // A shared endpoint of XRC has the older operations only.
+        // An XRC endpoint supports only the older operations.
         let xrc = rc;
         let rc = rc | Self::FLUSH | Self::ATOMIC_WRITE;
-        // No peer repeats what an unreliable service loses to a page fault, so that a receive there
-        // is of no use.
+        // No peer repeats what an unreliable service loses to a page fault, so on-demand receives
+        // are of no use there.
         Self { general: Self::SUPPORT | implicit, rc, uc: Self::SEND, ud: Self::SEND, xrc }
     }
 }
@@ -242,11 +242,11 @@ impl DeviceAttr {
 #[doc(alias = "ibv_port_attr")]
 #[non_exhaustive]
 pub struct PortAttr {
-    /// Whether packets can pass.
+    /// Whether the port passes packets.
     pub active: bool,
     /// Largest MTU the device can do.
     pub max_mtu: Mtu,
-    /// Largest MTU the netdev leaves room for.
+    /// Largest MTU that the netdev has room for.
     pub active_mtu: Mtu,
     /// Entries of the GID table, set or not.
     pub gid_tbl_len: u32,
@@ -264,7 +264,7 @@ pub struct PortAttr {
     pub ifindex: u32,
 }
 
-/// A GID and where it stands.
+/// A GID and its index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(alias = "ibv_gid_entry")]
 #[non_exhaustive]

@@ -8,9 +8,9 @@ use transport::Time;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     start: Instant,
-    /// When that was on the wall's clock, since 1970, as it was last looked up.
+    /// The wall-clock time of that moment, since 1970, as last read.
     start_on_wall: Duration,
-    /// The time of the clock, if a test stopped it.
+    /// The time of the clock, if a test has stopped it.
     #[cfg(test)]
     stopped: Option<Time>,
 }
@@ -25,7 +25,7 @@ impl Clock {
         }
     }
 
-    /// Stops the clock, or sets it on by `wait` if it is stopped already.
+    /// Stops the clock, or advances it by `wait` if it is stopped already.
     #[cfg(test)]
     pub(crate) fn pass(&mut self, wait: Duration) {
         self.stopped = Some(self.now() + wait);
@@ -34,8 +34,8 @@ impl Clock {
     /// The wall-clock time at a time of the device, in nanoseconds since 1970.
     ///
     /// Both clocks run at the same rate, so their difference is stored, and changes only when the
-    /// wall clock is set: if it were computed for each time, it would differ by how long that took,
-    /// and later times could come before earlier ones.
+    /// wall clock is set: if it were computed each time, it would vary with the time that this
+    /// takes, and later times could come before earlier ones.
     pub(crate) fn wall(&mut self, at: Time) -> u64 {
         let before = self.start.elapsed();
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -45,8 +45,8 @@ impl Clock {
         self.start_on_wall.as_nanos() as u64 + at.as_nanos()
     }
 
-    /// Takes a new look for what it is: the old value if it differs by no more than the look took,
-    /// and what clocks are read to.
+    /// Keeps the old value if the new one differs by no more than the duration and the precision of
+    /// the reading.
     fn set_wall(&mut self, start_on_wall: Duration, took: Duration) {
         const GRAIN: Duration = Duration::from_micros(1);
         if self.start_on_wall.abs_diff(start_on_wall) > took + GRAIN {
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_times_are_as_far_apart_on_the_wall_as_on_the_device() {
+    fn two_times_are_as_far_apart_on_the_wall_clock_as_on_the_device() {
         let mut clock = Clock::new();
         let first = clock.wall(Time::from_nanos(0));
         for at in 1..10_000 {

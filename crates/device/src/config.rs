@@ -36,7 +36,7 @@ use serde::Deserialize;
 
 use crate::refusal::{Kind, Refusal, Result};
 
-/// A ring has room for the longest record of small messages twice.
+/// A ring has room for twice the longest record of small messages.
 const MIN_RING: u64 = 16 << 10;
 
 /// The whole file.
@@ -47,10 +47,10 @@ pub struct Config {
     /// The NICs, in the order programs see them.
     #[serde(default, rename = "nic")]
     pub nics: Vec<NicConfig>,
-    /// The GPUs, of which a NIC needs the names: they are in the same PCI tree.
+    /// The GPUs. A NIC needs their names, as they are in the same PCI tree.
     #[serde(default, rename = "gpu")]
     gpus: Vec<Named>,
-    /// The PCI tree that all of them are in.
+    /// The PCI tree that contains all of them.
     #[serde(default)]
     pci: pci::PciConfig,
 }
@@ -73,7 +73,7 @@ fn first_gpu() -> String {
 pub struct NicConfig {
     /// The device name programs see.
     pub name: String,
-    /// The NIC whose behaviour it follows where real NICs differ.
+    /// The real NIC whose behaviour it follows where real NICs differ.
     pub preset: Preset,
     /// The netdev whose addresses are its GIDs; the default route's if none is named.
     pub netdev: Option<String>,
@@ -81,56 +81,56 @@ pub struct NicConfig {
     pub udp_port: u16,
     /// Whether to use UDP even between processes of one host.
     pub force_udp: bool,
-    /// Whether connections over UDP take part in congestion control: their packets tell switches so
-    /// (ECT), marks are answered with notifications (CNP), and these are obeyed.
+    /// Whether connections over UDP take part in congestion control: their packets are marked as
+    /// ECN-capable (ECT), marks are answered with notifications (CNP), and notifications are
+    /// obeyed.
     pub ecn: bool,
     /// Whether one-sided operations on one host may run without the target's engine.
     pub direct: bool,
-    /// How it imports dma-bufs; as its preset does if this is not given.
+    /// How it imports dma-bufs; as its preset does by default.
     pub importer: Option<ImporterConfig>,
-    /// Whether regions may be registered for on-demand paging; as the preset does if this is not
-    /// given.
+    /// Whether regions may be registered for on-demand paging; as with the preset by default.
     pub odp: Option<bool>,
     /// How long a page fault takes, in microseconds: the access is put off for this long.
     pub fault_us: u64,
     /// Whether registered memory is charged against the limit of locked memory (`RLIMIT_MEMLOCK`),
-    /// as where pages are pinned.
+    /// as for pinned pages.
     pub pin_limit: bool,
     /// The file that every packet is recorded in. `PEERDMA_PCAP` names one for all NICs. While
     /// packets are recorded, one-sided operations are packets too: the direct path is not used.
     pub pcap: Option<PathBuf>,
-    /// How many bytes of each packet are recorded, from its IP header on; all of them if it is not
-    /// given. `PEERDMA_PCAP_BYTES` sets it for all NICs.
+    /// How many bytes of each packet are recorded, starting with its IP header; all of them by
+    /// default. `PEERDMA_PCAP_BYTES` sets it for all NICs.
     pub pcap_bytes: Option<NonZeroU32>,
-    /// The plan of faults that this NIC follows ([`fault::Plan`]). `PEERDMA_FAULT` names one for
-    /// all NICs. The direct path is also not used under a plan.
+    /// The fault plan that this NIC follows ([`fault::Plan`]). `PEERDMA_FAULT` names one for all
+    /// NICs. The direct path is also not used under a plan.
     pub fault: Option<PathBuf>,
-    /// The file to which the report of what fired is added; standard error if there is none.
+    /// The file to which the report of the rules that fired is appended; standard error by default.
     /// `PEERDMA_FAULT_REPORT` names one for all NICs.
     pub fault_report: Option<PathBuf>,
-    /// The file to which a sentence is added for each work request that failed. `PEERDMA_EXPLAIN`
-    /// names one for all NICs.
+    /// The file to which each failed work request appends a sentence. `PEERDMA_EXPLAIN` names one
+    /// for all NICs.
     pub explain: Option<PathBuf>,
     /// Whether a plain registration of memory that belongs to a peer device asks the peer memory
     /// clients for it (PeerDirect; `docs/semantics.md` 2.11). Without it, as in mainline Linux,
     /// that is EFAULT.
     pub peermem: bool,
-    /// Where the NIC sits in the PCI tree, which exporters are told. Found from the file's `[pci]`,
+    /// The NIC's place in the PCI tree, which exporters are told. Found from the file's `[pci]`,
     /// unless a program sets it.
     #[serde(skip)]
     pub address: Option<DeviceAddr>,
-    /// That tree, which tells which devices reach its device memory. As `address`.
+    /// That tree, which determines which devices reach its device memory. As `address`.
     #[serde(skip)]
     pub tree: Option<Arc<pci::PciTree>>,
-    /// Bytes of device memory, which all processes of a user have together.
+    /// Bytes of device memory, shared by all processes of a user.
     #[serde(deserialize_with = "size")]
     pub max_dm_size: u64,
-    /// Bytes in each direction of a ring between two processes; a power of two from 16K to 16M.
+    /// Bytes of each ring between two processes; a power of two from 16K to 16M.
     #[serde(deserialize_with = "size")]
     pub ring_size: u64,
 }
 
-/// A NIC whose behaviour is followed where real ones differ (`docs/semantics.md` 2.6).
+/// A real NIC, for where real NICs differ in their behaviour (`docs/semantics.md` 2.6).
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
@@ -189,7 +189,7 @@ impl Default for NicConfig {
     }
 }
 
-/// What `PEERDMA_PCAP_BYTES` says.
+/// The value of `PEERDMA_PCAP_BYTES`.
 fn pcap_bytes() -> Result<Option<NonZeroU32>> {
     const NAME: &str = "PEERDMA_PCAP_BYTES";
     let Some(said) = environment::var_os(NAME) else { return Ok(None) };
@@ -200,7 +200,7 @@ fn pcap_bytes() -> Result<Option<NonZeroU32>> {
 }
 
 impl Config {
-    /// Reads the file that `PEERDMA_CONFIG` names, or gives the default.
+    /// Reads the file that `PEERDMA_CONFIG` names, or returns the default.
     pub fn load() -> Result<Self> {
         match environment::configuration() {
             Ok(Some(file)) => Self::of_file(&file),
@@ -210,7 +210,7 @@ impl Config {
         .and_then(Self::with_environment)
     }
 
-    /// With the settings of the environment for every NIC.
+    /// Applies the settings of the environment to every NIC.
     fn with_environment(mut self) -> Result<Self> {
         let named = |variable| environment::var_os(variable).map(PathBuf::from);
         let variables =
@@ -253,7 +253,7 @@ impl Config {
         Self::understand(text).map_err(invalid)
     }
 
-    /// The same, with what is wrong in words that are not in the log yet: they may quote the file.
+    /// The same, with an error that is not in the log yet: it may quote the file.
     fn understand(text: &str) -> std::result::Result<Self, String> {
         let mut config: Self = toml::from_str(text).map_err(|error| error.to_string())?;
         if config.nics.is_empty() {
@@ -263,7 +263,7 @@ impl Config {
         Ok(config)
     }
 
-    /// Checks each NIC and finds its place in the PCI tree.
+    /// Checks each NIC, and finds its place in the PCI tree.
     fn complete(&mut self) -> std::result::Result<(), String> {
         for nic in &self.nics {
             nic.check()?;
@@ -272,8 +272,7 @@ impl Config {
     }
 
     /// NICs come before GPUs, in the order of the file, and a file that names no GPU has `gpu0`:
-    /// code that builds the tree again for another purpose (`gpu::Machine`) gets the same
-    /// addresses.
+    /// code that rebuilds the tree for another purpose (`gpu::Machine`) gets the same addresses.
     fn find_addresses(&mut self) -> std::result::Result<(), String> {
         if self.gpus.is_empty() {
             self.gpus.push(Named { name: first_gpu() });
@@ -315,7 +314,7 @@ impl NicConfig {
         self.odp.unwrap_or(matches!(self.preset, Preset::Mlx5 | Preset::Rxe))
     }
 
-    /// Whether such a region may be the whole address space: rxe has explicit ones only
+    /// Whether such a region may be the whole address space: rxe has only explicit ones
     /// (`docs/semantics.md` 2.6).
     pub fn has_implicit_odp(&self) -> bool {
         self.has_odp() && self.preset != Preset::Rxe
@@ -325,12 +324,17 @@ impl NicConfig {
         let name_is_plain =
             self.name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
         if self.name.is_empty() || self.name.len() > 32 || !name_is_plain {
-            return Err(format!("nic name {:?}: 1 to 32 letters, digits, '_' or '-'", self.name));
+            return Err(format!(
+                "nic name {:?}: it must be 1 to 32 letters, digits, '_' or '-'",
+                self.name
+            ));
         }
         let most = MAX_CAPACITY as u64;
         if !self.ring_size.is_power_of_two() || !(MIN_RING..=most).contains(&self.ring_size) {
             let (asked, least, most) = (self.ring_size, MIN_RING >> 10, most >> 20);
-            return Err(format!("ring_size {asked}: a power of two from {least}K to {most}M"));
+            return Err(format!(
+                "ring_size {asked}: it must be a power of two from {least}K to {most}M"
+            ));
         }
         Ok(())
     }
@@ -395,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_ring_of_a_configuration_is_one_that_can_be_made() {
+    fn the_largest_ring_of_a_configuration_can_be_created() {
         let config = Config::parse("[[nic]]\nring_size = \"16M\"").unwrap();
         link::shm::Producer::create(config.nics[0].ring_size as usize).expect("a ring");
     }

@@ -33,18 +33,18 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Messages of connection management that were not acted on: copies, leftovers, and what makes
-    /// no sense.
+    /// Messages of connection management that were ignored: duplicates, late ones, and invalid
+    /// ones.
     cm_ignored,
-    /// Requests seen before, and answered again.
+    /// Repeated requests, which were answered again.
     duplicate_request = DuplicateRequest,
     /// READ responses that showed a loss.
     implied_nak_seq_err = ImpliedNakSeqErr,
     /// Timeouts of the requester.
     local_ack_timeout_err = LocalAckTimeoutErr,
-    /// Requests that met no receive.
+    /// Requests that found no receive.
     out_of_buffer = OutOfBuffer,
-    /// Packets that came too early.
+    /// Packets that arrived too early.
     out_of_sequence = OutOfSequence,
     /// Sequence NAKs received.
     packet_seq_err = PacketSeqErr,
@@ -52,13 +52,13 @@ counters! {
     np_cnp_sent = NpCnpSent,
     /// Packets that a switch marked.
     np_ecn_marked_roce_packets = NpEcnMarkedRocePackets,
-    /// Accesses put off because their memory was not there.
+    /// Accesses put off because their memory was absent.
     page_faults_pending = PageFaultsPending,
-    /// Pages, and buffers on the move, that an access found absent.
+    /// Pages, and moving buffers, that an access found absent.
     page_faults,
-    /// Pages brought in ahead of an access.
+    /// Pages faulted in ahead of an access.
     page_prefetch,
-    /// Times that an exporter took a mapping back.
+    /// Invalidations of a mapping by its exporter.
     page_invalidations,
     /// Send completions with an error.
     req_cqe_error = ReqCqeError,
@@ -96,7 +96,7 @@ counters! {
     qkey_violation = QkeyViolation,
     /// Packets of another partition.
     pkey_violation,
-    /// Packets dropped by a QP's rules or since there was no path.
+    /// Packets dropped by a QP's rules, or because there was no path.
     dropped_packets = DroppedPacket,
     /// Packets that no codec accepts.
     rx_malformed_packets,
@@ -104,7 +104,7 @@ counters! {
     rx_icrc_encapsulated,
     /// Packets for a QP that does not exist.
     rx_unknown_qpn,
-    /// Packets from another place than the QP's peer.
+    /// Packets that do not come from the QP's peer.
     rx_wrong_source,
     /// Packets to an address of this host that is not one of the port.
     rx_wrong_destination,
@@ -116,7 +116,7 @@ counters! {
     rx_multicast_packets,
     /// Packets sent to a multicast group.
     tx_multicast_packets,
-    /// Packets received over UDP and passed on to the process they are for.
+    /// Packets received over UDP and forwarded to their process.
     forwarded_packets,
     /// Packets received from other processes of this host.
     rx_shm_packets,
@@ -133,27 +133,27 @@ counters! {
     /// Their bytes.
     direct_bytes,
     /// Bytes of dma-bufs read and written by their address on the bus, from device to device. This,
-    /// the next four and the stale accesses are of all devices of the process together
+    /// the next four and the stale accesses count all devices of the process together
     /// ([`umem::ways`]).
     dmabuf_bus_address_bytes,
-    /// Through the host bridge, from device to device.
+    /// The same through the host bridge, from device to device.
     dmabuf_host_bridge_bytes,
     /// In the host's memory.
     dmabuf_system_bytes,
     /// Through the CPU's mapping of a buffer whose addresses are on no bus of the process.
     dmabuf_cpu_bytes,
     /// Bytes of dma-bufs that were stored in host memory other than in the packets of a carrier.
-    /// Only a fault plan that holds up or corrupts a packet does that, and a recording.
+    /// Only a capture does that, and a fault plan that delays or corrupts a packet.
     dmabuf_bounce_bytes,
-    /// Accesses that went through a bus address which its exporter had retired: of importers that
-    /// ignored an invalidation.
+    /// Accesses through a bus address that its exporter had retired, by importers that ignored an
+    /// invalidation.
     stale_accesses,
-    /// What a fault plan did to packets, QPs, queues, regions and the port.
+    /// Faults that a plan injected into packets, QPs, queues, regions and the port.
     injected_faults,
 }
 
 impl Counters {
-    /// Writes down what is counted for the process and not for a device.
+    /// Fills in what is counted for the process and not for a device.
     pub(crate) fn set_of_process(&mut self) {
         let ways = umem::ways::bytes_by_way();
         self.dmabuf_bus_address_bytes = ways.bus_address;

@@ -8,8 +8,8 @@ use crate::memory::dm_export::DmExport;
 use crate::refusal::Result;
 
 impl Hca {
-    /// A block of device memory as a dma-buf. Importers that can lose it can import it: freeing the
-    /// block takes it away from them. Further calls return the same buffer.
+    /// A block of device memory as a dma-buf. Only importers that allow revocation can import it:
+    /// freeing the block revokes it. Later calls return the same buffer.
     #[doc(alias = "ibv_dm_export_dmabuf_fd")]
     pub fn export_dm(&self, dm: DmId) -> Result<DmaBuf> {
         let mut engine = self.alive()?;
@@ -25,7 +25,7 @@ impl Hca {
     /// Frees device memory that no region uses. Importers of its dma-buf lose it first.
     #[doc(alias = "ibv_free_dm")]
     pub fn free_dm(&self, dm: DmId) -> Result<()> {
-        // Without the engine's lock: importers give their maps back, and a NIC is one of them.
+        // Without the engine's lock: importers return their maps, and a NIC is one of them.
         let export = self.lock().take_dm(dm)?;
         if let Some(export) = export {
             export.end();

@@ -1,9 +1,9 @@
-//! What a panic does to a device: it fails, as hardware does whose firmware crashed.
+//! A panic fails the device, as crashed firmware fails hardware.
 //!
-//! An engine that a panic passed through may be in the middle of a change. Nobody uses it any more
-//! then: every context is told (`IBV_EVENT_DEVICE_FATAL`), peers see it go as they see a process
-//! die, calls are refused with the reason, and destroying what the program made succeeds and
-//! touches nothing.
+//! An engine that a panic passed through may be in the middle of a change, so it is not used any
+//! more: every context gets `IBV_EVENT_DEVICE_FATAL`, to peers it looks as if the process had died,
+//! calls are refused with the reason, and destroying the program's objects succeeds and touches
+//! nothing.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,8 +17,8 @@ use crate::refusal::{Result, refuse};
 use crate::{EngineGuard, Hca, hca};
 
 impl Hca {
-    /// Locks the engine, unless the device failed. To destroy things and to take events
-    /// [`Hca::lock`] is right.
+    /// Locks the engine, unless the device failed. Use [`Hca::lock`] to destroy objects and to take
+    /// events.
     pub fn alive(&self) -> Result<EngineGuard<'_>> {
         let engine = self.lock();
         if let Some(why) = engine.failure() {
@@ -29,16 +29,16 @@ impl Hca {
 
     /// Makes the device fail, once.
     fn fail(&self, why: &str) {
-        // Whatever state it is in: this is the last that is done with it.
+        // Whatever state it is in: this is its last use.
         let failing = catch_unwind(AssertUnwindSafe(|| self.lock().fail(why)));
         if let Err(panic) = failing {
-            tracing::error!(target: "peerdma::panic", "and while it failed: {}", words(&*panic));
+            tracing::error!(target: "peerdma::panic", "another panic while the device failed: {}", words(&*panic));
         }
     }
 }
 
-/// Makes every device fail that this process has open, since a panic passed through `call`, and it
-/// is not known which of them it was about.
+/// Fails every device that this process has open, since a panic passed through `call`, and it is
+/// not known which device was concerned.
 pub fn fail_all(call: &str, panic: &(dyn Any + Send)) {
     let why = format!("{call} panicked: {}", words(panic));
     tracing::error!(target: "peerdma::panic", "{why}");
@@ -89,7 +89,7 @@ mod tests {
     use crate::{Kind, Refusal};
 
     #[test]
-    fn a_failed_device_says_so_once_refuses_everything_and_can_be_destroyed() {
+    fn a_failed_device_reports_it_once_refuses_everything_and_can_be_destroyed() {
         let hca = Hca::start(&rig::nic("failure-calls")).expect("a VF is free");
         let mut engine = hca.lock();
         let objects = Objects::new(&mut engine);
@@ -127,7 +127,7 @@ mod tests {
         hca.close_ctx(objects.ctx);
     }
 
-    /// To its peers it is as if its process had died: they run into their retry limits instead of
+    /// To its peers it looks as if its process had died: they reach their retry limits instead of
     /// waiting forever.
     #[test]
     fn the_peers_of_a_failed_device_see_it_go() {

@@ -1,7 +1,7 @@
-//! Flow steering: which Ethernet frames a rule is about.
+//! Flow steering: which Ethernet frames a rule matches.
 //!
-//! A rule has a [`FlowAttr`]: a kind, a priority, and layers that must all fit. Values and masks
-//! are those of `ibv_create_flow(3)`, in the host's byte order; a frame fits where its bits under
+//! A rule has a [`FlowAttr`]: a kind, a priority, and layers that must all match. Values and masks
+//! are those of `ibv_create_flow(3)`, in the host's byte order; a frame matches if its bits under
 //! the mask are those of the value.
 
 use core::ops::{BitAnd, BitXor};
@@ -10,12 +10,12 @@ use wire::frame::{Frame, Ip, PROTOCOL_TCP, PROTOCOL_UDP, TYPE_IPV4, TYPE_IPV6};
 
 use crate::refusal::{Result, refuse};
 
-/// Which of the frames that pass a rule may take.
+/// Which of the passing frames a rule may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(alias = "ibv_flow_attr_type")]
 #[expect(clippy::exhaustive_enums, reason = "the four of libibverbs")]
 pub enum FlowKind {
-    /// Those that its layers fit.
+    /// Those that match its layers.
     Normal,
     /// Those that no normal rule took.
     AllDefault,
@@ -41,13 +41,13 @@ pub struct FlowAttr {
     pub layers: Vec<FlowLayer>,
 }
 
-/// A value, and which of its bits count.
+/// A value, and a mask of the bits that count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "callers build it")]
 pub struct Masked<T> {
     /// The bits.
     pub value: T,
-    /// Those that count.
+    /// The bits that count.
     pub mask: T,
 }
 
@@ -65,7 +65,7 @@ pub enum FlowLayer {
         src: Masked<[u8; 6]>,
         /// What follows, after a tag if there is one.
         ether_type: Masked<u16>,
-        /// The contents of the tag. A frame without one fits only a mask of 0.
+        /// The contents of the tag. A frame without a tag matches only a mask of 0.
         vlan: Masked<u16>,
     },
     /// An IPv4 header.
@@ -141,7 +141,7 @@ impl FlowLayer {
             }
             Self::Ipv4 { src, dst, protocol, tos, ttl, flags } => match frame.ip {
                 Some(Ip::V4 { src: from, dst: to, protocol: p, tos: c, ttl: t, flags: f }) => {
-                    // In the header the two stand one place lower, and the other way round.
+                    // In the header, the two bits are one place lower, and in reverse order.
                     let f = f & 2 | (f & 1) << 2;
                     src.fits_bytes(&from)
                         && dst.fits_bytes(&to)
@@ -194,7 +194,7 @@ fn fit_ports(frame: &Frame, protocol: u8, src: Masked<u16>, dst: Masked<u16>) ->
 }
 
 impl FlowAttr {
-    /// Whether every layer fits.
+    /// Whether every layer matches.
     pub fn fits(&self, frame: &Frame) -> bool {
         self.layers.iter().all(|layer| layer.fits(frame))
     }
@@ -207,7 +207,7 @@ impl FlowAttr {
             refuse!(Invalid, "create_flow: a rule of kind {:?} takes no specs", self.kind);
         }
         if matches!(self.kind, FlowKind::AllDefault | FlowKind::McDefault) && self.goes_on {
-            refuse!(Invalid, "create_flow: DONT_TRAP, and after a default rule none comes");
+            refuse!(Invalid, "create_flow: DONT_TRAP in a default rule, after which no rule comes");
         }
         let excludes = |asked: Masked<u16>, is: u16| !asked.fits(is);
         for layer in &self.layers {
@@ -233,7 +233,7 @@ impl FlowAttr {
                 _ => false,
             });
             if is_excluded {
-                refuse!(Invalid, "create_flow: protocol {carried:?} excludes the ports asked for");
+                refuse!(Invalid, "create_flow: protocol {carried:?} excludes the requested ports");
             }
         }
         Ok(())
@@ -248,7 +248,7 @@ mod tests {
         Masked { value, mask }
     }
 
-    /// From 02:..:09 to a group, VLAN 7 if asked for: 10.0.0.1:1000 to 10.0.0.2:2000.
+    /// From 02:..:09 to a group, VLAN 7 if requested: 10.0.0.1:1000 to 10.0.0.2:2000.
     fn frame(vlan: Option<u16>) -> Frame {
         Frame {
             dst: [1, 0, 0x5e, 0, 0, 1],
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn every_layer_must_fit() {
+    fn every_layer_must_match() {
         let near = exactly([10, 0, 0, 0], [255, 255, 255, 0]);
         let far = exactly([10, 0, 1, 0], [255, 255, 255, 0]);
         let udp = |dst| FlowLayer::Udp { src: Masked::default(), dst: exactly(dst, 0xffff) };
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_without_a_tag_fits_no_vlan() {
+    fn a_frame_without_a_tag_matches_no_vlan() {
         let tagged = |mask| {
             let FlowLayer::Ethernet { dst, src, ether_type, .. } = ethernet() else { panic!() };
             rule(vec![FlowLayer::Ethernet { dst, src, ether_type, vlan: exactly(7, mask) }])
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_frame_can_fit_is_refused() {
+    fn a_rule_that_no_frame_can_match_is_refused() {
         let invalid = |rule: FlowAttr| rule.check().unwrap_err().kind() == crate::Kind::Invalid;
         let v6_type = FlowLayer::Ethernet {
             dst: Masked::default(),

@@ -7,12 +7,12 @@
 //! own.
 //!
 //! The C library calls the three functions here around `fork` (`pthread_atfork(3)`). The engines'
-//! locks are held across it, and no device is being opened or closed meanwhile, so that the child
+//! locks are held across it, and no device is being opened or closed during it, so that the child
 //! sees nothing in the middle of a change.
 //!
-//! A signal handler may also fork, and may have interrupted a call of ours: this very thread then
+//! A signal handler may also fork, and may have interrupted a call of ours: then this very thread
 //! holds a lock that cannot be released before the call continues. That device stays as it is, and
-//! the child may not use it: it can execute a program, end, or open the device again. (POSIX
+//! the child may not use it: it can execute another program, end, or open the device again. (POSIX
 //! promises no more: since 2024 `fork` is not among the functions that a signal handler may call.)
 
 use std::cell::RefCell;
@@ -23,7 +23,7 @@ thread_local! {
     static HELD: RefCell<Option<StillForFork>> = const { RefCell::new(None) };
 }
 
-/// Before the fork: waits until every engine is at rest, and keeps it so.
+/// Before the fork: waits until every engine is idle, and keeps it idle.
 pub fn prepare() {
     HELD.set(Some(StillForFork::begin()));
 }

@@ -1,10 +1,10 @@
-//! The internals that a fuzzer reaches.
+//! Entry points for fuzz targets.
 
 use umem::HostBuf;
 
 use crate::carrier::shm::record::{Incoming, parse};
 
-/// Takes a record apart that a peer put into a ring.
+/// Parses a record that a peer put into a ring.
 pub fn record(bytes: &[u8]) {
     let Ok(buffer) = HostBuf::anonymous(bytes.len().max(1)) else { return };
     buffer.write(0, bytes).expect("as long as the bytes");

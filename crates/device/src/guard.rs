@@ -7,7 +7,7 @@ use threads::biased;
 use crate::engine::Engine;
 
 /// The engine, locked. Work begun under it is always completed: dropping it wakes the background
-/// thread if that would sleep past the remaining work.
+/// thread if the thread would sleep past the remaining work.
 #[derive(Debug)]
 pub struct EngineGuard<'a>(biased::MutexGuard<'a, Engine>);
 

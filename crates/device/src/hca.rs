@@ -32,19 +32,18 @@ pub struct Hca {
 
 #[derive(Debug)]
 struct Shared {
-    /// Free of charge for a thread that polls.
+    /// Nearly free for a thread that polls.
     engine: Arc<biased::Mutex<Engine>>,
     waits: Arc<Waits>,
-    /// Whether the program polls, so that the background thread only watches that it goes on.
+    /// Whether the program polls, so that the background thread only checks that it still does.
     polling: AtomicBool,
     /// Calls of the program that made progress.
     activity: AtomicU64,
     /// Polls that found nothing since the program last waited for an event.
     empty_polls: AtomicU64,
-    /// Polls that found nothing since one found something, or since the core was last offered to
-    /// others.
+    /// Polls that found nothing since one found something, or since the core was last yielded.
     idle_polls: AtomicU64,
-    /// How many of those it takes to offer it.
+    /// How many of those it takes before the core is yielded.
     yield_after: AtomicU64,
     stop: AtomicBool,
 }
@@ -64,14 +63,14 @@ use still::Changing;
 pub(crate) use still::StillForFork;
 
 impl Hca {
-    /// Opens a NIC, or gives the one this process has open already.
+    /// Opens a NIC, or returns the one that this process already has open.
     #[doc(alias = "ibv_open_device")]
     pub fn open(nic: &NicInfo) -> Result<Arc<Self>> {
         let _changing = Changing::begin();
         let mut open = OPEN.get_or_init(Mutex::default).lock();
         open.retain(|(_, hca)| hca.strong_count() > 0);
         let known = open.iter().find(|(name, _)| *name == nic.config.name);
-        // One that failed is not given out again.
+        // A failed one is not returned again.
         let known = known.and_then(|(_, hca)| hca.upgrade());
         if let Some(hca) = known.filter(|hca| hca.lock().failure().is_none()) {
             return Ok(hca);
@@ -87,7 +86,7 @@ impl Hca {
         let _changing = Changing::begin();
         let hca = Arc::new(Self::start(nic)?);
         let vf = hca.lock().common.nic.vf;
-        // No NIC has such a name, so that nobody else is given this one.
+        // No NIC has such a name, so no other caller gets this device.
         let name = format!("{}#{vf}", nic.config.name);
         OPEN.get_or_init(Mutex::default).lock().push((name, Arc::downgrade(&hca)));
         Ok(hca)
@@ -110,7 +109,7 @@ impl Hca {
         });
         let for_thread = Arc::clone(&shared);
         let run = move || {
-            // It lives as long as the device does, and its end is noticed whatever ends it.
+            // The thread lives as long as the device, and its end is noticed, whatever the reason.
             let _mark = marker.and_then(|marker| marker.set());
             background::run_to_the_end(&for_thread);
         };
@@ -133,10 +132,10 @@ impl Hca {
     }
 
     /// Makes progress if a CQ holds nothing, and locks the engine so that the caller can take what
-    /// came.
+    /// arrived.
     ///
-    /// A program that calls this often is taken to be polling: peers stop waking the background
-    /// thread, and all work is done here.
+    /// A program that calls this often counts as polling: peers stop waking the background thread,
+    /// and all work is done here.
     #[doc(alias = "ibv_poll_cq")]
     #[inline]
     pub fn poll(&self, cq: CqId) -> EngineGuard<'_> {
@@ -144,8 +143,8 @@ impl Hca {
         if engine.cq_is_empty(cq) { self.go_on(engine) } else { engine }
     }
 
-    /// Makes progress, and locks the engine so that the caller can look what it led to. For who
-    /// reads a counter again and again, as [`Hca::poll`] is for queues.
+    /// Makes progress, and locks the engine so that the caller can see the result. For callers that
+    /// read a counter repeatedly, as [`Hca::poll`] is for queues.
     #[doc(alias = "ibv_read_comp_cntr")]
     pub fn poll_any(&self) -> EngineGuard<'_> {
         self.go_on(self.lock())
@@ -155,9 +154,10 @@ impl Hca {
     #[inline]
     fn go_on<'a>(&'a self, mut engine: EngineGuard<'a>) -> EngineGuard<'a> {
         let shared = &*self.shared;
-        // Only this side's threads count, under the lock.
+        // Only threads of the program count here, under the lock.
         shared.activity.store(shared.activity.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-        // While the program does not poll yet, nobody looks often whether an acknowledgement waits.
+        // While the program does not poll yet, nobody checks often whether an acknowledgement
+        // waits.
         let moved = if shared.polling.load(Ordering::Relaxed) {
             engine.progress(Turn::Poll)
         } else {
@@ -178,7 +178,8 @@ impl Hca {
         engine
     }
 
-    /// Whoever polls for long may be waiting for a process that needs this very core.
+    /// Yields the core: a thread that polls for long may be waiting for a process that needs this
+    /// very core.
     #[cold]
     fn give_way<'a>(&'a self, engine: EngineGuard<'a>) -> EngineGuard<'a> {
         drop(engine);
@@ -210,7 +211,7 @@ impl Hca {
     pub fn req_notify_cq(&self, cq: CqId, solicited_only: bool) -> Result<()> {
         let mut engine = self.alive()?;
         // What has arrived is completed before the queue is armed: it raises no event, and the
-        // program, which polls after it armed, finds it. An event that it would find nothing for is
+        // program, which polls after arming, finds it. An event without a completion to find is
         // possible, but as rare as on hardware.
         engine.progress(Turn::Call);
         engine.req_notify_cq(cq, solicited_only)?;
@@ -224,8 +225,8 @@ impl Hca {
     }
 }
 
-/// Writes what was recorded of packets and is not in its file yet, what fired of a fault plan, and
-/// what was counted, and passes on what waits for other processes. For a process that ends without
+/// Writes the recorded packets that are not in their file yet, the report of a fault plan and the
+/// counters, and forwards datagrams that wait for other processes. For a process that ends without
 /// closing its devices.
 pub fn finish_records() {
     let open = open_hcas();
@@ -234,7 +235,7 @@ pub fn finish_records() {
     }
     let finish = move || {
         for hca in open {
-            // A thread that the end of the process stopped may hold it for ever.
+            // A thread that stopped when the process ended may hold the lock forever.
             if let Some(mut engine) = hca.shared.engine.try_lock_for(LAST_LEASE) {
                 engine.send_delayed_acks();
                 engine.leave_port();
@@ -243,14 +244,14 @@ pub fn finish_records() {
             }
         }
     };
-    // The log needs storage of the thread, and that which ends the process has lost its own.
+    // The log needs thread-local storage, which the thread that ends the process has lost.
     if let Ok(thread) = threads::spawn("peerdma-end", finish) {
         let _ = thread.join();
     }
 }
 
-/// What all devices together counted that this process has or had open. One that another thread
-/// holds on to is left out.
+/// The sum of the counters of all devices that this process has or had open. A device that another
+/// thread keeps locked is left out.
 pub fn counters_of_process() -> Counters {
     let mut sum = *closed();
     for hca in open_hcas() {
@@ -262,7 +263,7 @@ pub fn counters_of_process() -> Counters {
     sum
 }
 
-/// What devices counted that were closed.
+/// The counters of closed devices.
 fn closed() -> MutexGuard<'static, Counters> {
     closed_lock().lock()
 }
@@ -272,7 +273,7 @@ fn closed_lock() -> &'static Mutex<Counters> {
     &CLOSED
 }
 
-/// Says in the log what a device counted, but for zeros.
+/// Logs the counters of a device that are not zero.
 fn log_counters(why: &str, counters: &Counters) {
     let counted: Vec<String> = counters
         .iter()
@@ -297,7 +298,7 @@ impl Drop for Hca {
         if let Some(thread) = thread {
             let _ = thread.join();
         }
-        // Only now, so that nothing comes that is not in them.
+        // Only now, so that they include everything.
         let mut engine = self.lock();
         engine.leave_port();
         engine.common.finish_records();

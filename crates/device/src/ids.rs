@@ -56,7 +56,7 @@ id! {
 }
 
 /// An endpoint of connection management: a listener, or one end of a connection. Numbers are not
-/// used again soon.
+/// reused soon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CmId(pub(crate) u32);
 
@@ -80,11 +80,11 @@ impl WqId {
 }
 
 impl PdId {
-    /// None: what an object has that takes its domain from others.
+    /// No domain: the value in an object that takes its domain from others.
     pub(crate) const NONE: Self = Self(u32::MAX);
 }
 
 impl CqId {
-    /// None: what a QP has that completes nothing.
+    /// No queue: the value in a QP that completes nothing.
     pub(crate) const NONE: Self = Self(u32::MAX);
 }

@@ -13,15 +13,13 @@
 //! A process has one [`Hca`] per NIC, however often a program opens it. It is a virtual function
 //! (VF) of the NIC: it claims a number, its QPNs carry that number, and other processes of the host
 //! reach it by that number (`docs/ARCHITECTURE.md`). Inside is one [`Engine`] behind one lock.
-//! Objects are named by ids ([`ids`]) and counted in their uses, so that destroying one that is in
-//! use is refused.
+//! Objects have ids ([`ids`]) and count their uses, so that destroying one in use is refused.
 //!
-//! Progress is made by the caller, in [`Hca::poll`] and after a post, while it calls often;
-//! otherwise by a background thread that sleeps until a doorbell, a datagram or a deadline wakes
-//! it.
+//! The caller makes progress, in [`Hca::poll`] and after a post, while it calls often; otherwise a
+//! background thread does, which sleeps until a doorbell, a datagram or a deadline wakes it.
 //!
-//! What the device refuses is a [`Refusal`]: its [`Kind`], and in words which part refused what by
-//! which rule.
+//! The device refuses with a [`Refusal`]: its [`Kind`], and in words which part refused what, and
+//! by which rule.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), device::Refusal> {

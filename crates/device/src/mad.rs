@@ -9,7 +9,7 @@ use crate::carrier::About;
 pub(crate) struct Arrived {
     pub(crate) from: ::cm::Peer,
     pub(crate) mad: Box<[u8; LEN]>,
-    /// As it came from the socket: it may be another process's.
+    /// The whole datagram if it came from the socket: it may be for another process.
     pub(crate) whole: Option<(About, Vec<u8>)>,
 }
 

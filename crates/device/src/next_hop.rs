@@ -1,10 +1,10 @@
 //! The next hop of an address vector.
 //!
-//! Over RoCE the kernel puts the Ethernet address of the next hop into a QP that is connected, or
-//! into an address handle, before a driver sees either (`ib_resolve_eth_dmac`), and so fails for a
-//! host that does not exist: after a second, or at once where there is no route. Datagrams of a
-//! socket need no such address, but programs learn of a dead peer from it. The wait is without the
-//! engine's lock.
+//! Over RoCE, the kernel puts the Ethernet address of the next hop into a QP that is being
+//! connected, or into an address handle, before a driver sees either (`ib_resolve_eth_dmac`). So it
+//! fails for a host that does not exist: after a second, or at once if there is no route. Datagrams
+//! of a socket need no such address, but programs learn of a dead peer from it. The wait is without
+//! the engine's lock.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
@@ -22,13 +22,12 @@ use crate::refusal::{Result, refuse};
 
 /// How long the kernel waits for a neighbour (`rdma_addr_find_l2_eth_by_grh`).
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Between two looks, at first and at most: an answer on a local network takes a fraction of a
-/// millisecond.
+/// The pause between two checks, at first and at most: an answer on a local network takes a
+/// fraction of a millisecond.
 const LOOKS: [Duration; 2] = [Duration::from_micros(200), Duration::from_millis(10)];
 
 impl Hca {
-    /// Makes an address handle, which holds no state but its place in the count of its protection
-    /// domain.
+    /// Creates an address handle, whose only state is the count in its protection domain.
     ///
     /// # Errors
     ///
@@ -49,7 +48,7 @@ impl Hca {
         let engine = self.alive()?;
         let is_connected =
             engine.qps.get(id).is_some_and(|entry| entry.context.qp_type.is_connected());
-        // One that breaks a rule is the engine's to refuse.
+        // The engine refuses an address vector that breaks a rule.
         let is_good = is_connected && engine.check_av(av).is_ok();
         let to = if is_good { engine.next_hop(av) } else { None };
         drop(engine);
@@ -58,8 +57,8 @@ impl Hca {
 }
 
 impl Engine {
-    /// Where packets to an address are sent, if it is another host's. The Ethernet address of a
-    /// group follows from its own.
+    /// Where packets to an address are sent, if it belongs to another host. The Ethernet address of
+    /// a group follows from its IP address.
     fn next_hop(&self, av: &Av) -> Option<SocketAddr> {
         let (port, udp_port) = (&self.common.nic.port, self.common.nic.config.udp_port);
         if av.dgid.is_multicast() || port.gids.contains(&av.dgid) {
@@ -70,7 +69,7 @@ impl Engine {
             return None;
         }
         Some(match ip {
-            // Such an address does not tell which network it belongs to.
+            // Such an address does not say which network it belongs to.
             IpAddr::V6(ip) if ip.is_unicast_link_local() => {
                 SocketAddrV6::new(ip, udp_port, 0, port.ifindex).into()
             }
@@ -110,14 +109,14 @@ fn wait_for(who: &str, to: Option<SocketAddr>) -> Result<()> {
     }
 }
 
-/// Where the kernel does not tell, a missing peer is noticed by its silence.
+/// Where the kernel does not say, a missing peer is noticed by its silence.
 #[cold]
 fn warn_once(error: &io::Error) {
     static SAID: AtomicBool = AtomicBool::new(false);
     if !SAID.swap(true, Ordering::Relaxed) {
         tracing::warn!(
             target: "peerdma::neighbour",
-            "the kernel does not tell which hosts exist ({error}): QPs are also connected to hosts that do not"
+            "the kernel does not say which hosts exist ({error}): QPs are also connected to hosts that do not"
         );
     }
 }

@@ -23,12 +23,12 @@ pub struct NicInfo {
     pub port: PortAttr,
     /// Its GIDs.
     pub gids: Vec<GidEntry>,
-    /// Its position among the NICs, from 0.
+    /// Its index among the NICs, from 0.
     pub index: u32,
 }
 
-/// The NICs that the configuration names, over the netdevs there are; of them those that
-/// `PEERDMA_NIC`, a list with commas, names if it is set.
+/// The NICs that the configuration names, over the existing netdevs; only those in `PEERDMA_NIC`, a
+/// comma-separated list, if that is set.
 #[doc(alias = "ibv_get_device_list")]
 pub fn nics() -> Result<Vec<NicInfo>> {
     let config = Config::load()?;
@@ -45,7 +45,7 @@ pub fn nics() -> Result<Vec<NicInfo>> {
 }
 
 impl NicInfo {
-    /// A NIC of a configuration that is not in any file.
+    /// A NIC whose configuration is not in a file.
     pub fn new(config: NicConfig) -> Result<Self> {
         let mut config = Config::of(config)?;
         Self::at(config.nics.swap_remove(0), 0)
@@ -113,7 +113,7 @@ pub(crate) fn port_attr(port: &Port) -> PortAttr {
     }
 }
 
-/// The GIDs of a port with their places.
+/// The GIDs of a port with their indices.
 pub(crate) fn gid_entries(port: &Port) -> Vec<GidEntry> {
     let entries = port.gids.iter().enumerate();
     entries

@@ -1,14 +1,14 @@
-//! Panics, in words.
+//! The messages of panics.
 
 use std::any::Any;
 
-/// What a panic said.
+/// The message of a panic.
 pub(crate) fn words(panic: &(dyn Any + Send)) -> &str {
     if let Some(words) = panic.downcast_ref::<&str>() {
         words
     } else if let Some(words) = panic.downcast_ref::<String>() {
         words
     } else {
-        "a panic without words"
+        "a panic without a message"
     }
 }

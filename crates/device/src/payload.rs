@@ -1,4 +1,4 @@
-//! Payloads: gathered into carriers, and scattered out of them.
+//! Payloads: gathered into carriers, and scattered from them.
 
 use iba::{Access, LKey};
 use transport::env::{LocalError, RemoteError, Source, TransmitError};
@@ -22,13 +22,13 @@ pub(crate) enum InPayload<'a> {
     Train(Cut<'a>),
 }
 
-/// The payloads of packets of one length that came in one train, which together are a piece of a
+/// The payloads of packets of one length that arrived in one train, and together are a piece of a
 /// message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cut<'a> {
-    /// From the first packet on.
+    /// The bytes from the first packet on.
     pub(crate) bytes: &'a [u8],
-    /// Where in them the payloads are.
+    /// Where the payloads are in them.
     pub(crate) pieces: Pieces,
 }
 
@@ -54,7 +54,7 @@ impl Cut<'_> {
     /// Copies its first bytes.
     fn copy_head(&self, to: &mut [u8]) {
         let (length, mut at) = (to.len() as u32, 0);
-        // Nothing that is visited fails.
+        // No visit fails.
         let _ = self.for_each(0, length, |piece| {
             to[at..at + piece.len()].copy_from_slice(piece);
             at += piece.len();
@@ -82,8 +82,8 @@ impl InPayload<'_> {
         }
     }
 
-    /// Copies the whole payload into `bytes`, which is as long. Not of a reference to memory of
-    /// this process.
+    /// Copies the whole payload into `bytes`, which has the same length. Not for a reference to
+    /// memory of this process.
     pub(crate) fn read(&self, bytes: &mut [u8]) -> bool {
         match self {
             Self::Bytes(payload) if payload.len() == bytes.len() => bytes.copy_from_slice(payload),
@@ -96,8 +96,8 @@ impl InPayload<'_> {
         true
     }
 
-    /// Copies the first bytes of the payload into `bytes` and returns how many there are; none if
-    /// they cannot be read.
+    /// Copies the first bytes of the payload into `bytes` and returns how many there are; 0 if they
+    /// cannot be read.
     pub(crate) fn head(&self, bytes: &mut [u8]) -> usize {
         let length = bytes.len().min(self.len() as usize);
         let bytes = &mut bytes[..length];
@@ -140,7 +140,8 @@ impl InPayload<'_> {
                 for part in *parts {
                     let (piece, rest) = left.split_at_mut(part.length as usize);
                     part.umem.bounced(u64::from(part.length));
-                    // Memory that can no longer be read was taken away since; the zeros then stay.
+                    // Memory that can no longer be read was removed in the meantime; then the zeros
+                    // stay.
                     let _ = part.umem.read(part.offset, piece);
                     left = rest;
                 }
@@ -197,7 +198,7 @@ impl InPayload<'_> {
     }
 }
 
-/// The memory under a region of ours went away: logs it, as the completion cannot tell where. If it
+/// Logs that the memory under a region of ours is gone, as the completion cannot say where. If it
 /// only moved, it is absent for the moment.
 #[cold]
 pub(crate) fn local_fault(fault: &Fault) -> LocalError {
@@ -209,23 +210,23 @@ pub(crate) fn local_fault(fault: &Fault) -> LocalError {
     LocalError::Fault
 }
 
-/// Like [`local_fault`], where a peer asked for the memory.
+/// Like [`local_fault`], for an access of a peer.
 #[cold]
 pub(crate) fn remote_fault(fault: &Fault) -> RemoteError {
     match fault {
         Fault::Stale { .. } => return RemoteError::NotPresent,
         // Its address was aligned but the memory behind it is not, as in a zero-based region that
-        // begins anywhere.
+        // begins at any address.
         Fault::Misaligned { .. } => return RemoteError::Misaligned,
         _ => {}
     }
     report_stale_access(fault);
-    tracing::warn!(target: "peerdma::fault", "a region's memory is gone, which a peer uses: {fault}");
+    tracing::warn!(target: "peerdma::fault", "the memory of a region that a peer uses is gone: {fault}");
     RemoteError::Fault
 }
 
-/// An access that got past the gate to an address its exporter had retired: an importer that
-/// ignored an invalidation. Logs whose address it was, and since when it is invalid.
+/// Logs an access that got past the gate to an address that its exporter had retired, by an
+/// importer that ignored an invalidation: whose address it was, and since when it is invalid.
 fn report_stale_access(fault: &Fault) {
     if let Fault::Page { at, .. } = fault
         && let Some(retired) = dmabuf::window::report_stale(*at)
@@ -257,7 +258,7 @@ pub(crate) fn check_readable(umem: &Umem, offset: u64, length: u32) -> Result<()
 }
 
 /// Walks `length` bytes at `offset` of a list of pieces with the given lengths: the piece's index,
-/// where in it, how much.
+/// the offset in it, and the length.
 fn for_each_piece(
     lengths: impl Iterator<Item = u32>,
     offset: u64,
@@ -330,7 +331,7 @@ pub(crate) fn in_one_piece<'a>(
     }
 }
 
-/// Reads memory, and continues a CRC-32 over it if there is one.
+/// Reads memory, and continues a CRC-32 over it, if there is one.
 #[inline]
 fn read(umem: &Umem, from: u64, to: &mut [u8], crc: Option<&mut u32>) -> Result<(), Fault> {
     match crc {
@@ -340,7 +341,8 @@ fn read(umem: &Umem, from: u64, to: &mut [u8], crc: Option<&mut u32>) -> Result<
     Ok(())
 }
 
-/// Copies a payload to where it is sent from, and continues a CRC-32 over it if there is one.
+/// Copies a payload to the buffer that it is sent from, and continues a CRC-32 over it, if there is
+/// one.
 pub(crate) fn fill(
     mrs: &MrTable,
     pd: PdId,
@@ -375,12 +377,12 @@ pub(crate) fn fill(
     }
 }
 
-/// A message that packets are cut from.
+/// A message that is cut into packets.
 pub(crate) struct Gather<'a> {
     pub(crate) mrs: &'a MrTable,
     pub(crate) pd: PdId,
     pub(crate) source: Source<'a>,
-    /// The memory under it, if that is in one place and was looked up once for all packets.
+    /// The memory under it, if it is in one piece and was looked up once for all packets.
     pub(crate) whole: Option<(&'a Umem, u64)>,
 }
 

@@ -5,7 +5,7 @@ use iba::{Gid, Mtu};
 use crate::attr::DeviceAttr;
 use crate::config::NicConfig;
 
-/// Facts of the netdev under the port.
+/// Attributes of the netdev under the port.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Port {
     pub(crate) netdev: String,
@@ -28,13 +28,13 @@ impl Port {
         Mtu::largest_within(self.link_mtu, Self::OVERHEAD)
     }
 
-    /// The GID of an index; zero where there is none.
+    /// The GID at an index; zero if there is none.
     pub(crate) fn sgid(&self, index: u8) -> Gid {
         self.gids.get(usize::from(index)).copied().unwrap_or_default()
     }
 }
 
-/// What the NIC is.
+/// The NIC.
 #[derive(Debug)]
 pub(crate) struct Nic {
     pub(crate) config: NicConfig,

@@ -14,7 +14,7 @@ use crate::ids::{CtxId, QpId};
 pub(crate) struct QpEntry {
     pub(crate) qp: Qp,
     pub(crate) context: QpContext,
-    /// Whether it stands in the ready queue.
+    /// Whether it is in the ready queue.
     pub(crate) queued: bool,
     /// The deadline it has in the timer heap.
     pub(crate) deadline: Option<Time>,
@@ -27,7 +27,7 @@ pub(crate) struct QpTable {
     slots: Vec<Option<Box<QpEntry>>>,
     free: std::collections::VecDeque<u32>,
     used: usize,
-    /// QPs made since the NIC was opened.
+    /// QPs created since the NIC was opened.
     made: u64,
 }
 
@@ -42,17 +42,17 @@ pub(crate) const fn vf_of(qpn: Qpn) -> u16 {
 
 impl QpTable {
     /// An empty table whose first number is at `start`, so that the QPNs of a VF that died rest
-    /// before they are used again.
+    /// before they are reused.
     pub(crate) fn new(vf: u16, start: u32) -> Self {
-        // QPNs 0 and 1 are special, and 0xFFFFFF is multicast; numbers of VF 0 below 16 and the
-        // last are left out in every VF, to keep one rule.
+        // QPNs 0 and 1 are special, and 0xFFFFFF is multicast; indices below 16 and the last one
+        // are left out in every VF, to keep one rule.
         let usable = (0..SLOTS)
             .map(|index| (start.wrapping_add(index)) % SLOTS)
             .filter(|index| (16..SLOTS - 1).contains(index));
         Self { vf, slots: Vec::new(), free: usable.collect(), used: 0, made: 0 }
     }
 
-    /// Which QP the next one is, from 1 in the order of creation.
+    /// The ordinal of the next QP, from 1 in the order of creation.
     pub(crate) fn next_ordinal(&mut self) -> u64 {
         self.made += 1;
         self.made
@@ -100,7 +100,7 @@ impl QpTable {
         self.get_mut(QpId(qpn.value() & (SLOTS - 1)))
     }
 
-    /// Forgets the further handles that a context has of QPs.
+    /// Drops the further handles of QPs that a context has.
     pub(crate) fn forget_handles(&mut self, ctx: CtxId) {
         for entry in self.slots.iter_mut().flatten() {
             entry.context.others.retain(|(of, _)| *of != ctx);

@@ -2,7 +2,7 @@
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-/// One that cannot be told beforehand. Not a secret.
+/// A number that cannot be predicted. Not a secret.
 pub(crate) fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }

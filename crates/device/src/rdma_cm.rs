@@ -1,7 +1,8 @@
 //! Connection management, as a layer like librdmacm uses it: endpoints, their parameters and their
-//! events. What the kernel calls `rdma_cm`; its `ib_cm`, the messages, is the crate `cm`.
+//! events. The kernel calls this layer `rdma_cm`; its `ib_cm`, with the messages, is the crate
+//! `cm`.
 //!
-//! An endpoint ([`CmId`]) is made by [`Engine::cm_create`](crate::Engine::cm_create) and is one of
+//! [`Engine::cm_create`](crate::Engine::cm_create) creates an endpoint ([`CmId`]), which is one of
 //! three things: a listener, the active side of a connection, or the passive side. Its calls are
 //! methods of [`Engine`](crate::Engine) whose names begin with `cm_`; none of them waits. Their
 //! outcome is an [`Event`], which the engine passes to the endpoint's [`Sink`].
@@ -43,20 +44,20 @@ pub use crate::ids::CmId;
 use crate::refusal::{Kind, Refusal, Result};
 
 /// Bytes of private data that a program may put into each message (IBA 12.6, less the 36 bytes of
-/// the RDMA-CM header where there is one). The receiver always sees the whole field, filled up with
+/// the RDMA-CM header where there is one). The receiver always sees the whole field, padded with
 /// zeros.
 pub mod private_data {
-    /// Of `cm_connect` on a connection.
+    /// For `cm_connect` on a connection.
     pub const REQ: usize = 56;
-    /// Of `cm_accept` on a connection.
+    /// For `cm_accept` on a connection.
     pub const REP: usize = 196;
-    /// Of `cm_reject`.
+    /// For `cm_reject`.
     pub const REJ: usize = 148;
-    /// Of `cm_ready`.
+    /// For `cm_ready`.
     pub const RTU: usize = 224;
-    /// Of `cm_connect` on a datagram endpoint.
+    /// For `cm_connect` on a datagram endpoint.
     pub const SIDR_REQ: usize = 180;
-    /// Of `cm_accept` and `cm_reject` on a datagram endpoint.
+    /// For `cm_accept` and `cm_reject` on a datagram endpoint.
     pub const SIDR_REP: usize = 136;
 }
 
@@ -69,7 +70,7 @@ pub struct Spec {
     /// The service of its QP: RC, UC or an XRC type for [`PortSpace::Tcp`], UD for
     /// [`PortSpace::Udp`], any of them for [`PortSpace::Ib`].
     pub qp_type: QpType,
-    /// Given back in events.
+    /// Returned in events.
     pub cookie: u64,
 }
 
@@ -81,19 +82,19 @@ pub struct BindOptions {
     /// listens.
     #[doc(alias = "RDMA_OPTION_ID_REUSEADDR")]
     pub reuse_addr: bool,
-    /// An IPv6 wildcard does not stand for IPv4.
+    /// An IPv6 wildcard does not include IPv4.
     #[doc(alias = "RDMA_OPTION_ID_AFONLY")]
     pub af_only: bool,
 }
 
-/// The way to a peer.
+/// The path to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(alias = "ibv_sa_path_rec")]
 #[non_exhaustive]
 pub struct Path {
-    /// Our GID, by its place in the table.
+    /// The index of our GID in the table.
     pub sgid_index: u8,
-    /// The same.
+    /// Our GID.
     pub sgid: Gid,
     /// The peer's GID.
     pub dgid: Gid,
@@ -110,39 +111,40 @@ pub struct Path {
     pub packet_life_time: u8,
 }
 
-/// What the two sides of a connection tell each other (`struct rdma_conn_param`, and
+/// The parameters that the two sides of a connection exchange (`struct rdma_conn_param`, and
 /// `rdma_ud_param`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[doc(alias = "rdma_conn_param")]
 #[expect(clippy::exhaustive_structs, reason = "callers build it")]
 pub struct ConnParam {
-    /// For the program at the other end; at most what [`private_data`] says.
+    /// For the program at the other end; at most as long as [`private_data`] says.
     pub private_data: Vec<u8>,
-    /// READs and atomics that this side takes at once. In an event the peer's two numbers are
-    /// swapped, as the kernel swaps them: this is how many the receiver should take, since the peer
-    /// has no more outstanding.
+    /// READs and atomics that this side accepts at once. In an event, the peer's two numbers are
+    /// swapped, as the kernel swaps them: this is how many the receiver should accept, since the
+    /// peer has no more outstanding.
     pub responder_resources: u8,
     /// READs and atomics that this side has outstanding at once. In an event, as many as the peer
-    /// takes.
+    /// accepts.
     pub initiator_depth: u8,
     /// Whether the receive queue has end-to-end flow control.
     pub flow_control: bool,
-    /// Transport retries, 3 bits. Of `cm_connect` only.
+    /// Transport retries, 3 bits. For `cm_connect` only.
     pub retry_count: u8,
     /// RNR retries, 3 bits.
     pub rnr_retry_count: u8,
     /// Whether the QP has a shared receive queue.
     pub srq: bool,
-    /// What this side asks of a peer by the same vendor, or grants it. Not for datagram endpoints.
+    /// What this side requests from a peer of the same vendor, or grants to it. Not for datagram
+    /// endpoints.
     pub ece: Ece,
     /// This side's QP.
     pub qpn: Qpn,
-    /// The Q_Key of a datagram QP. Of `cm_accept` on a datagram endpoint, and the event of its
+    /// The Q_Key of a datagram QP. For `cm_accept` on a datagram endpoint, and in the event of its
     /// answer.
     pub qkey: QKey,
 }
 
-/// How long the other side's communication manager may take, and how often it is asked. The
+/// How long the other side's communication manager may take, and how often a message is sent. The
 /// defaults are the kernel's (`CMA_CM_RESPONSE_TIMEOUT`, `CMA_MAX_CM_RETRIES`): 4.3 s, 15 times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "callers build it")]
@@ -181,7 +183,7 @@ pub enum EventKind {
     /// or destroy it.
     #[doc(alias = "RDMA_CM_EVENT_CONNECT_REQUEST")]
     ConnectRequest {
-        /// The endpoint made for the request.
+        /// The endpoint created for the request.
         new: CmId,
         /// The peer's parameters. A SIDR_REQ brings only private data.
         param: ConnParam,
@@ -190,10 +192,10 @@ pub enum EventKind {
     /// [`cm_ready`](crate::Engine::cm_ready) called.
     #[doc(alias = "RDMA_CM_EVENT_CONNECT_RESPONSE")]
     ConnectResponse {
-        /// What the peer said.
+        /// The peer's parameters.
         param: ConnParam,
     },
-    /// The connection stands: on the passive side the RTU came, or
+    /// The connection is established: on the passive side, the RTU came, or
     /// [`cm_established`](crate::Engine::cm_established) was called. On a datagram endpoint, the
     /// answer with the peer's QP and Q_Key.
     #[doc(alias = "RDMA_CM_EVENT_ESTABLISHED")]
@@ -204,40 +206,40 @@ pub enum EventKind {
     /// Nobody answered in time.
     #[doc(alias = "RDMA_CM_EVENT_UNREACHABLE")]
     Unreachable,
-    /// The service was not resolved: an answer came, and it was no.
+    /// The service was not resolved: the peer refused.
     SidrRefused {
-        /// Why. librdmacm reports it as the status of `RDMA_CM_EVENT_UNREACHABLE`.
+        /// The reason. librdmacm reports it as the status of `RDMA_CM_EVENT_UNREACHABLE`.
         status: SidrStatus,
-        /// What the peer added.
+        /// The peer's private data.
         private_data: Vec<u8>,
     },
     /// The peer refused (REJ).
     #[doc(alias = "RDMA_CM_EVENT_REJECTED")]
     Rejected {
-        /// Why.
+        /// The reason.
         reason: RejReason,
-        /// Additional information, up to 72 bytes, in the form that the reason calls for.
+        /// Additional information, up to 72 bytes, in the form that belongs to the reason.
         ari: Vec<u8>,
-        /// What the peer added.
+        /// The peer's private data.
         private_data: Vec<u8>,
     },
     /// The peer ended the connection (DREQ), or confirmed that we did (DREP), or did not confirm it
     /// in time. Comes once.
     #[doc(alias = "RDMA_CM_EVENT_DISCONNECTED")]
     Disconnected {
-        /// Whether it ended since the peer did not confirm it in time.
+        /// Whether it ended because the peer did not confirm it in time.
         timed_out: bool,
     },
     /// No packet of the connection can be in flight any more: its QP may be reused.
     #[doc(alias = "RDMA_CM_EVENT_TIMEWAIT_EXIT")]
     TimewaitExit,
-    /// The address of the endpoint went away, or the device failed.
+    /// The address of the endpoint was removed, or the device failed.
     #[doc(alias = "RDMA_CM_EVENT_DEVICE_REMOVAL")]
     DeviceRemoval,
 }
 
-/// Where events go. It is called with the engine locked, so it must neither wait nor call the
-/// engine.
+/// The receiver of events. It is called with the engine locked, so it must neither wait nor call
+/// the engine.
 pub trait Sink: Send + Sync + fmt::Debug {
     /// Takes an event.
     fn deliver(&self, event: Event);
@@ -298,6 +300,6 @@ impl AsFd for Queue {
 pub struct Addresses {
     /// Its own, once it is bound.
     pub local: Option<SocketAddr>,
-    /// Its peer's, once it is resolved or came with a request.
+    /// Its peer's address, once it is resolved or came with a request.
     pub remote: Option<SocketAddr>,
 }

@@ -23,7 +23,7 @@ pub(crate) enum Receiver {
 }
 
 impl Receiver {
-    /// Its number and place among the process's QPs.
+    /// Its number and id among the process's QPs.
     pub(crate) fn find(self, qps: &mut QpTable, named: Qpn) -> Option<(u64, Qpn)> {
         let entry = match self {
             Self::Named(_) => qps.by_number(named),

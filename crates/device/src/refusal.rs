@@ -6,7 +6,7 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Kind {
-    /// The address is another's.
+    /// The address is in use by another.
     AddressInUse,
     /// The address is not one of this device's.
     AddressNotAvailable,
@@ -26,18 +26,18 @@ pub enum Kind {
     NoMemory,
     /// The named object does not exist.
     NotFound,
-    /// The caller may not.
+    /// The caller lacks the permission.
     NotPermitted,
-    /// This device does not do that.
+    /// This device does not support that.
     NotSupported,
-    /// A dma-buf's exporter does not do that, and reports it by a number that the kernel keeps
-    /// internal (ENOTSUPP).
+    /// The exporter of a dma-buf does not support that, which it reports by a number that the
+    /// kernel keeps internal (ENOTSUPP).
     Unsupported,
     /// The memory may only be read.
     ReadOnly,
     /// It did not happen in time.
     TimedOut,
-    /// There is no path there.
+    /// There is no path to the destination.
     Unreachable,
     /// Not now; try again.
     WouldBlock,
@@ -51,8 +51,8 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// A refusal of `kind`, explained by `what`. It is logged where it is made, so that
-    /// `PEERDMA_LOG` shows it even if the program ignores the error.
+    /// A refusal of `kind`, explained by `what`. It is logged here, so that `PEERDMA_LOG` shows it
+    /// even if the program ignores the error.
     pub fn new(kind: Kind, what: impl Into<String>) -> Self {
         let what = what.into();
         tracing::info!(target: "peerdma::refusal", ?kind, "{what}");
@@ -88,8 +88,8 @@ macro_rules! refuse {
 }
 pub(crate) use refuse;
 
-/// A dma-buf that cannot be imported (`docs/semantics.md` 2.2, checks 8 and 9). One whose exporter
-/// is gone is a buffer that can no longer be mapped, as the kernel's after its exporter revoked it
+/// A dma-buf that cannot be imported (`docs/semantics.md` 2.2, checks 8 and 9). A buffer whose
+/// exporter is gone can no longer be mapped, like one that its exporter revoked in the kernel
 /// (2.8).
 pub(crate) fn from_import(error: dmabuf::ImportError) -> Refusal {
     let kind = match &error {
@@ -100,7 +100,7 @@ pub(crate) fn from_import(error: dmabuf::ImportError) -> Refusal {
     Refusal::new(kind, error.to_string())
 }
 
-/// A refusal of a dma-buf's exporter, in the kind it chose.
+/// A refusal of a dma-buf's exporter, with the kind that it chose.
 pub(crate) fn from_exporter(error: &dmabuf::ExporterError, what: String) -> Refusal {
     use dmabuf::ExporterErrorKind as E;
     let kind = match error.kind {
@@ -117,7 +117,7 @@ pub(crate) fn from_exporter(error: &dmabuf::ExporterError, what: String) -> Refu
     Refusal::new(kind, what)
 }
 
-/// An exporter that lets the NIC not attach (`docs/semantics.md` 2.2, check 12).
+/// An exporter that does not let the NIC attach (`docs/semantics.md` 2.2, check 12).
 pub(crate) fn from_attach(error: dmabuf::AttachError) -> Refusal {
     let what = format!("reg_dmabuf_mr: {error}");
     match &error {
@@ -146,7 +146,7 @@ pub(crate) fn from_map(error: dmabuf::MapError) -> Refusal {
     }
 }
 
-/// Memory that could not be had.
+/// Memory that could not be allocated.
 pub(crate) fn no_memory(call: &str, error: &dyn std::error::Error) -> Refusal {
     Refusal::new(Kind::NoMemory, format!("{call}: {error}"))
 }
@@ -160,7 +160,7 @@ mod tests {
     /// The program gets the exporter's own errno at attach, pin and map (`docs/semantics.md` 2.2,
     /// 12 to 14).
     #[test]
-    fn an_exporters_errno_is_the_programs() {
+    fn the_program_gets_the_exporters_errno() {
         let rows = [
             (E::Invalid, Kind::Invalid),
             (E::Busy, Kind::Busy),

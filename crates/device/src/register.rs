@@ -1,7 +1,7 @@
 //! Registering a dma-buf, or a peer's memory by its address.
 //!
 //! The exporter may be slow: it may have to move the buffer first, or live in another process. So
-//! it is asked without the engine's lock, and the QPs continue meanwhile.
+//! it is asked without the engine's lock, and the QPs continue in the meantime.
 
 use std::os::fd::BorrowedFd;
 
@@ -16,13 +16,14 @@ use crate::memory::peer::PeerRegion;
 use crate::refusal::{Refusal, Result, from_import, refuse};
 
 impl Hca {
-    /// Registers `length` bytes at `offset` of a dma-buf, which peers and work requests call
-    /// `iova`. The descriptor may be closed afterwards. The checks come in the kernel's order
-    /// (`docs/semantics.md` 2.2); `None` for a descriptor stands for a number that none can be.
+    /// Registers `length` bytes at `offset` of a dma-buf, with the address `iova` for peers and
+    /// work requests. The descriptor may be closed afterwards. The checks come in the kernel's
+    /// order (`docs/semantics.md` 2.2); `None` for a descriptor stands for a number that cannot be
+    /// one.
     ///
-    /// What happens when the exporter moves the buffer or takes it away is a matter of the NIC's
-    /// importer class ([`NicConfig::importer`](crate::config::NicConfig::importer)): the region is
-    /// mapped again when it is next used (dynamic), or its key is dead from then on (revocable).
+    /// What happens when the exporter moves or revokes the buffer depends on the NIC's importer
+    /// class ([`NicConfig::importer`](crate::config::NicConfig::importer)): the region is mapped
+    /// again when it is next used (dynamic), or its key is dead from then on (revocable).
     #[doc(alias = "ibv_reg_dmabuf_mr")]
     pub fn reg_dmabuf_mr(
         &self,
@@ -58,14 +59,13 @@ impl Hca {
     }
 
     /// Registers `length` bytes at `addr` of this process, if some of them are memory of a device
-    /// that the CPU has mapped; `None` if they are not, as far as can be seen, so that they are
-    /// plain memory.
+    /// that the CPU has mapped; `None` if they are plain memory, as far as can be seen.
     ///
-    /// Refused (EFAULT) as mainline Linux does, which cannot pin such a mapping; with
-    /// [`NicConfig::peermem`](crate::config::NicConfig::peermem) the peer memory clients are asked
-    /// one by one, and the region lives by the rules of the one that claims the range
-    /// (`docs/semantics.md` 2.11): its refusals are passed on, and when it takes the memory back
-    /// the key is dead, as that of a revoked dma-buf.
+    /// Refused (EFAULT) as in mainline Linux, which cannot pin such a mapping. With
+    /// [`NicConfig::peermem`](crate::config::NicConfig::peermem), the peer memory clients are asked
+    /// one by one, and the region follows the rules of the one that claims the range
+    /// (`docs/semantics.md` 2.11): its refusals are passed on, and when it revokes the memory the
+    /// key is dead, like that of a revoked dma-buf.
     #[doc(alias = "ib_umem_get_peer")]
     pub fn reg_peer_mr(
         &self,
@@ -99,7 +99,7 @@ impl Hca {
         let write = access.contains(Access::LOCAL_WRITE);
         let got = PeerRegion::get(&nic, addr, length, write, device, can_stop);
         let (peer, umem) = got.map_err(|refusal| {
-            let what = format!("{why}: {}; ibv_reg_dmabuf_mr is the other door", refusal.what());
+            let what = format!("{why}: {}; ibv_reg_dmabuf_mr is the alternative", refusal.what());
             Refusal::new(refusal.kind(), what)
         })?;
         self.alive()?.insert_peer_mr(pd, access, (addr, iova), umem, peer).map(Some)

@@ -1,4 +1,5 @@
-//! A rig for tests: engines of several "processes" in one, joined by real rings, driven by hand.
+//! A test rig: engines of several "processes" in one process, joined by real rings, and driven by
+//! hand.
 //!
 //! Each has a VF of its own on one NIC, so that they treat each other as other processes of the
 //! host. The kernel reports that they have the same user and the same pid, and everything that
@@ -30,7 +31,7 @@ use crate::{EngineGuard, Hca, MrInfo};
 /// The key of every datagram QP.
 pub(crate) const QKEY: QKey = QKey(0x1234);
 
-/// A generator that needs no crate: numbers that look random and repeat with the seed.
+/// A generator of numbers that look random and repeat with the seed, without another crate.
 #[derive(Debug)]
 pub(crate) struct Numbers(pub(crate) u64);
 
@@ -55,7 +56,7 @@ pub(crate) fn nic(test: &str) -> NicInfo {
     NicInfo { config, guid, port: port_attr(&port), gids: gid_entries(&port), index: 0 }
 }
 
-/// An engine of its own on a NIC, with the clock stopped.
+/// A separate engine on a NIC, with the clock stopped.
 pub(crate) fn engine(nic: &NicInfo) -> Engine {
     let waits = Arc::new(Waits::new().expect("descriptors"));
     let mut engine = build_engine(nic, &waits).expect("a VF is free");
@@ -135,7 +136,7 @@ impl Process {
         Self { engine, objects, qp, qpn, qp_type }
     }
 
-    /// Two on one NIC, whose QPs send to each other.
+    /// Two processes on one NIC, whose QPs send to each other.
     pub(crate) fn pair(nic: &NicInfo, qp_type: QpType) -> [Self; 2] {
         let [mut one, mut other] = [(); 2].map(|()| Self::new(nic, qp_type));
         one.connect(nic, other.qpn);
@@ -173,13 +174,13 @@ pub(crate) fn send(wr_id: u64, ud: Option<UdDest>) -> SendWr {
     SendWr { ud, ..SendWr::new(wr_id, WrOpcode::Send, flags, data) }
 }
 
-/// The way to the port of a NIC.
+/// The address vector of a NIC's port.
 pub(crate) fn av(nic: &NicInfo) -> Av {
     let dgid: Gid = nic.gids.first().expect("lo has an address").gid;
     Av { dgid, is_global: true, port_num: 1, hop_limit: 64, ..Av::default() }
 }
 
-/// Brings a QP to RTS, connected to `peer` if it is of a type that is.
+/// Brings a QP to RTS, connected to `peer` if its type is connected.
 pub(crate) fn to_rts(engine: &mut Engine, id: QpId, qp_type: QpType, nic: &NicInfo, peer: Qpn) {
     use AttrMask as A;
     let mut attr = QpAttr {
@@ -236,7 +237,7 @@ pub(crate) fn run(engines: &mut [&mut Engine]) {
     }
 }
 
-/// The `wr_id`s of a CQ's completions, which are all good.
+/// The `wr_id`s of a CQ's completions, which are all successes.
 pub(crate) fn completed(engine: &mut Engine, cq: CqId) -> Vec<u64> {
     std::iter::from_fn(|| engine.pop_wc(cq))
         .map(|wc: Wc| {
@@ -246,7 +247,7 @@ pub(crate) fn completed(engine: &mut Engine, cq: CqId) -> Vec<u64> {
         .collect()
 }
 
-/// Locks an engine that must not be locked for long. A test that would hang fails.
+/// Locks an engine that nobody may keep locked for long. A test that would hang fails instead.
 #[track_caller]
 pub(crate) fn lock_soon(hca: &Hca) -> EngineGuard<'_> {
     hca.try_lock_for(Duration::from_secs(30)).expect("the engine is not kept locked")

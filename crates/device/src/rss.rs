@@ -1,4 +1,4 @@
-//! Receive side scaling: which work queue of a table a frame goes to.
+//! Receive side scaling: which work queue of a table gets a frame.
 
 use iba::HashFields;
 use wire::frame::{Frame, Ip, PROTOCOL_TCP};
@@ -20,8 +20,7 @@ pub struct RxHash {
 }
 
 impl RxHash {
-    /// Refuses fields of which a frame can have but some (`create_rss_raw_qp_tir` of the kernel's
-    /// mlx5).
+    /// Refuses fields that no frame has together (`create_rss_raw_qp_tir` of the kernel's mlx5).
     pub(crate) fn check(&self) -> Result<()> {
         use HashFields as F;
         let asks = |fields| self.fields.intersects(fields);
@@ -36,14 +35,14 @@ impl RxHash {
         Ok(())
     }
 
-    /// The hash of a frame; 0 for one that lacks what is hashed.
+    /// The hash of a frame; 0 for one that lacks a hashed field.
     pub fn hash(&self, frame: &Frame) -> u32 {
         let mut input = [0; KEY - 4];
         let Some(length) = self.input(frame, &mut input) else { return 0 };
         toeplitz(&self.key, &input[..length])
     }
 
-    /// Lines up the fields, and returns their length; `None` if the frame lacks one.
+    /// Concatenates the fields, and returns their length; `None` if the frame lacks one.
     fn input(&self, frame: &Frame, input: &mut [u8]) -> Option<usize> {
         use HashFields as F;
         let mut length = 0;
@@ -79,8 +78,8 @@ impl RxHash {
     }
 }
 
-/// The Toeplitz hash: for each bit of the input that is set, the 32 bits of the key from that place
-/// on, added without carry. At most 36 bytes are hashed.
+/// The Toeplitz hash: for each bit of the input that is set, the 32 bits of the key from that
+/// position on, added without carry. At most 36 bytes are hashed.
 #[doc(alias = "IBV_RX_HASH_FUNC_TOEPLITZ")]
 pub fn toeplitz(key: &[u8; KEY], input: &[u8]) -> u32 {
     let mut hash = 0;
@@ -161,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn the_published_verification_suite() {
+    fn the_hash_passes_the_published_verification_suite() {
         use HashFields as F;
         for (dst, src, addresses, ports) in SUITE {
             let dst: SocketAddr = dst.parse().unwrap();
@@ -177,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_frame_lacks_makes_its_hash_0() {
+    fn a_frame_that_lacks_a_field_has_hash_0() {
         use HashFields as F;
         let [a, b] = ["10.0.0.1:1", "10.0.0.2:2"].map(|at| at.parse().unwrap());
         let tcp = frame(a, b, PROTOCOL_TCP);

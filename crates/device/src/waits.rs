@@ -1,4 +1,4 @@
-//! What the background thread sleeps on.
+//! The descriptors that the background thread sleeps on.
 
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -12,9 +12,9 @@ use crate::refusal::{Kind, Refusal, Result};
 /// What ended a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Woken {
-    /// Nothing: the time is over.
+    /// Nothing: the time has passed.
     Nothing,
-    /// Datagrams came, and nothing else.
+    /// Datagrams, and nothing else.
     Datagrams,
     /// Anything else.
     Otherwise,
@@ -46,12 +46,12 @@ impl Waits {
         Ok(waits)
     }
 
-    /// Adds a descriptor that wakes the thread at all times. Closing it takes it out.
+    /// Adds a descriptor that wakes the thread at all times. Closing it removes it.
     pub(crate) fn add_always(&self, fd: impl AsFd) {
         Self::add(&self.always, fd, OTHER);
     }
 
-    /// Takes a descriptor out that [`Waits::add_always`] added.
+    /// Removes a descriptor that [`Waits::add_always`] added.
     pub(crate) fn remove_always(&self, fd: impl AsFd) {
         let _ = epoll::delete(&self.always, fd);
     }
@@ -62,16 +62,16 @@ impl Waits {
     }
 
     /// Adds a socket of datagrams, which wakes the thread while the program does not poll; one that
-    /// is there already stays. Says whether it is there now.
+    /// is there already stays. Returns whether it is there now.
     pub(crate) fn add_datagrams(&self, fd: impl AsFd) -> bool {
         Self::add(&self.idle, fd, DATAGRAMS)
     }
 
-    /// Takes a socket out that [`Waits::add_datagrams`] added, if it is there.
+    /// Removes a socket that [`Waits::add_datagrams`] added, if it is there.
     ///
     /// A registered socket costs a ping-pong 0.25 us, whether or not a thread sleeps on the set:
-    /// the kernel notifies the set of each datagram that arrives, and of the room that each sent
-    /// one frees.
+    /// the kernel notifies the set of each datagram that arrives, and of the room that each one
+    /// sent frees.
     pub(crate) fn remove_datagrams(&self, fd: impl AsFd) {
         let _ = epoll::delete(&self.idle, fd);
     }
@@ -87,7 +87,7 @@ impl Waits {
         }
     }
 
-    /// Looks whether the program left us what is here ([`Known::look`]).
+    /// Checks that the program has left us these descriptors ([`Known::look`]).
     pub(crate) fn look(&self) -> std::result::Result<(), Errno> {
         [&self.always, &self.idle, &self.wake].into_iter().try_for_each(Known::look)
     }
@@ -100,7 +100,7 @@ impl Waits {
         }
     }
 
-    /// Sleeps until something happens or the time is over.
+    /// Sleeps until something happens or the time has passed.
     pub(crate) fn wait(&self, timeout: Option<Duration>, program_polls: bool) -> Woken {
         let timeout = timeout.map(|wait| Timespec {
             tv_sec: wait.as_secs().try_into().unwrap_or(i64::MAX),
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_datagram_wakes_only_through_a_socket_that_is_added_but_is_never_too_old() {
+    fn a_datagram_wakes_only_through_an_added_socket_however_old_it_is() {
         let waits = Waits::new().expect("descriptors are free");
         let socket = UdpSocket::bind("127.0.0.1:0").expect("lo is up");
         let to = socket.local_addr().expect("bound");
@@ -145,6 +145,6 @@ mod tests {
         waits.remove_datagrams(&socket);
         assert_eq!(woken(), Woken::Nothing);
         assert!(waits.add_datagrams(&socket));
-        assert_eq!(woken(), Woken::Datagrams, "what came meanwhile still waits");
+        assert_eq!(woken(), Woken::Datagrams, "a datagram that came in the meantime still waits");
     }
 }

@@ -1,7 +1,7 @@
-//! Calls that take something away from peers that may be using it.
+//! Calls that withdraw something from peers that may be using it.
 //!
 //! A peer of our user may be in the middle of a copy into our memory
-//! ([`crate::carrier::shm::direct`]). A call that takes that memory or the right to it away first
+//! ([`crate::carrier::shm::direct`]). A call that removes that memory or the right to it first
 //! withdraws it, so that no new copy begins, then waits for the copies in progress, and only then
 //! releases it. The engine is not locked while it waits: a peer that was stopped in the middle of a
 //! copy holds up only the caller.
@@ -15,16 +15,16 @@ use crate::ids::{CtxId, MrId, QpId};
 use crate::refusal::Result;
 use crate::{EngineGuard, Hca, MrInfo, Rereg};
 
-/// A copy of 256 KiB takes some tens of microseconds: for this many checks the thread only yields
+/// A copy of 256 KiB takes some tens of microseconds: for this many checks, the thread only yields
 /// the processor in between.
 const QUICK_LOOKS: u32 = 64;
-/// Between two checks of a copy that takes longer.
+/// The pause between two checks of a copy that takes longer.
 const PAUSE: Duration = Duration::from_micros(200);
-/// How long a device that failed waits.
+/// How long a failed device waits.
 const PATIENCE_OF_THE_FAILED: Duration = Duration::from_secs(1);
 
 impl Hca {
-    /// Takes a region away. Once this returns no peer touches its memory.
+    /// Deregisters a region. Once this returns, no peer accesses its memory.
     #[doc(alias = "ibv_dereg_mr")]
     pub fn dereg_mr(&self, id: MrId) -> Result<()> {
         let mut engine = self.lock();
@@ -34,22 +34,22 @@ impl Hca {
             return Ok(());
         }
         let (mut mr, under_way) = engine.take_mr(id)?;
-        // A client that is just taking its memory back waits for our copies, so it must not find
-        // the engine waiting for it.
+        // A client that is revoking its memory waits for our copies, so the engine must not wait
+        // for the client.
         let peer = mr.peer.take();
         let done = self.wait(engine, under_way).finish_dereg(mr);
         drop(peer);
         done
     }
 
-    /// Changes a region; with its memory its keys change, too. Once this returns, no peer touches
+    /// Changes a region; with its memory its keys change, too. Once this returns, no peer accesses
     /// its memory by the old ones.
     ///
     /// # Errors
     ///
-    /// `docs/semantics.md` 2.7; the region is as it was. A dma-buf region cannot be changed, a
-    /// device-memory region neither. Rights to write need memory that was registered to be written.
-    /// New memory is charged before the old is released.
+    /// `docs/semantics.md` 2.7; the region is as it was. A dma-buf region cannot be changed, nor
+    /// can a device-memory region. Rights to write need memory that was registered for writing. New
+    /// memory is charged before the old is released.
     #[doc(alias = "ibv_rereg_mr")]
     pub fn rereg_mr(&self, id: MrId, change: Rereg) -> Result<MrInfo> {
         let mut engine = self.alive()?;
@@ -57,9 +57,9 @@ impl Hca {
         self.wait(engine, under_way).finish_rereg(id, begun)
     }
 
-    /// Moves a QP to another state, or changes what its state allows. Once this returns its peer
-    /// makes no use of rights that were taken away. The address of another host is given to a
-    /// connected QP when the next hop there is known.
+    /// Moves a QP to another state, or changes what its state allows. Once this returns, its peer
+    /// makes no use of rights that were withdrawn. A connected QP gets the address of another host
+    /// when the next hop to it is known.
     ///
     /// # Errors
     ///
@@ -77,7 +77,7 @@ impl Hca {
         Ok(())
     }
 
-    /// Destroys a QP. What it had outstanding is gone, its completions with it.
+    /// Destroys a QP. Its outstanding requests are gone, and their completions with them.
     #[doc(alias = "ibv_destroy_qp")]
     pub fn destroy_qp(&self, id: QpId) -> Result<()> {
         let mut engine = self.lock();
@@ -114,7 +114,7 @@ impl Hca {
                 if looks == QUICK_LOOKS {
                     tracing::debug!(
                         target: "peerdma::path",
-                        "waiting for a peer in the middle of a copy; is it stopped?"
+                        "waiting for a peer that is in the middle of a copy; is it stopped?"
                     );
                 }
                 std::thread::sleep(PAUSE);

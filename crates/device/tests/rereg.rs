@@ -1,4 +1,4 @@
-//! Changing regions: what is refused, and what is charged (`docs/semantics.md` 2.7).
+//! Re-registration of regions: what is refused, and what is charged (`docs/semantics.md` 2.7).
 //!
 //! Only one test sets the limit of locked memory, which is process-wide.
 
@@ -42,8 +42,8 @@ fn is_refused(hca: &Hca, id: MrId, change: Rereg, kind: Kind) {
     assert_eq!(refused.kind(), kind, "{refused}");
 }
 
-/// The kernel's `ib_umem_check_rereg`: EOPNOTSUPP, whatever would change, after checks of the
-/// arguments themselves; and nothing has changed.
+/// The kernel's `ib_umem_check_rereg`: EOPNOTSUPP for any change, after checks of the arguments
+/// themselves; nothing changes.
 #[test]
 fn a_dma_buf_region_cannot_be_changed() {
     let (hca, pd, other) = open("rereg-dmabuf", false);
@@ -70,7 +70,7 @@ fn a_dma_buf_region_cannot_be_changed() {
 }
 
 #[test]
-fn rights_to_write_need_memory_that_was_taken_to_be_written() {
+fn rights_to_write_need_memory_that_was_registered_for_writing() {
     let (hca, pd, _) = open("rereg-rights", false);
     let memory = host(1);
     let iova = memory.as_ptr().addr() as u64;
@@ -102,18 +102,18 @@ fn new_memory_is_charged_and_a_refusal_is_undone() {
     let (one, two, three) = (host(1), host(2), host(3));
     limit(4);
     let region = register(&one, ALL).unwrap();
-    // While the old page is held: 1 + 2, and then 2.
+    // While the old page is held, 1 + 2 are charged, and then 2.
     hca.rereg_mr(region.id, onto(&two)).unwrap();
     let moved = Rereg { pd: Some(other), ..onto(&three) };
     is_refused(&hca, region.id, moved, Kind::NoMemory);
     hca.lock().dealloc_pd(other).expect("the region did not come to be in it");
-    // 2 of 4 are charged, neither more nor less.
+    // Exactly 2 of 4 are charged.
     let rest = register(&two, ALL).unwrap();
     assert_eq!(register(&one, ALL).unwrap_err().kind(), Kind::NoMemory);
     hca.dereg_mr(rest.id).unwrap();
     limit(0);
     is_refused(&hca, region.id, onto(&one), Kind::NotPermitted);
-    // A region paged on demand is not charged, and its earlier charge is released.
+    // An on-demand region is not charged, and its earlier charge is released.
     let paged = Rereg { access: Some(ALL | Access::ON_DEMAND), ..onto(&three) };
     hca.rereg_mr(region.id, paged).unwrap();
     limit(4);

@@ -31,12 +31,12 @@ impl Sender {
         }
     }
 
-    /// Sends a frame; nothing if the port is closed.
+    /// Sends a frame; `None` if the port is closed.
     pub(crate) fn send(&self, frame: &[u8]) -> Option<Result<(), SendError>> {
         self.socket.as_ref().map(|socket| socket.send(frame))
     }
 
-    /// In the child of a fork, closes what is the parent's.
+    /// In a forked child, closes what belongs to the parent.
     pub(crate) fn abandon_in_child(&mut self) {
         if let Some(socket) = self.socket.take() {
             socket.abandon_in_child();
@@ -50,7 +50,7 @@ pub(crate) struct Frames {
     pub(crate) listener: Listener,
     /// Whether a frame waits for a receive.
     pub(crate) is_holding: bool,
-    /// Polls left in which the socket is checked each time, as more may come.
+    /// How many more polls check the socket each time, as more frames may come.
     heat: u32,
     too_long: u64,
 }
@@ -60,12 +60,12 @@ impl Frames {
         Self { listener, is_holding: false, heat: LOOKS_UNTIL_SILENT, too_long: 0 }
     }
 
-    /// Whether frames came lately, so that each poll should look.
+    /// Whether frames came recently, so that each poll should check.
     pub(super) fn is_hot(&self) -> bool {
         self.heat > 0
     }
 
-    /// A look found frames, or none. Says how many were too long since the last look.
+    /// Notes whether a check found frames. Returns how many were too long since the last check.
     pub(crate) fn looked(&mut self, found: bool) -> u64 {
         self.heat = if found { LOOKS_UNTIL_SILENT } else { self.heat.saturating_sub(1) };
         let too_long = self.listener.too_long();

@@ -1,7 +1,7 @@
-//! What small messages and their acknowledgements are in a ring and in a datagram, without headers
-//! in between (`transport::FastPacket`): they are written as words, and recognised by comparing
-//! them with what would have been written. A record is the same whichever way it goes at either
-//! end, and so is a datagram.
+//! The records and datagrams of small messages and their acknowledgements, without building headers
+//! (`transport::FastPacket`): they are written as words, and recognised by comparing them with what
+//! would have been written. A record is the same whichever path it takes at either end, and so is a
+//! datagram.
 
 use iba::Qpn;
 use transport::FastPacket;
@@ -13,23 +13,23 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::carrier::shm::record::{FIXED, PACKET};
 
-/// What stands before the payload of a record: the fixed part and a BTH.
+/// The prefix of a record before its payload: the fixed part and a BTH.
 const SEND: usize = FIXED + wire::bth::LEN;
-/// The same of an acknowledgement.
+/// The same for an acknowledgement.
 const ACK: usize = SEND + wire::aeth::LEN;
-/// Bytes of the longest headers of a packet.
+/// Bytes of the longest headers of such a packet.
 const HEADERS: usize = wire::bth::LEN + wire::aeth::LEN;
 
-/// What stands before the payload of a record that takes the fast path, in words of the machine:
-/// what was just stored in small pieces cannot be read in large ones before those stores are done,
-/// and they stand behind one to a line of the peer's.
+/// The prefix of a record that takes the fast path, in machine words: bytes that were just stored
+/// in small pieces cannot be loaded as words before those stores are done, and they queue behind a
+/// store to a cache line of the peer.
 pub(crate) struct Prefix {
     words: [u32; ACK / 4],
     length: usize,
 }
 
 impl Prefix {
-    /// Of a packet from one QP to another.
+    /// The prefix of a packet from one QP to another.
     #[inline]
     pub(crate) fn new(packet: FastPacket, source: Qpn, dest: Qpn, length: u32) -> Self {
         let ([first, second, third, aeth], size) = headers(packet, dest, length);
@@ -43,10 +43,10 @@ impl Prefix {
         &self.words.as_bytes()[..self.length]
     }
 
-    /// Whether a record begins like this.
+    /// Whether a record begins with it.
     #[inline]
     fn begins(&self, bytes: &[u8; ACK]) -> bool {
-        // What a SEND has behind it is payload.
+        // After the prefix of a SEND comes payload.
         let mask = if self.length == SEND { 0 } else { u32::MAX };
         let differs = |at: usize| word(bytes, 4 * at) ^ self.words[at];
         let before = (0..SEND / 4).fold(0, |before, at| before | differs(at));
@@ -54,7 +54,7 @@ impl Prefix {
     }
 }
 
-/// The headers of a packet, in words of the machine, and how many bytes they are.
+/// The headers of a packet in machine words, and their length in bytes.
 #[inline]
 pub(crate) fn headers(packet: FastPacket, dest: Qpn, length: u32) -> ([u32; HEADERS / 4], usize) {
     let (bth, aeth, size) = match packet {
@@ -86,8 +86,7 @@ pub(crate) struct Arrived<'a> {
     pub(crate) payload: Foreign<'a>,
 }
 
-/// Looks whether a record is one that takes the fast path. What stands before the payload is read
-/// once.
+/// Recognises a record that takes the fast path. Reads its prefix once.
 #[inline]
 pub(crate) fn read(record: Foreign<'_>) -> Option<Arrived<'_>> {
     let mut bytes = [0; ACK];
@@ -114,7 +113,7 @@ pub(crate) fn read(record: Foreign<'_>) -> Option<Arrived<'_>> {
     Some(Arrived { packet, source, dest, payload })
 }
 
-/// The packet that a datagram without its ICRC is, to whom it is, and where its payload lies, if it
+/// The packet in a datagram without its ICRC, its destination, and where its payload is, if it
 /// takes the fast path.
 #[inline]
 pub(crate) fn read_datagram(datagram: &[u8]) -> Option<(FastPacket, Qpn, &[u8])> {
@@ -133,7 +132,7 @@ pub(crate) fn read_datagram(datagram: &[u8]) -> Option<(FastPacket, Qpn, &[u8])>
     };
     let dest = bth.dest_qp();
     let (expected, size) = headers(packet, dest, payload.len() as u32);
-    // Word by word: a call that compares costs more.
+    // Word by word: a call to a comparison costs more.
     let (words, _) = datagram.get(..size)?.as_chunks();
     let differs = |(word, expected): (&[u8; 4], &u32)| u32::from_ne_bytes(*word) ^ expected;
     let difference = words.iter().zip(&expected).map(differs).fold(0, |all, one| all | one);

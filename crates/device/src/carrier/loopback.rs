@@ -13,14 +13,14 @@ use crate::payload::{InPayload, Part};
 /// What a packet carries.
 #[derive(Debug)]
 pub(crate) enum LoopPayload {
-    /// A copy, where the sender may reuse its memory before the packet arrives.
+    /// A copy, if the sender may reuse its memory before the packet arrives.
     Bytes(SmallVec<[u8; 64]>),
-    /// A reference, where the sender may not.
+    /// A reference, if it must not.
     Parts(SmallVec<[Part; 2]>),
 }
 
 impl LoopPayload {
-    /// What its receiver gets.
+    /// The payload as its receiver gets it.
     pub(crate) fn as_received(&self) -> InPayload<'_> {
         match self {
             Self::Bytes(bytes) => InPayload::Bytes(bytes),
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn packets_come_in_the_order_in_which_they_were_sent() {
+    fn packets_arrive_in_the_order_in_which_they_were_sent() {
         let mut loopback = Loopback::default();
         for psn in 0..3 {
             let headers = Headers::new(Opcode::UcSendOnly, Qpn::new(17), Psn::new(psn));

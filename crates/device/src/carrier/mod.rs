@@ -1,4 +1,4 @@
-//! The carriers: what takes a QP's packets to its peer, and brings the peer's.
+//! The carriers, which take packets from QP to QP.
 //!
 //! | carrier | between | its packets | reliable, in order |
 //! |---|---|---|---|
@@ -7,9 +7,9 @@
 //! | [`udp`] | hosts | datagrams of the path MTU, in trains | no |
 //! | [`ether`] | raw packet QPs and the port | Ethernet frames | no |
 //!
-//! A QP knows one thing of its carrier: the [`Route`]. Each carrier has a sending half, which QPs
-//! reach while they run ([`Senders`]), and a receiving half ([`Receivers`]), so that what arrives
-//! can be given to a QP that answers at once. No carrier names another, nor the engine.
+//! A QP knows one thing about its carrier: the [`Route`]. Each carrier has a sending half, which
+//! QPs reach while they run ([`Senders`]), and a receiving half ([`Receivers`]), so that a QP that
+//! is given a packet can answer at once. No carrier names another, nor the engine.
 
 mod about;
 pub(crate) mod ether;
@@ -42,12 +42,12 @@ pub(crate) struct Receivers {
     pub(crate) udp: udp::Receiver,
     /// Ethernet frames, while a rule gives some to a QP.
     pub(crate) frames: Option<Box<ether::Frames>>,
-    /// Tells of changes of the netdev.
+    /// Reports changes of the netdev.
     pub(crate) watch: Option<Watch>,
 }
 
 impl Receivers {
-    /// Closes, in the child of a fork, what is the parent's.
+    /// In a forked child, closes what belongs to the parent.
     pub(crate) fn abandon_in_child(&mut self) {
         self.shm.abandon_in_child();
         self.udp.abandon_in_child();
@@ -65,7 +65,7 @@ impl Receivers {
         self.watch = None;
     }
 
-    /// Whether frames came lately, so that each poll should look.
+    /// Whether frames came recently, so that each poll should check.
     pub(crate) fn frames_are_hot(&self) -> bool {
         self.frames.as_ref().is_some_and(|frames| frames.is_hot())
     }

@@ -19,7 +19,7 @@ pub(crate) enum Route {
 }
 
 /// Packets a QP may send before another has its turn: a few long ones on one host, and over a
-/// network what one system call takes, as each turn ends with such calls.
+/// network as many as one system call takes, as each turn ends with such calls.
 const BURST: usize = 16;
 const WIRE_BURST: usize = 64;
 /// Bytes of one packet on the ring between two processes: large enough to amortise a record, small
@@ -56,7 +56,7 @@ impl Route {
         matches!(self, Self::Loopback)
     }
 
-    /// The process of this host at the other end of the ring, if there is a ring.
+    /// The process of this host at the other end of the ring, if the route is a ring.
     #[inline]
     pub(crate) const fn peer(self) -> Option<u16> {
         match self {
@@ -82,14 +82,15 @@ impl Route {
         }
     }
 
-    /// Which carrier it is and why, in words; whether the address is of the own port.
+    /// Which carrier it is and why, in words; `is_own_address` says whether the address is of our
+    /// port.
     pub(crate) const fn why(self, is_own_address: bool) -> &'static str {
         match self {
             Self::None => "not connected",
             Self::Loopback => "loopback: the peer is in this process",
             Self::Shm(_) => "shared memory: the peer is another process of this host",
             Self::Udp if is_own_address => "UDP: the configuration forces it",
-            Self::Udp => "UDP: the address is another host's",
+            Self::Udp => "UDP: the address belongs to another host",
         }
     }
 }

@@ -1,11 +1,11 @@
-//! When acknowledgements that wait for a request go ([`super::delayed_acks`]).
+//! When delayed acknowledgements are sent ([`super::delayed_acks`]).
 
 use super::Engine;
 use super::delayed_acks::{DelayedAcks, End};
 use crate::thresholds::{AT_ONCE, TRAINS_IN_DOUBT};
 
 impl Engine {
-    /// Lets acknowledgements go that wait for a request, as one was just sent.
+    /// Releases delayed acknowledgements, as a request was just sent.
     #[inline]
     pub(super) fn join_delayed_acks(&mut self) {
         if !self.delayed_acks.is_empty() {
@@ -13,7 +13,7 @@ impl Engine {
         }
     }
 
-    /// Lets acknowledgements go that wait for a request.
+    /// Sends delayed acknowledgements.
     #[inline]
     pub(crate) fn send_delayed_acks(&mut self) {
         if !self.delayed_acks.is_empty() {
@@ -27,8 +27,7 @@ impl Engine {
         self.judge_delayed_acks(end);
     }
 
-    /// Puts acknowledgements that wait for a request into a train, behind the request if there is
-    /// one.
+    /// Puts delayed acknowledgements into a train, after the request if there is one.
     #[inline]
     pub(super) fn release_delayed_acks(&mut self) {
         for index in 0..self.delayed_acks.qps.len() {
@@ -42,11 +41,11 @@ impl Engine {
         }
     }
 
-    /// Takes note how the wait ended, and ends it.
+    /// Notes how the wait ended, and ends it.
     pub(super) fn judge_delayed_acks(&mut self, end: End) {
         let is_soon = self.common.now.since(self.delayed_acks.since) < AT_ONCE;
         let DelayedAcks { qps, is_vague, doubtful, .. } = &mut self.delayed_acks;
-        // It is not known whether the program paused before it polled or after.
+        // Whether the program paused before it polled or after is unknown.
         if end == End::Answered && !is_soon && *is_vague && !qps.is_empty() {
             *doubtful = TRAINS_IN_DOUBT;
             qps.clear();

@@ -1,4 +1,4 @@
-//! Advice on memory regions: bringing pages in before they are used.
+//! Advice on memory regions: faulting pages in before they are used.
 
 use iba::{Access, LKey};
 use transport::wr::Sge;
@@ -9,7 +9,7 @@ use crate::ids::{MrId, PdId};
 use crate::memory::import::Remapped;
 use crate::refusal::{Result, refuse};
 
-/// What the NIC is asked to do.
+/// The advice to the NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(alias = "ib_uverbs_advise_mr_advice")]
 #[non_exhaustive]
@@ -18,13 +18,13 @@ pub enum MrAdvice {
     Prefetch,
     /// The pages will be written.
     PrefetchWrite,
-    /// Only pages that are in memory anyway become known; nothing is faulted in.
+    /// Only maps pages that are already in memory; faults nothing in.
     PrefetchNoFault,
 }
 
 impl Engine {
-    /// Brings the pages of a list in before they are used. That is done when this returns, with or
-    /// without `IBV_ADVISE_MR_FLAG_FLUSH`. Errors as those of mlx5, and of rxe for its preset
+    /// Faults in the pages of a list before they are used. That is done when this returns, with or
+    /// without `IBV_ADVISE_MR_FLAG_FLUSH`. The errors are those of mlx5, or of rxe for its preset
     /// (`docs/semantics.md` 2.5).
     #[doc(alias = "ibv_advise_mr")]
     pub fn advise_mr(&mut self, pd: PdId, advice: MrAdvice, sges: &[Sge]) -> Result<()> {
@@ -33,7 +33,7 @@ impl Engine {
             refuse!(NotSupported, "advise_mr: {name} has no on-demand paging");
         }
         self.pd(pd)?;
-        // Nothing is brought in unless all of it can be.
+        // Nothing is faulted in unless everything can be.
         let mut found = Vec::with_capacity(sges.len());
         for sge in sges {
             found.push((self.check_advice(pd, advice, sge)?, sge.addr, u64::from(sge.length)));
@@ -66,9 +66,12 @@ impl Engine {
         };
         if mr.pd != pd {
             if is_rxe {
-                refuse!(Invalid, "advise_mr: region {key:#x} is of another protection domain");
+                refuse!(Invalid, "advise_mr: region {key:#x} belongs to another protection domain");
             }
-            refuse!(NotPermitted, "advise_mr: region {key:#x} is of another protection domain");
+            refuse!(
+                NotPermitted,
+                "advise_mr: region {key:#x} belongs to another protection domain"
+            );
         }
         if advice == MrAdvice::PrefetchWrite && !mr.access.contains(Access::LOCAL_WRITE) {
             refuse!(NotPermitted, "advise_mr: region {key:#x} is read-only");
@@ -96,7 +99,7 @@ impl Engine {
                 self.common.replace_memory(id, umem);
             }
             Remapped::Current => {}
-            // It is being brought in, and the next access checks for itself.
+            // It is being faulted in, and the next access checks for itself.
             Remapped::NotYet => import.forget(),
             Remapped::Refused => {
                 refuse!(
@@ -106,7 +109,7 @@ impl Engine {
             }
             Remapped::Gone => {
                 self.common.revoke(id);
-                refuse!(BadAddress, "advise_mr: the region's memory was taken away");
+                refuse!(BadAddress, "advise_mr: the region's memory was revoked");
             }
         }
         Ok(())

@@ -1,11 +1,11 @@
-//! By when somebody must look at the engine again, and who sees to it.
+//! When some thread must look at the engine again, and how that is ensured.
 //!
-//! One rule: **work is left only with somebody awake to do it.** What a call leaves behind (a QP
-//! that had its turn and has more, one whose carrier is full, a timer) is done by the background
-//! thread if the program makes no further call. So the thread notes, when it goes to sleep, until
-//! when it sleeps ([`Alarm`]), and each guard of the engine that is dropped compares that with what
-//! is left ([`Engine::mind_alarm`]). Nothing else wakes the thread for work of the engine's own,
-//! and no call has to think of it.
+//! One rule: **work is left only if a thread is awake to do it.** The background thread does what a
+//! call leaves behind (a QP that had its turn and has more to send, one whose carrier is full, a
+//! timer) if the program makes no further call. So the thread notes how long it sleeps when it goes
+//! to sleep ([`Alarm`]), and each guard of the engine that is dropped compares that with the
+//! remaining work ([`Engine::mind_alarm`]). Nothing else wakes the thread for work of the engine
+//! itself, and no call needs to do so.
 //!
 //! ```text
 //!   left behind                            looked at     by whom
@@ -14,7 +14,7 @@
 //!   timers, events that wait               when due      the thread's sleep ends there
 //! ```
 //!
-//! While the program polls, the thread looks every 2 ms anyway, and counts as awake.
+//! While the program polls, the thread checks every 2 ms anyway, and counts as awake.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -25,12 +25,12 @@ use super::Engine;
 use super::state::Alarm;
 use crate::thresholds::LOOK_AGAIN;
 
-/// What is left to do.
+/// The remaining work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Left {
-    /// Something that waits only for a turn.
+    /// Something that only waits for a turn.
     Now,
-    /// Something that may go on at any moment, beside the next deadline.
+    /// Something that may continue at any moment, besides the next deadline.
     Soon(Option<Time>),
     /// The next deadline.
     At(Option<Time>),
@@ -48,8 +48,7 @@ impl Engine {
         timer.into_iter().chain(event).chain(seen).chain(cm).chain(overrun).chain(udp).min()
     }
 
-    /// Whether a QP waits only for its turn, or for room that another thread must not be waited
-    /// for.
+    /// Whether a QP waits only for its turn, or for room that no other thread makes.
     pub(crate) fn has_ready(&self) -> bool {
         !self.schedule.ready.is_empty() || !self.common.out.loopback.is_empty()
     }
@@ -75,9 +74,10 @@ impl Engine {
         if is_soon { Left::Soon(deadline) } else { Left::At(deadline) }
     }
 
-    /// The background thread goes to sleep. Says how long it may; it holds the lock until it does.
+    /// The background thread goes to sleep. Returns how long it may; it holds the lock until it
+    /// sleeps.
     ///
-    /// `at_most` bounds that, where not all that could wake it does.
+    /// `at_most` bounds that if not everything that should wake it can.
     pub(crate) fn fall_asleep(&mut self, at_most: Option<Duration>) -> Option<Duration> {
         let now = self.clock.now();
         let until = |deadline: Option<Time>| deadline.map(|at| at.since(now));
@@ -96,7 +96,7 @@ impl Engine {
         self.alarm = Alarm::Awake;
     }
 
-    /// Whether the background thread is awake, or looks again soon since the program polls.
+    /// Whether the background thread is awake, or checks again soon since the program polls.
     #[inline]
     pub(super) fn is_alarm_off(&self) -> bool {
         self.alarm == Alarm::Awake

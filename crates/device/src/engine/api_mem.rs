@@ -21,7 +21,7 @@ use crate::objects::uses::Uses;
 use crate::objects::{AsyncEvent, Ctx, Pd};
 use crate::refusal::{Result, refuse};
 
-/// A registered region, as its owner needs it.
+/// A registered region, as its owner sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MrInfo {
@@ -33,7 +33,7 @@ pub struct MrInfo {
     pub rkey: u32,
 }
 
-/// What a region is made of.
+/// The parts of a region.
 struct Part {
     umem: Umem,
     offset: u64,
@@ -46,7 +46,7 @@ struct Part {
 
 const PAGE: u64 = 4096;
 
-/// What a memory region may grant at all.
+/// The rights that a memory region may grant at all.
 pub(super) const MR_ACCESS: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE)
     .union(Access::MW_BIND)
@@ -56,22 +56,22 @@ pub(super) const MR_ACCESS: Access = Access::LOCAL_WRITE
     .union(Access::FLUSH_GLOBAL)
     .union(Access::OPTIONAL_RANGE);
 
-/// What a dma-buf region may grant (`docs/semantics.md` 2.2, check 4).
+/// The rights that a dma-buf region may grant (`docs/semantics.md` 2.2, check 4).
 const DMABUF_ACCESS: Access =
     Access::LOCAL_WRITE.union(Access::REMOTE).union(Access::RELAXED_ORDERING);
 
-/// What a region of device memory may grant (`docs/semantics.md` 3).
+/// The rights that a region of device memory may grant (`docs/semantics.md` 3).
 const DM_ACCESS: Access = Access::LOCAL_WRITE.union(Access::REMOTE).union(Access::ZERO_BASED);
 
 impl Engine {
-    /// Opens the device once more.
+    /// Opens another context of the device.
     pub fn open_ctx(&mut self) -> Result<CtxId> {
         let events = EventQueue::new()?;
         Ok(self.common.objects.ctxs.insert(Ctx { events }).into())
     }
 
     /// The descriptor that is readable while an asynchronous event of the context waits. One read
-    /// of eight bytes takes one event, which [`Engine::take_async_event`] then gives.
+    /// of eight bytes takes one event, which [`Engine::take_async_event`] then returns.
     pub fn async_fd(&self, ctx: CtxId) -> Option<BorrowedFd<'_>> {
         use std::os::fd::AsFd;
         Some(self.common.objects.ctxs.get(ctx.index())?.events.as_fd())
@@ -100,7 +100,7 @@ impl Engine {
         let of = self.pd(pd)?;
         let uses = of.uses.count() + of.handles;
         if uses > 0 {
-            refuse!(Busy, "dealloc_pd: {uses} objects are still in this protection domain");
+            refuse!(Busy, "dealloc_pd: {uses} objects still use this protection domain");
         }
         self.common.objects.pds.remove(pd.index());
         Ok(())
@@ -128,8 +128,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Registers memory of the program: `umem`, whose first byte peers and work requests call
-    /// `iova`.
+    /// Registers memory of the program: `umem`, whose first byte has the address `iova` for peers
+    /// and work requests.
     ///
     /// Refused as the kernel does (`docs/semantics.md` 2.2): unknown rights, remote write without
     /// local write, a length of zero or one that wraps.
@@ -149,7 +149,7 @@ impl Engine {
     }
 
     /// The checks of a registration that come before the memory is examined, in the order of the
-    /// kernel's `ib_uverbs_reg_mr` and `ib_umem_get`; the region's first address.
+    /// kernel's `ib_uverbs_reg_mr` and `ib_umem_get`.
     pub fn check_reg_mr(&self, addr: u64, length: u64, iova: u64, access: Access) -> Result<u64> {
         Self::check_access("reg_mr", access, MR_ACCESS)?;
         let lacking = Access::ZERO_BASED.union(Access::HUGETLB);
@@ -179,7 +179,7 @@ impl Engine {
         Ok(base)
     }
 
-    /// Makes a region of a peer's memory. It is charged as any region of the program is
+    /// Creates a region of a peer device's memory. It is charged like any region of the program
     /// (`docs/semantics.md` 2.7, 2.11).
     pub(crate) fn insert_peer_mr(
         &mut self,
@@ -202,7 +202,7 @@ impl Engine {
     }
 
     /// The checks of a dma-buf registration that come before the buffer is examined
-    /// (`docs/semantics.md` 2.2, 2 to 7), and how this NIC imports.
+    /// (`docs/semantics.md` 2.2, 2 to 7), and the importer class of this NIC.
     pub(crate) fn check_dmabuf(
         &self,
         offset: u64,
@@ -227,7 +227,7 @@ impl Engine {
         Ok(class)
     }
 
-    /// Makes a region of an imported dma-buf.
+    /// Creates a region of an imported dma-buf.
     pub(crate) fn insert_dmabuf_mr(
         &mut self,
         pd: PdId,
@@ -269,7 +269,7 @@ impl Engine {
         let ctx = self.pd(pd)?.ctx;
         let block = self.dm(dm)?;
         if block.ctx != ctx {
-            refuse!(Invalid, "reg_dm_mr: the block is of another context than the PD");
+            refuse!(Invalid, "reg_dm_mr: the block belongs to another context than the PD");
         }
         let inside = offset.checked_add(length).is_some_and(|end| end <= block.length);
         if !inside {
@@ -318,7 +318,7 @@ impl Engine {
     pub(super) fn check_access(call: &str, access: Access, allowed: Access) -> Result<()> {
         let unknown = access.difference(allowed);
         if !unknown.is_empty() {
-            refuse!(Invalid, "{call}: access {unknown:?} is not possible here");
+            refuse!(Invalid, "{call}: access {unknown:?} is not supported here");
         }
         if access.lacks_local_write() {
             refuse!(Invalid, "{call}: REMOTE_WRITE and REMOTE_ATOMIC need LOCAL_WRITE");
@@ -359,8 +359,8 @@ impl Engine {
         Ok(MrInfo { id, lkey: key, rkey: key })
     }
 
-    /// Begins to take a region away ([`crate::Hca::dereg_mr`]): from here on its key is unknown.
-    /// Its memory must stay until the copies in progress are over.
+    /// Begins to deregister a region ([`crate::Hca::dereg_mr`]): from here on, its key is unknown.
+    /// Its memory must stay until the copies in progress have ended.
     pub(crate) fn take_mr(&mut self, id: MrId) -> Result<(Mr, UnderWay)> {
         self.check_unshown("dereg_mr", id)?;
         let under_way = self.withdraw_mr(id);
@@ -370,7 +370,7 @@ impl Engine {
         Ok((mr, under_way))
     }
 
-    /// Lets go of a region that no peer touches any more.
+    /// Releases a region that no peer accesses any more.
     pub(crate) fn finish_dereg(&mut self, mr: Mr) -> Result<()> {
         if self.failure().is_some() {
             return Ok(());
@@ -417,15 +417,15 @@ impl Engine {
         }
     }
 
-    /// Begins to free device memory that no region uses ([`crate::Hca::free_dm`]): what is left is
-    /// its dma-buf.
+    /// Begins to free device memory that no region uses ([`crate::Hca::free_dm`]). Returns its
+    /// dma-buf, which is left.
     pub(crate) fn take_dm(&mut self, dm: DmId) -> Result<Option<DmExport>> {
         if self.failure().is_some() {
             return Ok(None);
         }
         let uses = self.dm(dm)?.uses.count();
         if uses > 0 {
-            refuse!(Busy, "free_dm: {uses} memory regions are on this device memory");
+            refuse!(Busy, "free_dm: {uses} memory regions use this device memory");
         }
         let block = self.common.memory.dms.remove(dm.index());
         let (nic, vf) = (&self.common.nic.config.name, self.common.nic.vf);
@@ -433,7 +433,8 @@ impl Engine {
         Ok(block.export)
     }
 
-    /// The memory of a block, to copy to and from: 32-bit words in ascending order, each whole.
+    /// The memory of a block, to copy to and from: 32-bit words in ascending order, each in one
+    /// access.
     #[doc(alias = "ibv_memcpy_to_dm")]
     #[doc(alias = "ibv_memcpy_from_dm")]
     pub fn dm_memory(&mut self, dm: DmId, offset: u64, length: u64) -> Result<HostBuf> {

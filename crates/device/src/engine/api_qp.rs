@@ -25,7 +25,7 @@ use crate::qp::Role;
 use crate::refusal::{Result, refuse};
 use crate::thresholds::ACK_POLICY;
 
-/// What a QP is made with.
+/// The parameters of a new QP.
 #[derive(Clone, Debug)]
 #[doc(alias = "ibv_qp_init_attr")]
 #[expect(clippy::exhaustive_structs, reason = "callers build it")]
@@ -40,13 +40,13 @@ pub struct QpSpec {
     pub recv_cq: CqId,
     /// The shared receive queue, if the QP has none of its own.
     pub srq: Option<SrqId>,
-    /// The XRC domain, of a receiving QP of XRC, which has nothing of the above.
+    /// The XRC domain of an XRC_RECV QP, which has none of the above.
     pub xrcd: Option<XrcdId>,
     /// The capacities.
     pub cap: QpCap,
     /// Whether every send completes, flagged or not.
     pub sq_sig_all: bool,
-    /// Given back in events.
+    /// Returned in events.
     pub cookie: u64,
 }
 
@@ -58,13 +58,13 @@ pub(crate) struct Closing {
     pub(crate) under_way: UnderWay,
 }
 
-/// Bytes of an element of a request. What elements take up can hold data instead, as in the work
-/// queues of NICs and of rxe: programs that ask for no inline bytes send some all the same
+/// Bytes of an element of a request. The space of the elements can hold data instead, as in the
+/// work queues of NICs and of rxe: programs that ask for no inline bytes send some all the same
 /// (`rdma_xclient`).
 const SGE_BYTES: u32 = 16;
 
 impl QpSpec {
-    /// A receiving QP of XRC.
+    /// An XRC_RECV QP.
     pub fn xrc_target(xrcd: XrcdId, cookie: u64) -> Self {
         Self {
             pd: PdId::NONE,
@@ -89,7 +89,7 @@ impl Engine {
             Some(xrcd) => self.xrcd(xrcd)?.ctx,
             None => self.pd(spec.pd)?.ctx,
         };
-        // What a list of tags takes completes on its own CQ.
+        // Receives of a tag list complete on its own CQ.
         let recv_cq = match spec.srq {
             Some(srq) => self.srq(srq)?.tm.as_ref().map_or(spec.recv_cq, |tm| tm.cq),
             None => spec.recv_cq,
@@ -115,7 +115,7 @@ impl Engine {
         made
     }
 
-    /// Adds a QP to the table, which uses what `holds` says for as long as it lives.
+    /// Adds a QP to the table. It uses the objects in `holds` for as long as it exists.
     pub(super) fn add_qp(
         &mut self,
         spec: &QpSpec,
@@ -127,7 +127,7 @@ impl Engine {
         let Some((id, qpn)) = self.qps.reserve() else {
             refuse!(NoMemory, "create_qp: max_qp is {}", self.common.nic.attr.max_qp);
         };
-        // A sending QP of XRC has no receive queue, a receiving one takes from many.
+        // An XRC_SEND QP has no receive queue, and an XRC_RECV QP takes from many.
         let is_xrc = matches!(spec.qp_type, QpType::XrcSend | QpType::XrcRecv);
         let takes_none = spec.srq.is_some() || is_xrc;
         let cap = spec.cap;
@@ -173,7 +173,8 @@ impl Engine {
             role: role.map(Box::new),
             starved_since: None,
             has_received: false,
-            // The kernel's rxe says so of every receive, whether there is one or not (rxe_resp.c).
+            // The kernel's rxe sets this flag for every receive, with or without a GRH
+            // (rxe_resp.c).
             recv_flags: match self.common.nic.config.preset {
                 Preset::Rxe => WcFlags::GRH,
                 _ => WcFlags::empty(),
@@ -224,14 +225,14 @@ impl Engine {
                 self.cq(spec.send_cq)?;
                 self.cq(spec.recv_cq)?;
             }
-            _ => refuse!(Invalid, "create_qp: an XRC domain is for receiving QPs of XRC"),
+            _ => refuse!(Invalid, "create_qp: only an XRC_RECV QP has an XRC domain"),
         }
         if let Some(srq) = spec.srq
             && (spec.qp_type == QpType::XrcSend || self.srq(srq)?.xrc.is_some())
         {
             refuse!(Invalid, "create_qp: an XRC SRQ is named by packets, not by QPs");
         }
-        // The queue's own READs stand in the QP's send queue (rdma-core,
+        // The queue's own READs are in the QP's send queue (rdma-core,
         // `Documentation/tag_matching.md`).
         if let Some(srq) = spec.srq
             && self.srq(srq)?.tm.is_some()
@@ -239,7 +240,7 @@ impl Engine {
         {
             refuse!(
                 Invalid,
-                "create_qp: a {} QP with {} sends; over an SRQ of tag matching it is RC, with none",
+                "create_qp: a {} QP with {} sends; over an SRQ with tag matching it must be RC, without sends",
                 spec.qp_type,
                 spec.cap.max_send_wr
             );
@@ -247,8 +248,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Refuses queues of another context than the protection domain's: the kernel looks them up
-    /// among those of one file (`uobj_get_obj_read` in `create_qp`).
+    /// Refuses queues of another context than that of the protection domain: the kernel looks them
+    /// up in a single file (`uobj_get_obj_read` in `create_qp`).
     fn check_contexts(&mut self, spec: &QpSpec) -> Result<()> {
         if spec.xrcd.is_some() {
             return Ok(());
@@ -257,7 +258,7 @@ impl Engine {
         let cqs = [self.cq(spec.send_cq)?.ctx, self.cq(spec.recv_cq)?.ctx];
         let srq = spec.srq.map(|srq| self.srq(srq).map(|srq| srq.ctx)).transpose()?;
         if cqs.into_iter().chain(srq).any(|other| other != ctx) {
-            refuse!(Invalid, "create_qp: a CQ or the SRQ is of another context than the PD");
+            refuse!(Invalid, "create_qp: a CQ or the SRQ belongs to another context than the PD");
         }
         Ok(())
     }
@@ -280,7 +281,7 @@ impl Engine {
         if entry.context.is_rss() {
             refuse!(
                 NotSupported,
-                "modify_qp: QP {} spreads frames over work queues, which have states; it has none",
+                "modify_qp: QP {} spreads frames over work queues; these have states, and the QP has none",
                 entry.context.qpn
             );
         }
@@ -312,8 +313,8 @@ impl Engine {
                 if common.out.udp.is_deaf() && context.route.is_udp() {
                     tracing::warn!(
                         target: "peerdma::udp", qpn = %context.qpn,
-                        "UDP port {} was taken when the NIC was opened: answers of other hosts come if its holder runs \
-                         peerdma, and not if it is the kernel's rxe or another program",
+                        "UDP port {} was taken when the NIC was opened: answers of other hosts arrive if its holder runs \
+                         peerdma, but not if it is the kernel's rxe or another program",
                         common.nic.config.udp_port
                     );
                 }
@@ -336,7 +337,7 @@ impl Engine {
         {
             refuse!(Invalid, "modify_qp: partition key index {}", attr.pkey_index);
         }
-        // As `mlx5_ib_modify_qp` has it for both, and rxe for the first.
+        // As `mlx5_ib_modify_qp` does for both, and rxe for the first.
         let limits = [
             (
                 AttrMask::MAX_QP_RD_ATOMIC,
@@ -366,18 +367,18 @@ impl Engine {
         Ok(())
     }
 
-    /// Sets how fast a QP sends, with the shape of its bursts. It has to be in RTS, and RC or
+    /// Sets how fast a QP sends, with the shape of its bursts. It must be in RTS, and RC or
     /// RAW_PACKET.
     ///
-    /// Refused as [`NotSupported`](crate::Kind::NotSupported) by a NIC that does not pace, else as
-    /// [`Invalid`](crate::Kind::Invalid).
+    /// Refused as [`NotSupported`](crate::Kind::NotSupported) by a NIC that does not pace packets,
+    /// otherwise as [`Invalid`](crate::Kind::Invalid).
     #[doc(alias = "ibv_modify_qp_rate_limit")]
     pub fn modify_qp_rate_limit(&mut self, id: QpId, limit: RateLimit) -> Result<()> {
         const WHO: &str = "modify_qp_rate_limit";
         self.check_rate(WHO, limit.kbps)?;
-        // As `mlx5_ib_modify_qp` has it.
+        // As `mlx5_ib_modify_qp` does.
         if limit.kbps == 0 && (limit.max_burst > 0 || limit.typical_packet > 0) {
-            refuse!(Invalid, "{WHO}: bursts and packets of a rate that is 0: {limit:?}");
+            refuse!(Invalid, "{WHO}: a burst or packet size without a rate: {limit:?}");
         }
         let Some(entry) = self.qps.get_mut(id).filter(|entry| !entry.context.is_rss()) else {
             refuse!(Invalid, "{WHO}: there is no QP {} that sends", id.handle());
@@ -401,7 +402,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Checks an address vector as RoCE demands it: global, from a GID the port has.
+    /// Checks that an address vector fits RoCE: global, from a GID of the port.
     pub fn check_av(&self, av: &iba::Av) -> Result<()> {
         if !av.is_global {
             refuse!(Invalid, "address vector without a GRH: RoCE needs is_global = 1 and a dgid");
@@ -464,7 +465,7 @@ impl Engine {
         Ok(under_way)
     }
 
-    /// Puts a send of a list on a QP's queue. [`Engine::kick`] sends the list.
+    /// Adds a send of a list to a QP's queue. [`Engine::kick`] sends the list.
     #[inline]
     pub fn queue_send<R: Request>(
         &mut self,
@@ -480,7 +481,7 @@ impl Engine {
         }
     }
 
-    /// Puts sends on a QP's queue, all or none, and sends them.
+    /// Adds sends to a QP's queue, all or none, and sends them.
     #[doc(alias = "ibv_wr_complete")]
     pub fn post_sends(
         &mut self,
@@ -503,8 +504,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Puts a receive on a QP's queue. In ERR it is flushed at once, as nothing else may ever move
-    /// the QP (IBA 10.3.1): a program that drains its queue waits for that.
+    /// Adds a receive to a QP's queue. In ERR it is flushed at once, as nothing else may ever drive
+    /// the QP (IBA 10.3.1), and a program that drains its queue waits for that.
     #[doc(alias = "ibv_post_recv")]
     #[inline]
     pub fn post_recv(&mut self, id: QpId, wr: RecvWr) -> core::result::Result<(), PostError> {
@@ -538,7 +539,7 @@ impl Engine {
     }
 
     /// Begins to close a context: destroys what its program left behind, in an order that leaves no
-    /// use counted, but for the memory that copies under way may touch.
+    /// use counted, except the memory that copies in progress may access.
     pub(crate) fn begin_close(&mut self, ctx: CtxId) -> Closing {
         if self.failure().is_some() {
             return Closing { ctx, mrs: Vec::new(), under_way: self.all_copies() };
@@ -595,7 +596,7 @@ impl Engine {
         Closing { ctx, mrs, under_way }
     }
 
-    /// Closes a context when no peer copies any more.
+    /// Closes a context once no peer copies any more.
     pub(crate) fn finish_close(&mut self, ctx: CtxId, mrs: Vec<Mr>) {
         if self.failure().is_some() {
             self.common.objects.ctxs.try_remove(ctx.index());
@@ -615,7 +616,7 @@ impl Engine {
         self.common.objects.ctxs.try_remove(ctx.index());
     }
 
-    /// Forgets events about an object that goes away.
+    /// Drops events about an object that is being destroyed.
     pub(super) fn drop_async_events(&mut self, ctx: CtxId, gone: EventSource) {
         if let Some(ctx) = self.common.objects.ctxs.get_mut(ctx.index()) {
             ctx.events.remove(|event| event.source == gone);
@@ -624,10 +625,10 @@ impl Engine {
 }
 
 impl Common {
-    /// What a carrier lets a packet carry.
+    /// The path capabilities of a carrier.
     fn path_caps(&self, route: Route, path_mtu: Mtu) -> PathCaps {
         // A record takes at most half of its ring. If packets are recorded or tampered with, each
-        // is one of a wire.
+        // is as on a wire.
         match route.segment(self.nic.config.ring_size) {
             None => PathCaps::wire(path_mtu),
             Some(_) if !self.is_plain() => PathCaps::memory(path_mtu, path_mtu.bytes()),

@@ -44,7 +44,7 @@ impl Engine {
     }
 
     /// The descriptor that is readable while a completion event waits. One read of eight bytes
-    /// takes one event, which [`Engine::take_cq_event`] then gives.
+    /// takes one event, which [`Engine::take_cq_event`] then returns.
     pub fn channel_fd(&self, id: ChannelId) -> Option<BorrowedFd<'_>> {
         Some(self.common.objects.channels.get(id.index())?.events.as_fd())
     }
@@ -56,7 +56,7 @@ impl Engine {
     }
 
     /// Raises an event for a CQ that holds completions, unless one waits on its channel: for a
-    /// caller that took one of several, and knows of another thread that waits.
+    /// caller that took one of several completions, and knows that another thread waits.
     pub fn repeat_cq_event(&mut self, id: CqId) {
         let Some(cq) = self.common.objects.cqs.get(id.index()).filter(|cq| !cq.is_empty()) else {
             return;
@@ -97,21 +97,21 @@ impl Engine {
         if let Some(channel) = channel {
             match self.common.objects.channels.get(channel.index()) {
                 Some(channel) if channel.ctx == ctx => cq.channel_use = Some(channel.uses.take()),
-                _ => refuse!(Invalid, "create_cq: the channel is not of this context"),
+                _ => refuse!(Invalid, "create_cq: the channel belongs to another context"),
             }
         }
         Ok(self.common.objects.cqs.insert(cq).into())
     }
 
-    /// From now on each completion tells exactly when it came. Without this, the completion of a
-    /// small message may have the time of the previous call, as a clock read takes longer than many
+    /// From now on, each completion has its exact time. Without this, the completion of a small
+    /// message may have the time of the previous call, as reading the clock takes longer than many
     /// steps of its processing.
     #[doc(alias = "IBV_WC_EX_WITH_COMPLETION_TIMESTAMP")]
     pub fn stamp_completions(&mut self) {
         self.common.stamps = true;
     }
 
-    /// Changes how many entries a CQ has; not below those it holds.
+    /// Changes how many entries a CQ has, but not to fewer than it holds.
     #[doc(alias = "ibv_resize_cq")]
     pub fn resize_cq(&mut self, id: CqId, entries: u32) -> Result<()> {
         let max = self.common.nic.attr.max_cqe;
@@ -125,9 +125,9 @@ impl Engine {
     }
 
     /// Moderates the events of a CQ: one comes with `count` completions, or `period` microseconds
-    /// after the first of them. If either is 0, every event comes at once, as from the start.
-    /// Completions are not held back, only their events. One event that is held back already may
-    /// come by the old rule.
+    /// after the first of them. If either is 0, every event comes at once, which is the default.
+    /// Completions are not held back, only their events. One event that is already held back may
+    /// still follow the old rule.
     #[doc(alias = "ibv_modify_cq")]
     pub fn moderate_cq(&mut self, id: CqId, count: u16, period: u16) -> Result<()> {
         let (most, longest) = (
@@ -181,12 +181,12 @@ impl Engine {
         }
     }
 
-    /// Asks for one event at the next completion, or at the next solicited one.
+    /// Requests one event at the next completion, or at the next solicited one.
     #[doc(alias = "ibv_req_notify_cq")]
     pub fn req_notify_cq(&mut self, id: CqId, solicited_only: bool) -> Result<()> {
         let cq = self.cq(id)?;
-        // Arming for any completion is not weakened by a later wish for solicited ones only (IBA
-        // 11.4.2.2).
+        // A later request for solicited completions only does not weaken an earlier one for any
+        // completion (IBA 11.4.2.2).
         cq.armed = match (cq.armed, solicited_only) {
             (Armed::Any, _) | (_, false) => Armed::Any,
             _ => Armed::Solicited,
@@ -200,8 +200,7 @@ impl Engine {
         self.take_wc(id, |wc| *wc)
     }
 
-    /// The same, and gives what `read` makes of it where it lies: it is large, and was written a
-    /// moment ago.
+    /// The same, but `read` reads it in place, as it is large and was written a moment ago.
     #[inline]
     pub fn take_wc<R>(&mut self, id: CqId, read: impl FnOnce(&Wc) -> R) -> Option<R> {
         self.common.objects.cqs.get_mut(id.index())?.pop(read)
@@ -213,7 +212,8 @@ impl Engine {
         self.common.objects.cqs.get(id.index()).is_none_or(Cq::is_empty)
     }
 
-    /// Whether a CQ overran, or the device failed: it can be polled empty, and then only fails.
+    /// Whether a CQ overran, or the device failed: it can be polled until it is empty, and then
+    /// only fails.
     pub fn cq_is_broken(&self, id: CqId) -> bool {
         self.failure().is_some()
             || self.common.objects.cqs.get(id.index()).is_some_and(|cq| cq.overrun)

@@ -1,4 +1,4 @@
-//! Everything of the engine but its QPs: what a QP reaches through its environment.
+//! Everything of the engine except its QPs: what a QP reaches through its environment.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -22,17 +22,17 @@ use crate::objects::{AsyncEvent, EventSource, Objects};
 use crate::observe::Observed;
 use crate::port::Nic;
 
-/// The rooms of the engine beside QPs and the receiving halves of the carriers.
+/// The rooms of the engine besides QPs and the receiving halves of the carriers.
 #[derive(Debug)]
 pub(crate) struct Common {
     pub(crate) nic: Nic,
     /// The time of the current call.
     pub(crate) now: Time,
-    /// Whether packets came after `now` that did not need to know when. Only while they are dealt
-    /// with.
+    /// Whether packets arrived after `now` that did not need the time. Only true while they are
+    /// handled.
     pub(crate) now_is_stale: bool,
-    /// Whether a CQ was made whose completions say when they came, or whose events wait for a time.
-    /// Else nobody sees how late `now` is.
+    /// Whether a CQ was created whose completions have timestamps, or whose events are held back.
+    /// Otherwise nobody sees how late `now` is.
     pub(crate) stamps: bool,
     pub(crate) objects: Objects,
     pub(crate) memory: Memory,
@@ -64,7 +64,7 @@ impl Common {
             .map_or([0; 40], |grh| grh.to_bytes())
     }
 
-    /// Looks at the clock, if packets came since.
+    /// Reads the clock, if packets have arrived since.
     #[inline]
     pub(super) fn catch_up(&mut self, clock: &Clock) {
         if mem::take(&mut self.now_is_stale) {
@@ -89,7 +89,7 @@ impl Common {
         }
     }
 
-    /// Tells the channel of a CQ that something came, if the CQ is armed for it.
+    /// Notifies the channel of a CQ of a completion, if the CQ is armed for it.
     fn notify_cq(&mut self, id: CqId, solicited: bool) {
         let Some(cq) = self.objects.cqs.get_mut(id.index()) else { return };
         let fire = match cq.armed {
@@ -106,7 +106,7 @@ impl Common {
         }
     }
 
-    /// Tells the channel of a CQ, which has to be armed anew then.
+    /// Notifies the channel of a CQ, which then must be armed again.
     fn report_cq(&mut self, id: CqId) {
         let Some(cq) = self.objects.cqs.get_mut(id.index()) else { return };
         cq.armed = Armed::No;
@@ -121,7 +121,7 @@ impl Common {
         }
     }
 
-    /// Reports the CQs whose events were held back for as long as they may be.
+    /// Reports the CQs whose events were held back for the longest time allowed.
     pub(super) fn report_overdue(&mut self) -> bool {
         let now = self.now;
         if self.objects.due.moderated.iter().all(|(at, _)| *at > now) {
@@ -149,13 +149,13 @@ impl Common {
         }
     }
 
-    /// Gives every event queue a descriptor of its own, at the same number, in the child of a fork.
+    /// In a forked child, gives every event queue a descriptor of its own, at the same number.
     pub(super) fn detach_event_queues(&mut self) {
         self.objects.ctxs.iter_mut().for_each(|(_, ctx)| ctx.events.detach());
         self.objects.channels.iter_mut().for_each(|(_, channel)| channel.events.detach());
     }
 
-    /// Removes what a QP left on its CQs.
+    /// Removes the completions that a QP left on its CQs.
     pub(super) fn clean_cqs(&mut self, qpn: Qpn, send: CqId, recv: CqId) {
         for id in [send, recv] {
             if let Some(cq) = self.objects.cqs.get_mut(id.index()) {

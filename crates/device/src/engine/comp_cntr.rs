@@ -14,8 +14,8 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// [`Kind::NoMemory`](crate::Kind::NoMemory) when the device has
-    /// [`max_comp_cntr`](crate::DeviceAttr::max_comp_cntr) of them.
+    /// [`Kind::NoMemory`](crate::Kind::NoMemory) if there are
+    /// [`max_comp_cntr`](crate::DeviceAttr::max_comp_cntr) already.
     #[doc(alias = "ibv_create_comp_cntr")]
     pub fn create_comp_cntr(&mut self, ctx: CtxId, kind: CompCntrType) -> Result<CompCntrId> {
         let max = self.common.nic.attr.max_comp_cntr;
@@ -25,7 +25,7 @@ impl Engine {
         Ok(self.common.objects.comp_cntrs.insert(CompCntr::new(ctx, kind)).into())
     }
 
-    /// Destroys a counter that is attached to no QP.
+    /// Destroys a counter that is not attached to a QP.
     #[doc(alias = "ibv_destroy_comp_cntr")]
     pub fn destroy_comp_cntr(&mut self, id: CompCntrId) -> Result<()> {
         if self.failure().is_some() {
@@ -35,7 +35,7 @@ impl Engine {
         if uses > 0 {
             refuse!(
                 Busy,
-                "destroy_comp_cntr: it is attached to {uses} QPs, and detached by destroying those"
+                "destroy_comp_cntr: it is attached to {uses} QPs; destroying those detaches it"
             );
         }
         self.common.objects.comp_cntrs.remove(id.index());
@@ -69,27 +69,23 @@ impl Engine {
         Ok(())
     }
 
-    /// A value. [`Hca::poll_any`](crate::Hca::poll_any) first lets it become that of now.
+    /// A value. [`Hca::poll_any`](crate::Hca::poll_any) updates it first.
     #[doc(alias = "ibv_read_comp_cntr")]
     #[doc(alias = "ibv_read_err_comp_cntr")]
     pub fn read_comp_cntr(&mut self, id: CompCntrId, entry: CompCntrEntry) -> Result<u64> {
         Ok(*self.comp_cntr(id)?.value(entry))
     }
 
-    /// Makes a counter count operations of a QP that no other counter counts, from now until the QP
+    /// Lets a counter count operations of a QP that no other counter counts, from now until the QP
     /// is destroyed. The checks come in the order of the kernel's `QP_ATTACH_COMP_CNTR`.
     #[doc(alias = "ibv_qp_attach_comp_cntr")]
     pub fn attach_comp_cntr(&mut self, qp: QpId, id: CompCntrId, ops: CompCntrOps) -> Result<()> {
         let unknown = ops.difference(CompCntrOps::KNOWN);
         if !unknown.is_empty() {
-            refuse!(
-                NotSupported,
-                "attach_comp_cntr: there are no operations {:#x}",
-                unknown.bits()
-            );
+            refuse!(NotSupported, "attach_comp_cntr: unknown operations {:#x}", unknown.bits());
         }
         if ops.is_empty() {
-            refuse!(Invalid, "attach_comp_cntr: for no operation at all");
+            refuse!(Invalid, "attach_comp_cntr: no operations are given");
         }
         let cntr = self.comp_cntr(id)?;
         let (ctx, held) = (cntr.ctx, cntr.uses.take());
@@ -97,7 +93,10 @@ impl Engine {
             refuse!(Invalid, "there is no QP {}", qp.handle());
         };
         if entry.context.ctx != ctx {
-            refuse!(Invalid, "attach_comp_cntr: the counter is of another context than the QP");
+            refuse!(
+                Invalid,
+                "attach_comp_cntr: the counter belongs to another context than the QP"
+            );
         }
         let taken = entry.context.cntrs.ops().intersection(ops);
         if !taken.is_empty() {
@@ -109,7 +108,7 @@ impl Engine {
         }
         let state = entry.qp.state();
         if !matches!(state, QpState::Reset | QpState::Init) {
-            refuse!(Invalid, "attach_comp_cntr: the QP is in {state:?}, and not in RESET or INIT");
+            refuse!(Invalid, "attach_comp_cntr: the QP is in {state:?}, not in RESET or INIT");
         }
         entry.context.cntrs.attach(ops, id, held);
         Ok(())

@@ -1,50 +1,51 @@
-//! Acknowledgements that wait for a request to travel with.
+//! Delayed acknowledgements: they wait for a request to travel with.
 //!
-//! A datagram of its own costs an acknowledgement a system call, made before the program sees what
-//! it is for. A program that answers each message in a moment can have both sent in one: its
+//! An acknowledgement in a datagram of its own costs a system call, made before the program sees
+//! the message. For a program that answers each message at once, one call can send both: its
 //! request, and the acknowledgement after it. So on a wire the acknowledgement waits
 //!
 //! * if the program found a receive by polling, and the policy of the QP trusts it
 //!   ([`transport::AckPolicy`], [`ACK_POLICY`](crate::thresholds::ACK_POLICY));
 //! * until the next request of any QP, the next poll that finds nothing, a call that arms a queue
-//!   or takes a QP away, or its deadline. That is a timer of the QP as any other. Where the program
-//!   no longer polls, the background thread looks every
-//!   [`ACK_LOOK`](crate::thresholds::ACK_LOOK) once one waited; before that, as often as it makes
-//!   sure that the program still polls.
+//!   or destroys a QP, or its deadline, which is a timer of the QP like any other. If the program
+//!   no longer polls, the background thread checks every [`ACK_LOOK`](crate::thresholds::ACK_LOOK)
+//!   once an acknowledgement has waited; before that, as often as it checks that the program still
+//!   polls.
 //!
-//! The transport decides which acknowledgements wait, and holds them. Here is what it cannot know:
-//! whether the program polls, of which QPs it just took receives, and whether it answered at once.
+//! The transport decides which acknowledgements wait, and holds them. This module has what the
+//! transport cannot know: whether the program polls, of which QPs it just took receives, and
+//! whether it answered at once.
 //!
-//! The first time that a program is seen not to answer at once, its acknowledgements cease to wait.
-//! A packet that came by the fast path was not looked at with a clock: where the program paused
-//! either before it polled or before it answered, it gets the benefit of the doubt, and the next
-//! packets are looked at. A QP whose own ACK timeout is short is taken to have a peer in the same
-//! hurry, and none of its acknowledgements waits.
+//! Once a program is seen not to answer at once, its acknowledgements no longer wait. The arrival
+//! time of a packet on the fast path is unknown: if the program paused either before it polled or
+//! before it answered, it gets the benefit of the doubt, and the times of the next packets are
+//! read. The peer of a QP with a short ACK timeout is assumed to have a short one, too, and none of
+//! the QP's acknowledgements waits.
 
 use transport::Time;
 
 use crate::ids::QpId;
 use crate::qp::QpEntry;
 
-/// Whose receives completed in the last poll of the program, and since when they wait for an
-/// answer.
+/// The QPs whose receives completed in the last poll of the program, and since when they wait for
+/// an answer.
 #[derive(Debug, Default)]
 pub(crate) struct DelayedAcks {
     pub(super) qps: Vec<QpId>,
     pub(super) since: Time,
-    /// Whether they may have come later than that, as nobody looked at the clock when they came.
+    /// Whether they may have arrived later than that, as nobody read the clock then.
     pub(super) is_vague: bool,
-    /// Trains that the clock is to be read for.
+    /// The number of trains for which to read the clock.
     pub(super) doubtful: u32,
-    /// Whether what is received now comes to a program that polls.
+    /// Whether the program polls for what is received now.
     is_polled: bool,
-    /// Whether one waited since the background thread last asked.
+    /// Whether an acknowledgement has waited since the background thread last asked.
     waited: bool,
 }
 
 impl DelayedAcks {
-    /// A QP took packets. If the program is about to see a receive complete, the acknowledgement
-    /// may wait for its answer.
+    /// Notes that a QP took packets. If the program is about to see a receive complete, the
+    /// acknowledgement may wait for the answer.
     #[inline]
     pub(super) fn note_receive(&mut self, entry: &mut QpEntry, now: Time, now_is_stale: bool) {
         let context = &mut entry.context;
@@ -65,17 +66,17 @@ impl DelayedAcks {
         self.qps.is_empty()
     }
 
-    /// Forgets whose receives completed.
+    /// Forgets the QPs whose receives completed.
     pub(super) fn clear(&mut self) {
         self.qps.clear();
     }
 
-    /// From now on what is received comes to a program that polls, or it does not.
+    /// Sets whether the program polls for what is received from now on.
     pub(super) fn set_polled(&mut self, is_polled: bool) {
         self.is_polled = is_polled;
     }
 
-    /// A train came. Whether it is of interest when.
+    /// A train arrived. Returns whether its time matters.
     #[inline]
     pub(super) fn want_time(&mut self) -> bool {
         let is_wanted = self.doubtful > 0;
@@ -83,7 +84,7 @@ impl DelayedAcks {
         is_wanted
     }
 
-    /// Whether an acknowledgement waited since this was last asked.
+    /// Whether an acknowledgement has waited since the last call.
     pub(crate) fn take_waited(&mut self) -> bool {
         std::mem::take(&mut self.waited)
     }

@@ -1,4 +1,4 @@
-//! From a datagram, checked and taken apart, or a record to the QP that it names.
+//! Delivers datagrams, checked and parsed, to the QPs that they name.
 
 mod check;
 
@@ -23,17 +23,17 @@ use crate::payload::{Cut, InPayload};
 use crate::qp::QpTable;
 use crate::receiver::{Receiver, Sender};
 
-/// How a datagram came here.
+/// How a datagram arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::engine) enum Way {
     /// From the socket.
     Socket,
-    /// By another process, which the kernel gave it to. It goes no further: else we would lend that
-    /// process our name.
+    /// From another process, which the kernel gave it to. It is not forwarded again: otherwise that
+    /// process could send in our name.
     Forwarded,
 }
 
-/// A datagram's way here, and what the kernel said of it.
+/// How a datagram arrived, and what the kernel reported about it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arrival<'a> {
     pub(super) way: Way,
@@ -42,7 +42,7 @@ pub(super) struct Arrival<'a> {
     pub(super) clock: &'a Clock,
 }
 
-/// Delivers what arrived together.
+/// Delivers datagrams that arrived together.
 pub(super) fn deliver_train(
     common: &mut Common,
     qps: &mut QpTable,
@@ -59,19 +59,19 @@ pub(super) fn deliver_train(
     while rest.len() > 0 {
         let arrival = Arrival { way: Way::Socket, about, flow: &flow, clock };
         let id = deliver_datagram(common, qps, intake, arrival, &mut rest);
-        // They are mostly for one QP.
+        // Most are for one QP.
         if id.is_some() && touched.last() != id.as_ref() {
             touched.extend(id);
         }
         took |= id.is_some();
     }
-    // Who shares a port with others has none to himself.
+    // A sender that shares its port with others gets no socket of its own.
     if took && !train.by_rx_socket && about.src.port() != about.dst.port() {
         intake.came_from(about.src, about.dst.ip());
     }
 }
 
-/// Takes a datagram apart and delivers it, with those behind it that continue it.
+/// Parses a datagram and delivers it, with the datagrams after it that continue it.
 pub(super) fn deliver_datagram(
     common: &mut Common,
     qps: &mut QpTable,
@@ -83,7 +83,7 @@ pub(super) fn deliver_datagram(
     let train = datagrams.bytes();
     let bytes = datagrams.next()?;
     if bytes.is_empty() {
-        // A sender that opens a transmit socket looks at what an empty datagram is sent as.
+        // A sender that opens a transmit socket sends empty datagrams to see their identification.
         return None;
     }
     let (packet, id) = check(common, intake, arrival, bytes)?;
@@ -127,7 +127,7 @@ pub(super) fn deliver_datagram(
     match dest {
         Dest::Process(_) => None,
         Dest::Gsi => {
-            // It may be another process's, which only what it says tells.
+            // It may be for another process, which only its contents show.
             common.arrive_at_gsi(&rx, None, Some((about, bytes)));
             None
         }

@@ -1,10 +1,9 @@
-//! A program that closed our descriptors, or put its own files in their place, as daemons do: the
+//! If a program closed our descriptors, or replaced them by its own files, as daemons do, the
 //! device fails.
 //!
-//! Each descriptor is checked before something is written to it, where that is rare
-//! ([`descriptors::Known`]). Those that are read and polled, and the UDP sockets, are checked here,
-//! at the beginning of housekeeping: a check at each use would cost as much as the system call
-//! itself.
+//! Where writes are rare, each descriptor is checked before a write ([`descriptors::Known`]). Those
+//! that are read and polled, and the UDP sockets, are checked here, at the beginning of
+//! housekeeping: a check at each use would cost as much as the system call itself.
 
 use link::shm::{Inbound, Outbound};
 use transport::Time;
@@ -17,8 +16,8 @@ const LOST: &str =
     "the program closed descriptors of the device, or replaced them (closefrom, close_range, dup2)";
 
 impl Engine {
-    /// Looks whether the program left us our descriptors, unless that was done a moment ago. The
-    /// device fails if not.
+    /// Checks whether the program left us our descriptors, unless that was done a moment ago. If
+    /// not, the device fails.
     pub(crate) fn look_at_descriptors(&mut self) {
         let now = self.clock.now();
         if self.is_dead()
@@ -42,7 +41,7 @@ impl Engine {
             || self.look_at_udp()
     }
 
-    /// While the program polls, its polls read the clock often enough.
+    /// The current time. While the program polls, its polls read the clock often enough.
     #[inline]
     fn udp_now(&self) -> Time {
         if self.is_alarm_off() { self.common.now } else { self.clock.now() }

@@ -1,4 +1,4 @@
-//! What one QP sees of the engine during a call.
+//! The engine, as one QP sees it during a call.
 
 use iba::{Access, Av, CompCntrOps, QpEvent, Qpn, RKey, SendFlags, WcStatus};
 use smallvec::SmallVec;
@@ -39,7 +39,7 @@ impl<'a> QpEnv<'a, '_> {
         Self { common, context, payload: core::marker::PhantomData }
     }
 
-    /// The protection domain in which a packet takes its bytes.
+    /// The protection domain of the bytes of a packet.
     fn pd_for(&self, source: &Source<'_>) -> PdId {
         match *source {
             Source::Remote { rkey, .. } => self.common.answering_pd(self.context, rkey),
@@ -60,7 +60,8 @@ impl<'a> QpEnv<'a, '_> {
         self.loop_payload(source).is_ok()
     }
 
-    /// A copy is needed where the work request completes before the packet has arrived.
+    /// The payload of a loopback packet: a copy if the work request completes before the packet has
+    /// arrived.
     fn loop_payload(&self, source: &Source<'_>) -> Result<LoopPayload, TransmitError> {
         let by_reference = self.context.qp_type.is_reliable();
         match *source {
@@ -111,7 +112,7 @@ impl<'a> QpEnv<'a, '_> {
         }
     }
 
-    /// The same; memory that is absent is brought in first, if that can be now.
+    /// The same; absent memory is faulted in first, if that is possible now.
     pub(super) fn loop_payload_present(
         &mut self,
         source: &Source<'_>,
@@ -119,8 +120,7 @@ impl<'a> QpEnv<'a, '_> {
         self.with_payload(source, |env| env.loop_payload(source))
     }
 
-    /// Does something with a payload; memory of it that is absent is brought in first, if that can
-    /// be now.
+    /// Runs `act` on a payload; absent memory of it is faulted in first, if that is possible now.
     fn with_payload<T>(
         &mut self,
         source: &Source<'_>,
@@ -177,7 +177,7 @@ impl<'a> QpEnv<'a, '_> {
         self.push_shm(vf, &prefix[..size], source, record.length)
     }
 
-    /// Pushes a record: what stands before the payload, and the payload.
+    /// Pushes a record: its prefix, and its payload.
     #[inline]
     fn push_shm(
         &mut self,
@@ -192,7 +192,7 @@ impl<'a> QpEnv<'a, '_> {
         let pushed = out.shm.push_after(vf, prefix, length as usize, |room| match *source {
             Source::Empty => Ok(()),
             Source::Bytes(bytes) => {
-                // The ring's own page is not there: no fault of the program's memory.
+                // A page of the ring itself is absent: this is not a fault of the program's memory.
                 room.copy_from(bytes).map_err(|_| TransmitError::Blocked)
             }
             Source::Sges { sges, offset, length } => {
@@ -218,19 +218,19 @@ impl<'a> QpEnv<'a, '_> {
                 self.common.counters.tx_shm_packets += 1;
                 Ok(())
             }
-            // A slow receiver slows its senders, as priority flow control does; one that stopped
-            // does not stop those who may drop.
+            // A slow receiver slows its senders, as priority flow control does; a stopped one does
+            // not stop senders that may drop packets.
             Err(PushError::Full) => {
                 let may_drop = !self.context.qp_type.is_reliable();
                 if !may_drop || !self.common.out.shm.is_stalled(vf, self.common.now) {
-                    // Until the peer took what fills the ring it has not had the chance to answer.
+                    // Until the peer has taken what fills the ring, it has had no chance to answer.
                     self.context.ring_position = self.common.out.shm.position(vf);
                     return Err(TransmitError::Blocked);
                 }
                 self.count(Counter::DroppedPacket);
                 Ok(())
             }
-            // No such process: the packet goes nowhere, and the requester's timer will tell.
+            // No such process: the packet is lost, and the requester's timer will report it.
             Err(PushError::Gone) => {
                 self.count(Counter::DroppedPacket);
                 Ok(())
@@ -239,8 +239,8 @@ impl<'a> QpEnv<'a, '_> {
         }
     }
 
-    /// The type of service of a packet: the program's, and what a connection that takes part in
-    /// congestion control tells switches. A notification is not to be marked itself.
+    /// The type of service of a packet: the program's, and ECT for a connection with congestion
+    /// control. A notification itself must not be marked.
     fn traffic_class(&self, av: &Av, headers: &Headers) -> u8 {
         let asked = av.traffic_class;
         if headers.bth.opcode == Opcode::Cnp {
@@ -250,15 +250,14 @@ impl<'a> QpEnv<'a, '_> {
         }
     }
 
-    /// The same of all packets but notifications.
+    /// The same for all packets except notifications.
     #[inline]
     pub(super) fn traffic_class_of_any(&self, asked: u8) -> u8 {
         let tells = self.common.nic.config.ecn && self.context.qp_type.is_connected();
         if tells && asked & ecn::MASK == 0 { asked | ecn::ECT_0 } else { asked }
     }
 
-    /// Sends packets one behind the other, among which the payload is shared evenly, and says how
-    /// many.
+    /// Sends packets in a row, among which the payload is split evenly, and returns how many.
     fn send_udp(
         &mut self,
         av: &Av,
@@ -275,8 +274,8 @@ impl<'a> QpEnv<'a, '_> {
             self.count(Counter::DroppedPacket);
             return Ok(1);
         };
-        // Of a run, the region is looked up once. What cannot be read is found again, and said, by
-        // `fill`.
+        // For a run, the region is looked up once. If it cannot be read, `fill` finds that again,
+        // and reports it.
         let whole = if packets > 1 { in_one_piece(mrs, pd, source) } else { None };
         let gather = Gather { mrs, pd, source: *source, whole };
         out.udp.push_run(*sgid, av, headers, length, packets, gather)
@@ -329,7 +328,7 @@ impl QpEnv<'_, '_> {
         }
     }
 
-    /// Sends, with memory that was absent.
+    /// Sends, with memory that may be absent.
     pub(super) fn transmit_now(
         &mut self,
         to: To<'_>,
@@ -340,11 +339,11 @@ impl QpEnv<'_, '_> {
         self.with_payload(source, |env| env.send(to, headers, source, skipped))
     }
 
-    /// Copies a payload aside, as far as it can be read.
+    /// Copies a payload, as far as it can be read.
     pub(super) fn gather(&self, source: &Source<'_>, room: &mut [u8]) {
         let (pd, mrs) = (self.pd_for(source), &self.common.memory.mrs);
-        // What was sent a moment ago can be read, unless somebody took it away since; then the
-        // zeros stay.
+        // A payload that was sent a moment ago can be read, unless its memory was removed since;
+        // then the zeros stay.
         match *source {
             Source::Empty => {}
             Source::Bytes(bytes) => room.copy_from_slice(bytes),
@@ -375,7 +374,7 @@ impl QpEnv<'_, '_> {
         }
     }
 
-    /// Sees to it that the memory of a source is there.
+    /// Makes sure that the memory of a source is present.
     #[cold]
     fn bring_in_source(&mut self, source: &Source<'_>) -> BroughtIn {
         match *source {
@@ -387,7 +386,7 @@ impl QpEnv<'_, '_> {
         }
     }
 
-    /// Scatters; memory that is absent is brought in first, if that can be now.
+    /// Scatters; absent memory is faulted in first, if that is possible now.
     fn scatter_present(
         &mut self,
         side: Side,
@@ -407,7 +406,7 @@ impl QpEnv<'_, '_> {
         }
     }
 
-    /// Runs an access of a peer; memory that is absent is brought in first, if that can be now.
+    /// Runs an access of a peer; absent memory is faulted in first, if that is possible now.
     fn with_present<T>(
         &mut self,
         (rkey, addr, length): (RKey, u64, u64),
@@ -472,7 +471,7 @@ impl<'p> Env for QpEnv<'_, 'p> {
         source: Source<'_>,
         packets: u32,
     ) -> Result<u32, TransmitError> {
-        // Who records packets or tampers with them sees each.
+        // Observers that record packets or tamper with them see each packet.
         let is_plain = self.common.is_plain();
         if !self.context.route.is_udp() || !is_plain {
             let first = source.part(0, source.len() / packets);
@@ -490,7 +489,7 @@ impl<'p> Env for QpEnv<'_, 'p> {
         source: Source<'_>,
         length: u32,
     ) -> Result<(), TransmitError> {
-        // Who records packets or tampers with them sees headers.
+        // Observers that record packets or tamper with them see headers.
         let is_plain = self.common.is_plain();
         match self.context.route {
             Route::Udp if is_plain => self.send_datagram(packet, dest, source, length),
@@ -522,7 +521,7 @@ impl<'p> Env for QpEnv<'_, 'p> {
         let Some(vf) = self.context.route.peer() else { return Direct::Declined };
         let Common { out, memory, counters, .. } = &mut *self.common;
         let peers = &mut out.shm;
-        // What an unreliable QP sent before may still lie in the ring: nothing may overtake it.
+        // Earlier packets of an unreliable QP may still be in the ring: nothing must overtake them.
         let unreliable = !self.context.qp_type.is_reliable();
         if peers.table().is_none()
             || (unreliable && peers.has_unread(vf, self.context.ring_position))
@@ -636,8 +635,8 @@ impl<'p> Env for QpEnv<'_, 'p> {
     }
 
     fn invalidate(&mut self, rkey: RKey) -> Result<(), RemoteError> {
-        // Only memory windows and fast-registered regions can be invalidated (IBA 10.6.5), and the
-        // latter are the kernel's.
+        // Only memory windows and fast-registered regions can be invalidated (IBA 10.6.5), and only
+        // the kernel has the latter.
         self.common.memory.mrs.windows.invalidate(self.context.pd, self.context.qpn, rkey)
     }
 
@@ -655,8 +654,8 @@ impl<'p> Env for QpEnv<'_, 'p> {
             }
             None => self.common.memory.mrs.remote_whole(pd, rkey, access)?,
         }
-        // ORDERING: what was stored before is seen by whoever sees what is stored after; memory
-        // that all threads share needs no more.
+        // ORDERING: a thread that sees a later store sees all earlier ones; memory that all threads
+        // share needs no more.
         std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
         Ok(())
     }
@@ -710,16 +709,16 @@ impl<'p> Env for QpEnv<'_, 'p> {
     }
 }
 
-/// Says in the log what a packet for a QP was dropped or refused for, or not taken for new: who
+/// Logs why a packet for a QP was dropped, refused or treated as a duplicate: an attacker that
 /// guesses numbers and keys shows there.
 fn tell_of_drop(qpn: Qpn, counter: Counter) {
     let why = match counter {
         Counter::OutOfSequence => "its sequence number is not due yet",
-        Counter::DuplicateRequest => "its sequence number was there before",
+        Counter::DuplicateRequest => "its sequence number was used before",
         Counter::RespRemoteAccessErrors => "refused: its key gives no access to what it names",
-        Counter::RespRemoteInvalidRequest => "refused: no request that this QP takes",
-        Counter::QkeyViolation => "not this QP's Q_Key",
-        Counter::DroppedPacket => "not what this QP waits for, or no room",
+        Counter::RespRemoteInvalidRequest => "refused: not a request that this QP accepts",
+        Counter::QkeyViolation => "not the Q_Key of this QP",
+        Counter::DroppedPacket => "not a packet that this QP waits for, or no room",
         _ => return,
     };
     tracing::debug!(target: "peerdma::drop", %qpn, "{why}");

@@ -14,7 +14,7 @@ use crate::ids::SrqId;
 use crate::qp::QpContext;
 
 /// Why no answer may have come from another host.
-const HELD: &str = " Here another process has that port: a process of another user that runs peerdma would pass answers on, but \
+const HELD: &str = " Here another process has that port: a process of another user that runs peerdma would forward answers, but \
                     the kernel's rxe, or any other program, keeps them";
 
 impl QpEnv<'_, '_> {
@@ -30,14 +30,14 @@ impl QpEnv<'_, '_> {
 }
 
 impl Common {
-    /// The same of an operation on a list of tags, which is of no QP: no receive there has the
+    /// The same for an operation on a tag list, which belongs to no QP: no receive there has the
     /// handle that it names.
     #[cold]
     pub(super) fn explain_no_such_tag(&mut self, srq: SrqId, wr_id: u64, handle: u32) {
         let (status, reason) = (WcStatus::TmErr, Reason::NoSuchTag);
         let (name, number, srq) = (status.name(), status as u8, srq.handle());
         let words = format!(
-            "{name} ({number}): taking back the receive with handle {handle:#x}, wr_id {wr_id:#x}, SRQ {srq}: {reason}"
+            "{name} ({number}): removing the receive with handle {handle:#x}, wr_id {wr_id:#x}, SRQ {srq}: {reason}"
         );
         self.remember_failure(Failed { qpn: Qpn::default(), wr_id, words, ends_qp: false });
     }
@@ -58,9 +58,9 @@ impl Common {
 }
 
 impl Engine {
-    /// Why a work request of a QP failed, in a sentence: what it was, what the peer answered, what
-    /// was tried. For a flushed request, why the QP was in error, if a work request of it failed.
-    /// The last few hundred failures are known.
+    /// Why a work request of a QP failed, in a sentence: what it was, what the peer answered, and
+    /// what was tried. For a flushed request, why the QP was in error, if a work request of it
+    /// failed. The last few hundred failures are known.
     pub fn explain(&self, qpn: Qpn, wr_id: u64, status: WcStatus) -> Option<String> {
         if status == WcStatus::Success {
             return None;
@@ -78,12 +78,12 @@ impl Engine {
     }
 }
 
-/// The sentence for a flushed request of a QP none of whose work requests is known to have failed.
+/// The sentence for a flushed request of a QP without a known failed work request.
 fn flushed(qpn: Qpn, wr_id: u64) -> String {
     let (status, reason) = (WcStatus::WrFlushErr, Reason::Flushed);
     format!(
-        "{} ({}): wr_id {wr_id:#x}, QP {qpn}: {reason}; no work request of it is known to have failed: the program put it into \
-         the error state, or an asynchronous event says why",
+        "{} ({}): wr_id {wr_id:#x}, QP {qpn}: {reason}; no work request of it is known to have failed: the program moved it to \
+         the error state, or an asynchronous event has the reason",
         status.name(),
         status as u8
     )
@@ -139,7 +139,7 @@ fn write_where(
     }
 }
 
-/// What was tried, where that is informative.
+/// What was tried, if that is informative.
 fn write_how(
     words: &mut String,
     common: &Common,

@@ -1,4 +1,4 @@
-//! The sentences of work requests that failed, kept for a program that asks.
+//! The sentences for failed work requests, kept for a program that asks.
 
 use std::collections::VecDeque;
 use std::io::Write as _;
@@ -8,10 +8,10 @@ use iba::Qpn;
 
 /// Failures that are remembered.
 const MAX_REMEMBERED: usize = 256;
-/// Failures of one process that are written to a file.
+/// The most failures of one process that are written to a file.
 const MAX_WRITTEN: u32 = 1000;
 
-/// The failures of the work requests of this process on this NIC, the latest last.
+/// The failures of the work requests of this process on this NIC, the newest last.
 #[derive(Debug, Default)]
 pub(crate) struct Failures {
     known: VecDeque<Failed>,
@@ -29,7 +29,7 @@ pub(super) struct Failed {
 }
 
 impl Failures {
-    /// Keeps a failure, in the place of the oldest one if there are many.
+    /// Keeps a failure, and drops the oldest one if there are many.
     pub(super) fn remember(&mut self, failed: Failed) {
         if self.known.len() >= MAX_REMEMBERED {
             self.known.pop_front();
@@ -37,7 +37,7 @@ impl Failures {
         self.known.push_back(failed);
     }
 
-    /// Those of a QP, the latest first.
+    /// The failures of a QP, the newest first.
     pub(super) fn of_qp(&self, qpn: Qpn) -> impl Iterator<Item = &Failed> {
         self.known.iter().rev().filter(move |failed| failed.qpn == qpn)
     }

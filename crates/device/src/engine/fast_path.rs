@@ -1,9 +1,9 @@
 //! The fast path of small messages (`transport::FastPacket`).
 //!
-//! A record of the ring is the same whichever way it goes at either end, and so is a datagram. Here
-//! they are written without headers in between, and recognised by comparing them with what would
-//! have been written. All that is not simply so goes the long way: packets that are recorded or
-//! tampered with, several that come at once by a ring (which one acknowledgement answers), packets
+//! A record in the ring is the same whichever path it takes at either end, and so is a datagram.
+//! Here they are written without building headers, and recognised by comparing them with what would
+//! have been written. Everything else takes the full path: packets that are recorded or tampered
+//! with, several packets that arrive at once in a ring (which one acknowledgement answers), packets
 //! within a process.
 
 pub(super) mod datagram;
@@ -20,7 +20,7 @@ use crate::ids::QpId;
 use crate::payload::InPayload;
 
 impl Engine {
-    /// Takes the first record that lies in a ring, if it takes the fast path.
+    /// Takes the first record in a ring, if it can take the fast path.
     pub(super) fn receive_by_fast_path(&mut self) -> bool {
         if !self.common.is_plain() {
             return false;
@@ -52,7 +52,7 @@ impl Engine {
             polls.takes_turns = matches!(packet, FastPacket::Ack { .. });
             Some((id, entry.qp.owes_answers()))
         });
-        // A ring that broke is the long way's to close.
+        // The full path closes a ring that broke.
         let Ok(Some((id, owes))) = popped else { return false };
         if owes {
             self.transmit(id);
@@ -61,7 +61,7 @@ impl Engine {
         true
     }
 
-    /// Puts a send on a QP's queue and sends it. Lists go by [`Engine::post_sends`] or
+    /// Adds a send to a QP's queue and sends it. For lists, use [`Engine::post_sends`] or
     /// [`Engine::queue_send`].
     #[doc(alias = "ibv_post_send")]
     #[inline]
@@ -99,9 +99,9 @@ impl Engine {
 
     /// Sends the train that a packet of this QP just joined by the fast path, and starts its timer.
     ///
-    /// The clock is read when the train is on its way, so that it does not wait for that. Whatever
-    /// starts a timer or tells the time before reads it for itself: how long ago the last reading
-    /// was nobody knows, and a timer that starts in the past may be over at once.
+    /// The clock is read when the train is on its way, so that the train does not wait for that.
+    /// Code that starts a timer or needs the time before then reads the clock itself: the last
+    /// reading may be old, and a timer that starts in the past may expire at once.
     fn send_short_train(&mut self, id: QpId) {
         let common = &mut self.common;
         common.now_is_stale = true;

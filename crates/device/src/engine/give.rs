@@ -1,4 +1,4 @@
-//! A packet is given to its QP.
+//! Gives a packet to its QP.
 
 use iba::Qpn;
 use transport::env::Rx;
@@ -11,7 +11,7 @@ use crate::qp::QpTable;
 use crate::receiver::{Receiver, Sender};
 
 impl Receiver {
-    /// Gives it a packet. Says which QP may have an answer now.
+    /// Gives a packet to its QP. Returns the QP that may have an answer now.
     #[inline]
     pub(super) fn give(
         self,
@@ -29,7 +29,7 @@ impl Receiver {
     }
 }
 
-/// Gives a packet to the QP it names, if that QP is connected to where it came from.
+/// Gives a packet to the QP that it names, if that QP is connected to the sender.
 #[inline]
 fn give_to_named(
     common: &mut Common,
@@ -61,7 +61,7 @@ fn give_to_named(
         };
     if !from_peer {
         common.counters.rx_wrong_source += 1;
-        tracing::debug!(target: "peerdma::drop", qpn = %dest, ?sender, "not this QP's peer");
+        tracing::debug!(target: "peerdma::drop", qpn = %dest, ?sender, "not the peer of this QP");
         return None;
     }
     let id = context.id;

@@ -1,5 +1,5 @@
-//! Periodic checks: which peers came and went, the netdev, and whether the kernel still gives us
-//! our datagrams.
+//! Periodic checks: peers that came and went, the netdev, and whether the kernel still gives us our
+//! datagrams.
 
 use link::registry::{Claim, Event};
 
@@ -14,7 +14,7 @@ impl Engine {
             return false;
         }
         let mut moved = false;
-        // Records that they sent before they went are taken below, even if their ring was new.
+        // Records that they sent before they ended are taken below, even if their ring was new.
         let mut gone = std::mem::take(&mut self.cm.lost);
         let events = self.common.out.shm.claim.as_mut().map_or_else(Vec::new, Claim::poll_events);
         for event in events {
@@ -36,7 +36,7 @@ impl Engine {
         if !gone.is_empty() {
             gone.sort_unstable();
             gone.dedup();
-            // Records that a peer pushed before it went are still delivered. A peer that goes only
+            // Records that a peer pushed before it ended are still delivered. A peer that ends only
             // now has its turn later.
             let (is_holding, left) = self.receive_of_gone(&gone);
             self.receivers.udp.port_may_be_free(&self.common.out.udp, self.common.now);

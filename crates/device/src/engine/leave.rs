@@ -1,4 +1,5 @@
-//! What a QP still owes its peer when it goes away, and a device the other processes of its host.
+//! What a QP still owes its peer when it is destroyed, and a device the other processes of its
+//! host.
 
 use std::time::{Duration, Instant};
 
@@ -9,11 +10,11 @@ use super::deliver::{Arrival, Way, deliver_datagram, flow_of, is_for};
 use crate::engine::Turn;
 use crate::ids::QpId;
 
-/// How long a carrier without room is waited for. A peer that reads makes room in far less.
+/// How long to wait for a carrier without room. A peer that reads makes room much sooner.
 const LINGER: Duration = Duration::from_millis(100);
 
-/// How long to wait for processes to which a device that ends passed something on. They take it at
-/// once unless they are stopped, or the machine is overloaded.
+/// How long to wait for processes to which a device that ends forwarded datagrams. They take them
+/// at once unless they are stopped, or the machine is overloaded.
 const TAKEN: Duration = Duration::from_millis(500);
 
 impl Engine {
@@ -30,7 +31,7 @@ impl Engine {
         {
             let route = entry.context.route;
             let now = self.clock.now();
-            // One that does not read is not waited for again and again.
+            // Do not wait again and again for a peer that does not read.
             let is_stalled = route.peer().is_some_and(|vf| self.common.out.shm.is_stalled(vf, now));
             if route.is_none() || is_stalled || now.since(began) >= LINGER {
                 tracing::debug!(target: "peerdma::drop", qp = id.0, "destroyed before it answered");
@@ -43,8 +44,8 @@ impl Engine {
         }
     }
 
-    /// Gives the UDP port up so that no packet for others is lost: nothing new comes, waiting
-    /// packets are passed on, and their receivers have taken them when this returns, unless one is
+    /// Gives up the UDP port without losing packets for others: nothing new arrives, waiting
+    /// packets are forwarded, and their receivers have taken them when this returns, unless one is
     /// stopped. For a device that ends.
     pub(crate) fn leave_port(&mut self) {
         self.flush_udp();
@@ -60,7 +61,7 @@ impl Engine {
         self.receivers.udp.close();
     }
 
-    /// Takes what waits at the sockets. What is for others is passed on; what is for us comes too
+    /// Takes what waits at the sockets. Packets for others are forwarded; packets for us are too
     /// late.
     fn pass_on_what_waits(&mut self) {
         let Self { common, qps, receivers, clock, .. } = self;

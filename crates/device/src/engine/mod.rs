@@ -1,8 +1,8 @@
 //! The engine: every object of one process, and the progress of its QPs.
 //!
-//! One lock guards it ([`crate::Hca::lock`]). Inside, three parts are borrowed apart so that a QP
-//! can run with the rest at hand: the table of QPs, the receiving halves of the carriers
-//! ([`Receivers`]), and [`Common`], which a QP reaches through [`QpEnv`]. The rooms below do not
+//! One lock guards it ([`crate::Hca::lock`]). Inside, three parts are borrowed separately so that a
+//! QP can run with the rest at hand: the table of QPs, the receiving halves of the carriers
+//! ([`Receivers`]), and [`Common`], which a QP reaches through [`QpEnv`]. The lower rooms do not
 //! know the engine (docs/ARCHITECTURE.md, "The rooms of `device`").
 //!
 //! ```text
@@ -84,8 +84,8 @@ use crate::qp::{QpTable, vf_of};
 /// Everything of one process on one NIC.
 #[derive(Debug)]
 pub struct Engine {
-    /// Ends before the VF of `common` can be another process's: peers with a ring to this one would
-    /// pass packets for that one on here.
+    /// Dropped before another process can have the VF of `common`: peers with a ring to this
+    /// process would forward packets for that one here.
     pub(crate) receivers: Receivers,
     pub(crate) common: Common,
     pub(crate) qps: QpTable,
@@ -99,8 +99,8 @@ pub struct Engine {
     pub(crate) life: Life,
 }
 
-/// After so many timeouts in a row, what goes to a peer goes the usual way again: a network may
-/// take nothing from another port.
+/// After this many timeouts in a row, packets to a peer leave from the usual port again: a network
+/// may drop packets from other ports.
 const SILENT: u32 = 2;
 impl Engine {
     pub(crate) fn new(
@@ -152,8 +152,8 @@ impl Engine {
     /// The counters since the device was opened.
     pub fn counters(&self) -> crate::Counters {
         let mut counters = self.common.counters;
-        // Exporters take mappings back without the engine, so those of regions that exist are
-        // counted where they are.
+        // Exporters invalidate mappings without the engine, so those of existing regions are
+        // counted in the regions.
         let regions = self.common.memory.mrs.ids().filter_map(|id| self.common.memory.mrs.get(id));
         let imports = regions.filter_map(|mr| mr.import.as_ref());
         counters.page_invalidations += imports.map(|import| import.invalidations()).sum::<u64>();
@@ -161,23 +161,23 @@ impl Engine {
         counters
     }
 
-    /// The time of the device's clock in nanoseconds, as completions carry it.
+    /// The time of the device's clock in nanoseconds, as completions report it.
     pub fn clock_nanos(&self) -> u64 {
         self.clock.now().as_nanos()
     }
 
-    /// The same time on the wall's clock, in nanoseconds since 1970.
+    /// The same time on the wall clock, in nanoseconds since 1970.
     #[doc(alias = "IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK")]
     pub fn wall_nanos(&mut self, timestamp: u64) -> u64 {
         self.clock.wall(Time::from_nanos(timestamp))
     }
 
-    /// Whether the engine is what a fork left in the child (see [`crate::fork`]).
+    /// Whether the engine is the husk in a forked child (see [`crate::fork`]).
     pub fn is_husk(&self) -> bool {
         self.life == Life::Husk
     }
 
-    /// Gives up, in the child of a fork, everything that is the parent's.
+    /// In a forked child, gives up everything that belongs to the parent.
     pub(crate) fn become_husk(&mut self) {
         self.life = Life::Husk;
         self.common.abandon_records();
@@ -190,7 +190,7 @@ impl Engine {
         self.stop();
     }
 
-    /// Forgets everything that was to be done.
+    /// Drops all pending work.
     pub(crate) fn stop(&mut self) {
         self.common.out.loopback.clear();
         self.common.gsi.clear();
@@ -208,7 +208,7 @@ impl Engine {
         }
     }
 
-    /// Lets one QP send. False if its carrier has no room.
+    /// Lets one QP send. Returns false if its carrier has no room.
     fn transmit(&mut self, id: QpId) -> bool {
         let Self { common, qps, delayed_acks, clock, .. } = self;
         let Some(entry) = qps.get_mut(id) else { return true };
@@ -235,7 +235,7 @@ impl Engine {
         poll != Poll::Blocked
     }
 
-    /// Sees to it that a QP's timer is looked at when it is due.
+    /// Makes sure that a QP's timer is checked when it is due.
     #[inline]
     fn note_deadline(&mut self, id: QpId) {
         let Some(entry) = self.qps.get_mut(id) else { return };
@@ -247,7 +247,7 @@ impl Engine {
         }
     }
 
-    /// Passes on what a transmission left with the carriers that have no reader of their own.
+    /// Passes on what a transmission left in the carriers that have no reader of their own.
     fn after_transmit(&mut self) {
         self.run_observers();
         while !self.common.out.loopback.is_empty() {
@@ -257,14 +257,14 @@ impl Engine {
             if self.schedule.ready.is_empty() {
                 self.flush_udp();
             } else {
-                // Who stands in the ready queue goes on in a moment, and may fill the last train.
+                // A QP in the ready queue continues in a moment, and may fill the last train.
                 self.flush_full_udp();
             }
         }
         self.common.out.shm.ring_doorbells();
     }
 
-    /// Sends the datagrams that wait for the sockets; what these do not take now waits on.
+    /// Sends the datagrams that wait for the sockets; what these do not take now keeps waiting.
     fn flush_udp(&mut self) {
         self.send_trains(|_| true);
     }
@@ -305,7 +305,7 @@ impl Engine {
         moved
     }
 
-    /// Fires what is due, and looks at nothing else.
+    /// Fires the timers that are due, and does nothing else.
     pub(crate) fn progress_of_timers(&mut self) {
         if !self.is_dead() {
             self.common.now = self.clock.now();
@@ -313,7 +313,7 @@ impl Engine {
         }
     }
 
-    /// Drops deadlines that QPs have met, so that nobody prepares to fire them.
+    /// Drops deadlines that no longer apply, so that nobody prepares to fire them.
     fn drop_met_deadlines(&mut self, now: Time) {
         while let Some(Reverse((at, index))) = self.schedule.timers.peek().copied()
             && at <= now
@@ -338,8 +338,8 @@ impl Engine {
         if self.next_deadline().is_none_or(|at| at > now) {
             return false;
         }
-        // Who did not run for a while has a queue of packets: what already lies there came in time,
-        // also from a peer whose ring is not known yet.
+        // A process that did not run for a while has a queue of packets: those that are already
+        // there came in time, even from a peer whose ring is not known yet.
         if self.schedule.timers.peek().is_some_and(|Reverse((at, _))| *at <= now) {
             self.housekeeping();
         }
@@ -364,7 +364,7 @@ impl Engine {
                 let (peer, position) = (entry.context.route.peer(), entry.context.ring_position);
                 let unread = peer.filter(|vf| common.out.shm.has_unread(*vf, position));
                 if let Some(vf) = unread {
-                    // Nothing new is pushed meanwhile.
+                    // Nothing new is pushed in the meantime.
                     common.out.shm.ring_later(vf);
                 }
                 entry.context.peer_is_behind = unread.is_some();

@@ -2,9 +2,9 @@
 //! Annex A17.4.5).
 //!
 //! A group with members has a socket of its own ([`link::udp::UdpLink::join`]); the kernel sends
-//! the IGMP or MLD report, and gives a copy of each packet to every process that joined. What this
-//! host sends comes back the same way, so a sender that is attached receives its own messages, as
-//! with the kernel's drivers.
+//! the IGMP or MLD report, and gives a copy of each packet to every process that joined. Packets
+//! that this host sends come back the same way, so a sender that is attached receives its own
+//! messages, as with the kernel's drivers.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -24,8 +24,8 @@ use crate::receiver::Receiver;
 use crate::refusal::{Kind, Refusal, Result, refuse};
 
 impl Engine {
-    /// Attaches a datagram QP to a group: it receives what is sent there. Attached again, it is a
-    /// member as before (`ib_uverbs_attach_mcast` of the kernel).
+    /// Attaches a datagram QP to a group, so that it receives messages to the group. Attaching it
+    /// again changes nothing (`ib_uverbs_attach_mcast` of the kernel).
     ///
     /// Refused as [`Invalid`](Kind::Invalid) for a QP that is not UD and a GID that is not a
     /// group's; as [`NoMemory`](Kind::NoMemory) beyond
@@ -59,7 +59,7 @@ impl Engine {
                 refuse!(NotPermitted, "attach_mcast: this process has no UDP socket");
             }
             Err(JoinError::PortTaken(port)) => {
-                refuse!(NotPermitted, "attach_mcast: UDP port {port} is another user's");
+                refuse!(NotPermitted, "attach_mcast: UDP port {port} belongs to another user");
             }
             Err(JoinError::Refused(error)) => return Err(cannot_join(gid, &error)),
         }
@@ -68,9 +68,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Detaches a QP from a group. The last member to leave ends the membership of this process.
+    /// Detaches a QP from a group. When the last member leaves, so does this process.
     ///
-    /// Refused as [`Invalid`](Kind::Invalid) if it is not attached, or could not be.
+    /// Refused as [`Invalid`](Kind::Invalid) if it is not attached, or cannot be.
     #[doc(alias = "ibv_detach_mcast")]
     pub fn detach_mcast(&mut self, id: QpId, gid: Gid) -> Result<()> {
         self.check_mcast("detach_mcast", id, gid)?;
@@ -82,13 +82,13 @@ impl Engine {
         Ok(())
     }
 
-    /// How many groups a QP is in. While there are any it cannot be destroyed
+    /// How many groups a QP is in. While it is in one, it cannot be destroyed
     /// (`ibv_attach_mcast(3)`).
     pub(super) fn groups_of(&self, id: QpId) -> usize {
         self.common.objects.groups.iter().filter(|group| group.members.contains(&id)).count()
     }
 
-    /// Takes a QP out of every group.
+    /// Removes a QP from every group.
     pub(super) fn leave_groups(&mut self, id: QpId) {
         let is_member = |group: &Group| group.members.contains(&id);
         while let Some(at) = self.common.objects.groups.iter().position(is_member) {
@@ -122,7 +122,7 @@ impl Engine {
     }
 }
 
-/// Why the kernel's membership was not to be had.
+/// The refusal if the kernel does not grant membership.
 fn cannot_join(gid: Gid, error: &BindError) -> Refusal {
     let kind = match error {
         BindError::InUse { .. } | BindError::NotPermitted { .. } => Kind::NotPermitted,
@@ -133,8 +133,8 @@ fn cannot_join(gid: Gid, error: &BindError) -> Refusal {
     Refusal::new(kind, format!("attach_mcast: {gid:?}: {error}"))
 }
 
-/// Whether a packet goes to a group, by both of its destinations, which have to agree (IBA
-/// 9.6.1.3.1): `None` if they do not.
+/// Whether a packet is for a group, by both of its destinations, which must agree (IBA 9.6.1.3.1):
+/// `None` if they do not.
 pub(super) fn is_for_group(qpn: Qpn, dst: SocketAddr) -> Option<bool> {
     let is_group = dst.ip().is_multicast();
     ((qpn == Qpn::MULTICAST) == is_group).then_some(is_group)
@@ -154,7 +154,7 @@ pub(super) fn deliver_to_group(
     // A packet from before the last member left, or one that is not a datagram.
     let Some(group) = found.filter(|_| rx.headers.deth().is_some()) else {
         common.counters.rx_unknown_qpn += 1;
-        tracing::debug!(target: "peerdma::drop", ?gid, "no datagram for a group of ours");
+        tracing::debug!(target: "peerdma::drop", ?gid, "not a datagram for a group of ours");
         return;
     };
     for id in group.members.clone() {

@@ -1,4 +1,4 @@
-//! What happens to the port when its netdev changes.
+//! Updates the port when its netdev changes.
 
 use iba::EventType;
 use link::netdev::Netdev;
@@ -7,8 +7,9 @@ use super::common::Common;
 use crate::nic::port_on;
 use crate::port::Port;
 
-/// Follows the netdev, and tells the program what changed. It stays the one that the NIC was opened
-/// on: another that has the default route by now is another NIC's. One that was taken away is down.
+/// Follows the netdev, and reports changes to the program. It stays the netdev that the NIC was
+/// opened on: one that has the default route now belongs to another NIC. A netdev that was removed
+/// is down.
 pub(super) fn refresh(common: &mut Common) {
     let Ok(all) = Netdev::all() else { return };
     let port = match all.into_iter().find(|netdev| netdev.index == common.nic.port.ifindex) {

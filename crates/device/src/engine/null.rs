@@ -6,7 +6,7 @@ use crate::memory::NULL_KEY;
 use crate::refusal::{Result, refuse};
 
 impl Engine {
-    /// Gives a name for the null region: its key.
+    /// Returns a handle of the null region: its key.
     #[doc(alias = "ibv_alloc_null_mr")]
     pub fn alloc_null_mr(&mut self, pd: PdId) -> Result<u32> {
         self.pd(pd)?;
@@ -15,7 +15,7 @@ impl Engine {
         Ok(NULL_KEY)
     }
 
-    /// Takes a name for the null region back.
+    /// Frees a handle of the null region.
     pub fn free_null_mr(&mut self, pd: PdId) -> Result<()> {
         let uses = &mut self.pd(pd)?.handles;
         let Some(left) = uses.checked_sub(1) else {

@@ -1,10 +1,10 @@
-//! What a CQ that overran ends.
+//! What happens when a CQ overruns.
 //!
 //! A completion that found no room is lost, and its operation with it. `mlx5` and similar NICs stop
 //! a QP that cannot complete, and report it (IBA 11.6.3.1, `IBV_EVENT_QP_FATAL`); the kernel's rxe
 //! raises the event of the CQ and continues.
 //!
-//! A completion is made while its QP is borrowed, so the QPs end a moment later: with the next
+//! A completion is created while its QP is borrowed, so the QPs end a moment later: at the next
 //! deadline, which is now.
 
 use iba::{AttrMask, QpAttr, QpEvent, QpState};
@@ -27,7 +27,7 @@ impl Common {
 }
 
 impl Engine {
-    /// Ends the QPs that complete on a CQ that overran. Whether there was one.
+    /// Ends the QPs that complete on a CQ that overran. Returns whether there was one.
     pub(super) fn end_qps_of_overruns(&mut self) -> bool {
         let overruns = std::mem::take(&mut self.common.objects.due.overruns);
         if overruns.is_empty() {

@@ -1,5 +1,5 @@
-//! Bringing in memory that an access found absent: pages of a region paged on demand, and buffers
-//! that their exporter moved.
+//! Faults in memory that an access found absent: pages of an on-demand region, and buffers that
+//! their exporter has moved.
 
 use transport::wr::Sge;
 use umem::Umem;
@@ -11,7 +11,7 @@ use crate::memory::import::Remapped;
 use crate::memory::peer::PeerRegion;
 
 impl Common {
-    /// Sees to it that `length` bytes at `addr` of the region with this key are there.
+    /// Makes sure that `length` bytes at `addr` of the region with this key are present.
     pub(super) fn bring_in(&mut self, key: u32, addr: u64, length: u64) -> BroughtIn {
         let named = self.memory.mrs.id_of(key).map(|id| (id, addr));
         let Some((id, addr)) = named.or_else(|| self.memory.mrs.windows.behind(key, addr)) else {
@@ -32,7 +32,7 @@ impl Common {
             return BroughtIn::Here;
         }
         let Some(import) = mr.import.clone() else {
-            // Of the two ends of a copy it is the other one that is absent.
+            // The absent memory is that of the other end of the copy.
             return BroughtIn::Here;
         };
         match import.remap(&mr.umem, &self.memory.faults) {
@@ -51,7 +51,7 @@ impl Common {
         }
     }
 
-    /// Brings in what a gather or scatter list names.
+    /// Faults in the memory of a gather or scatter list.
     pub(super) fn bring_in_list(&mut self, sges: &[Sge]) -> BroughtIn {
         let named = sges.iter().filter(|sge| sge.length > 0);
         named.fold(BroughtIn::Here, |all, sge| {
@@ -59,8 +59,8 @@ impl Common {
         })
     }
 
-    /// What to expect of a list that was absent, for its buffers that move. Memory that the fault
-    /// thread found is left for the access to take, so that it stays where it is until then.
+    /// What to expect of an absent list, as far as its buffers can move. Memory that the fault
+    /// thread found is left for the access to take, so that it stays in place until then.
     pub(super) fn outlook(&self, sges: &[Sge]) -> BroughtIn {
         let outlooks = sges.iter().filter(|sge| sge.length > 0).filter_map(|sge| {
             let mr = self.memory.mrs.get(self.memory.mrs.id_of(sge.lkey.0)?)?;
@@ -69,14 +69,14 @@ impl Common {
         outlooks.fold(BroughtIn::Here, BroughtIn::and)
     }
 
-    /// The memory of a region was taken away for good.
+    /// The memory of a region was revoked for good.
     pub(super) fn revoke(&mut self, id: MrId) {
         let Some(mr) = self.memory.mrs.get_mut(id) else { return };
         if !std::mem::replace(&mut mr.is_revoked, true) {
             let why = match (&mr.import, &mr.peer) {
                 (Some(import), _) => import.why_gone(),
-                (None, Some(peer)) => format!("{} took it away", peer.client()),
-                (None, None) => "it was taken away".to_owned(),
+                (None, Some(peer)) => format!("{} revoked it", peer.client()),
+                (None, None) => "it was revoked".to_owned(),
             };
             let (region, key) = (id.handle(), mr.key);
             let words =
@@ -89,8 +89,8 @@ impl Common {
         }
     }
 
-    /// Puts a region on the memory where its buffer is now, and tells peers. Those that use the old
-    /// place are stopped by the buffer's gate.
+    /// Points a region at the memory where its buffer is now, and publishes that. The buffer's gate
+    /// stops peers that use the old place.
     pub(super) fn replace_memory(&mut self, id: MrId, umem: Umem) {
         let Some(mr) = self.memory.mrs.get_mut(id) else { return };
         mr.umem = umem;

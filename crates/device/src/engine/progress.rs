@@ -1,6 +1,6 @@
-//! Progress: what has arrived is taken and what can be sent is sent, without waiting.
+//! Progress: receives what has arrived and sends what can be sent, without waiting.
 //!
-//! Whoever has the engine gives it a turn. Turns differ in what they look at:
+//! The thread that holds the engine gives it a turn. Turns differ in what they check:
 //!
 //! | turn | the clock | rings, QPs that are ready | sockets | rare things | timers |
 //! |---|---|---|---|---|---|
@@ -10,34 +10,34 @@
 //! | [`Turn::Everything`] | yes | yes | all | yes | yes |
 //!
 //! A turn of the program reads the clock once in [`POLLS_PER_CLOCK`] turns that find nothing. Busy
-//! sockets are those where something came lately.
+//! sockets are those where something arrived recently.
 //!
-//! Rare things are new peers and those that went, the netdev, names of services, steering
-//! ([`Engine::housekeeping`]). When the thread has its turns is a table of `hca::background`.
+//! Rare things are peers that come and go, the netdev, names of services, steering
+//! ([`Engine::housekeeping`]). A table in `hca::background` says when the thread has its turns.
 
 use super::Engine;
 use crate::carrier::udp::Look;
 use crate::thresholds::{LOOKS_PER_CLOCK, LOOKS_PER_SOCKET, POLLS_PER_CLOCK};
 
-/// Who gives the engine a turn, and what is looked at.
+/// Who gives the engine a turn, and what the turn checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "the table above has them all")]
 pub enum Turn {
     /// A call of the program.
     Call,
-    /// A call of a program that polls, whose acknowledgements may wait for what it does next.
+    /// A call of a program that polls, whose acknowledgements may wait for its next call.
     Poll,
     /// The background thread, right after it found something.
     Again,
-    /// The background thread, when datagrams came to a socket, whichever it is.
+    /// The background thread, when datagrams came to any socket.
     Datagrams,
-    /// The background thread, now and then.
+    /// The background thread, from time to time.
     Everything,
 }
 
 impl Engine {
-    /// Takes what has arrived and sends what can be sent, without waiting. Says whether anything
-    /// moved.
+    /// Receives what has arrived and sends what can be sent, without waiting. Returns whether there
+    /// was anything.
     #[inline]
     pub fn progress(&mut self, turn: Turn) -> bool {
         if self.is_dead() {
@@ -75,10 +75,9 @@ impl Engine {
         if self.is_quiet_beside_rings() {
             is_idle = self.receivers.shm.is_idle();
             if !is_idle {
-                // What came goes before the clock, but not again and again.
+                // Packets go before the clock, but not again and again.
                 let may_wait = self.polls.since_clock < 2 * POLLS_PER_CLOCK;
-                // Where more than one packet comes between two polls, those who send them want
-                // throughput.
+                // If several packets arrive between two polls, their senders want throughput.
                 if std::mem::take(&mut self.polls.takes_turns)
                     && may_wait
                     && self.receive_by_fast_path()
@@ -101,7 +100,8 @@ impl Engine {
         self.common.now = self.clock.now();
         self.polls.looks = 0;
         if is_idle && !is_socket_due && !self.receivers.udp.is_hot() {
-            // What comes during the look at the clock can take the fast path at the next poll.
+            // A packet that arrives while the clock is read can take the fast path at the next
+            // poll.
             return self.run_cm() | self.fire_timers();
         }
         self.send_delayed_acks();
@@ -111,8 +111,7 @@ impl Engine {
         moved
     }
 
-    /// Takes datagrams where they come one after the other, and nothing else does. Nothing needs to
-    /// know the time but they.
+    /// Takes datagrams if a stream of them arrives, and nothing else. Only they need the time.
     fn receive_hot_udp(&mut self, poll: bool) -> bool {
         self.delayed_acks.set_polled(poll);
         let moved = self.receive_udp(Look::Likely);
@@ -123,7 +122,7 @@ impl Engine {
                 self.polls.looks = 0;
                 self.common.now = self.clock.now();
             }
-            // What else the connection manager has to do waits for a poll that reads the clock.
+            // Other work of the connection manager waits for a poll that reads the clock.
             return false;
         }
         self.run_cm();
@@ -146,8 +145,8 @@ impl Engine {
         moved | (is_clock_due && self.fire_timers())
     }
 
-    /// Whether nothing is to be sent, and nothing to be taken but what rings hold, as far as memory
-    /// tells.
+    /// Whether nothing is to be sent, and nothing to be received except from rings, as far as
+    /// memory shows.
     #[inline]
     fn is_quiet_beside_rings(&self) -> bool {
         self.schedule.ready.is_empty()

@@ -1,4 +1,4 @@
-//! What peers may touch without our engine: published when it begins, and taken back.
+//! What peers may access without our engine: publishes it, and withdraws it.
 
 use iba::{Access, QpType};
 use umem::Backing;
@@ -10,13 +10,13 @@ use crate::ids::{MrId, QpId};
 use crate::memory::mr::Mr;
 
 impl Engine {
-    /// Publishes, or takes back, that the peer of a QP may use it without our engine. Copies in
+    /// Publishes, or withdraws, the right of a QP's peer to use it without our engine. Copies in
     /// progress may still use the earlier state.
     pub(super) fn publish_qp(&mut self, id: QpId) -> UnderWay {
         let Some(table) = self.table() else { return UnderWay::default() };
         let word = self.qps.get(id).and_then(|entry| {
             let shared = entry.context.route.peer().is_some();
-            // The permissions at a receiving QP of XRC depend on the queue that a packet names.
+            // The permissions of an XRC_RECV QP depend on the queue that a packet names.
             let is_fixed = entry.context.qp_type != QpType::XrcRecv;
             let open = shared && is_fixed && entry.qp.state().receives();
             open.then(|| {
@@ -28,7 +28,7 @@ impl Engine {
         if table.set_qp(id, word) { self.all_copies() } else { UnderWay::default() }
     }
 
-    /// Takes back all that peers may touch without our engine.
+    /// Withdraws everything that peers may access without our engine.
     pub(crate) fn withdraw_everything(&mut self) {
         let Some(table) = self.table() else { return };
         for id in self.common.memory.mrs.ids() {
@@ -39,12 +39,12 @@ impl Engine {
         }
     }
 
-    /// Every copy of a peer now.
+    /// All copies of peers that are in progress now.
     pub(crate) fn all_copies(&self) -> UnderWay {
         self.receivers.shm.copies(|held| !held.is_free())
     }
 
-    /// Whether any of these copies is still in progress. A peer that died has none.
+    /// Whether any of these copies is still in progress. A peer that has died makes none.
     pub(crate) fn goes_on(&self, under_way: &mut UnderWay) -> bool {
         self.receivers.shm.goes_on(under_way)
     }
@@ -53,7 +53,7 @@ impl Engine {
         self.common.out.shm.table()
     }
 
-    /// Makes a region known to peers that may touch it without our engine, and logs how peers reach
+    /// Publishes a region to peers that may access it without our engine, and logs how they reach
     /// it.
     pub(super) fn publish_mr(&mut self, id: MrId) {
         let Some(mr) = self.common.memory.mrs.get(id) else { return };
@@ -74,12 +74,12 @@ impl Engine {
             };
             tracing::debug!(
                 target: "peerdma::path", rkey, length = mr.length,
-                "processes of this user that may trace us reach this region directly: {how}"
+                "processes of this user with ptrace permission reach this region directly: {how}"
             );
         }
     }
 
-    /// Why no peer may touch a region without our engine.
+    /// Why no peer may access a region without our engine.
     pub(super) fn only_by_ring(&self, id: MrId, mr: &Mr) -> Option<&'static str> {
         if self.table().is_none() {
             return Some("the configuration forbids it");
@@ -87,7 +87,7 @@ impl Engine {
         Table::obstacle(id, mr)
     }
 
-    /// Takes a region back from such peers.
+    /// Withdraws a region from such peers.
     pub(super) fn withdraw_mr(&mut self, id: MrId) -> UnderWay {
         let (Some(mr), Some(table)) = (self.common.memory.mrs.get(id), self.table()) else {
             return UnderWay::default();

@@ -5,13 +5,13 @@
 //!   netdev -> Listener (packet socket) -> rules by priority -> QP, or RSS QP -> table -> work queue
 //! ```
 //!
-//! The packet sockets are opened when they are needed: the first when a QP is made, as that is what
-//! needs CAP_NET_RAW (`create_qp` of the kernel's `ib_core`), the second with the first rule. A QP
-//! receives what a rule gives it, and nothing without.
+//! The packet sockets are opened when they are needed: the first when a QP is created, as that is
+//! what needs CAP_NET_RAW (`create_qp` of the kernel's `ib_core`), the second with the first rule.
+//! A QP receives what a rule gives it, and nothing without a rule.
 //!
 //! **Frames of this host.** A NIC's embedded switch loops back frames to a group, or to the port's
-//! own address. The kernel also shows outgoing frames to listeners, so such frames are found there,
-//! whichever process sent them.
+//! own address. The kernel also shows outgoing frames to listeners, which is where such frames are
+//! found, whichever process sent them.
 
 mod receive;
 mod steer;
@@ -31,7 +31,7 @@ use crate::refusal::{Kind, Refusal, Result, refuse};
 pub use self::wq::WqState;
 
 impl Engine {
-    /// Opens the port for one more raw packet QP.
+    /// Opens the port for another raw packet QP.
     pub(super) fn open_sender(&mut self) -> Result<()> {
         if !self.common.nic.attr.has_raw_packets {
             refuse!(NotSupported, "create_qp: a NIC of this preset has no raw packet QPs");
@@ -40,7 +40,7 @@ impl Engine {
         self.common.out.ether.open(port).map_err(|error| cannot_open("create_qp", &error))
     }
 
-    /// Notes that a raw packet QP went away.
+    /// Notes that a raw packet QP was destroyed.
     pub(super) fn close_sender(&mut self) {
         self.common.out.ether.close();
     }
@@ -57,14 +57,15 @@ impl Common {
 }
 
 impl QpEnv<'_, '_> {
-    /// Sends a frame by the port. What the netdev does not take is lost, as on a wire.
+    /// Sends a frame through the port. A frame that the netdev does not accept is lost, as on a
+    /// wire.
     pub(super) fn send_frame(
         &mut self,
         frame: &Source<'_>,
         flags: SendFlags,
     ) -> core::result::Result<(), TransmitError> {
         let LoopPayload::Bytes(mut bytes) = self.loop_payload_present(frame)? else {
-            unreachable!("what an unreliable QP sends is copied")
+            unreachable!("payloads of unreliable QPs are copied")
         };
         if flags.contains(SendFlags::IP_CSUM) {
             checksum::fill(&mut bytes);
@@ -87,7 +88,7 @@ impl QpEnv<'_, '_> {
     }
 }
 
-/// Why the port was not to be had.
+/// The refusal if the port cannot be opened.
 fn cannot_open(who: &str, error: &OpenError) -> Refusal {
     let kind = match error {
         OpenError::NotPermitted(_) => Kind::NotPermitted,

@@ -1,4 +1,5 @@
-//! The inward half of the carriers: rings of other processes, UDP, and packets within this process.
+//! The receiving side of the carriers: rings of other processes, UDP, and packets within this
+//! process.
 
 use iba::Qpn;
 use link::udp::Payloads;
@@ -18,7 +19,7 @@ use crate::payload::InPayload;
 use crate::qp::{QpTable, vf_of};
 use crate::receiver::{Receiver, Sender};
 
-/// What came of a look into a ring.
+/// The outcome of reading a ring.
 #[derive(Clone, Copy, Debug, Default)]
 struct Taken {
     moved: bool,
@@ -56,9 +57,9 @@ impl Engine {
         moved
     }
 
-    /// Takes what processes pushed before they went, as much as one call may. Says whether some of
-    /// it waits in its ring for a receive, and whose rings hold more. Others can wait: a ring that
-    /// is refilled all the time is not what went.
+    /// Takes what processes pushed before they ended, as much as one call may. Returns whether some
+    /// of it waits in its ring for a receive, and whose rings hold more. Other rings can wait: a
+    /// ring that is constantly refilled does not belong to a process that has ended.
     pub(super) fn receive_of_gone(&mut self, gone: &[u16]) -> (bool, Vec<u16>) {
         let was_holding = self.receivers.shm.is_holding();
         self.receivers.shm.set_holding(false);
@@ -105,7 +106,7 @@ impl Engine {
                     }
                     if !is_from(common, vf, &headers, grh.as_ref()) {
                         common.counters.rx_wrong_source += 1;
-                        tracing::debug!(target: "peerdma::drop", vf, "not its own address");
+                        tracing::debug!(target: "peerdma::drop", vf, "the source address is not its own");
                         return Some(());
                     }
                     let payload = InPayload::Ring(payload);
@@ -177,7 +178,7 @@ impl Engine {
         }
     }
 
-    /// Delivers up to `most` packets of this process to itself.
+    /// Delivers up to `most` packets from this process to itself.
     pub(super) fn deliver_loopback(&mut self, most: usize) -> bool {
         let mut moved = false;
         for _ in 0..most {
@@ -214,9 +215,9 @@ impl Engine {
         }
         let Self { common, qps, receivers, schedule, clock, delayed_acks, .. } = self;
         let count = receivers.udp.receive(look, |about, train, intake| {
-            // To read the clock right behind a system call takes longer than to take a packet. What
-            // takes the fast path needs no timer, and nobody sees when it came unless completions
-            // or packets are stamped.
+            // Reading the clock right after a system call takes longer than handling a packet. A
+            // packet on the fast path needs no timer, and nobody sees when it arrived unless
+            // completions or packets have timestamps.
             common.now_is_stale = true;
             if delayed_acks.want_time() || common.stamps || !common.is_plain() {
                 common.catch_up(clock);
@@ -238,15 +239,15 @@ impl Engine {
     }
 }
 
-/// Whether a packet that came by the ring of a process names no other one as its sender. Only
-/// datagrams name one: the others are compared with what their QP is connected to.
+/// Whether a packet in the ring of a process names no other process as its sender. Only datagrams
+/// name one: other packets are compared with the peer of their QP.
 fn is_from(common: &Common, vf: u16, headers: &Headers, grh: Option<&[u8; 40]>) -> bool {
     let is_gsi = headers.bth.dest_qp == Qpn::GSI;
     headers.deth().is_none_or(|deth| is_gsi && deth.src_qp == Qpn::GSI || vf_of(deth.src_qp) == vf)
         && grh.is_none_or(|grh| common.nic.port.gids.contains(&Grh::parse(grh).sgid()))
 }
 
-/// Whether a packet stays in its ring, as the program has yet to post the receive that it needs.
+/// Whether a packet stays in its ring, as the program has not yet posted the receive that it needs.
 /// Only the packets of one process wait.
 fn waits_for_receive(common: &mut Common, qps: &mut QpTable, headers: &Headers) -> bool {
     let Some(entry) = qps.by_number(headers.bth.dest_qp) else { return false };

@@ -25,16 +25,16 @@ pub struct Rereg {
     pub access: Option<Access>,
 }
 
-/// A change that was checked, and for which everything that can be refused was had.
+/// A change that was checked, and for which all resources were obtained.
 #[derive(Debug)]
 pub(crate) struct Rereging {
     change: Rereg,
     /// The rights of the region afterwards.
     access: Access,
-    /// Whether its pages are counted again: it is on other memory, or is paged on demand and was
-    /// not, or the other way round.
+    /// Whether its pages are counted again: because its memory changes, or it becomes an on-demand
+    /// region, or ceases to be one.
     is_anew: bool,
-    /// Pages charged for it as it will be, if they are counted again.
+    /// Pages charged for the region after the change, if they are counted again.
     pinned: u64,
     /// The use of the domain that it moves to.
     pd_use: Option<Use>,
@@ -50,7 +50,7 @@ impl Engine {
     /// The rights of the region afterwards, and whether its pages are counted again.
     fn checked(&mut self, id: MrId, change: &Rereg) -> Result<(Access, bool)> {
         if change.translation.is_none() && change.pd.is_none() && change.access.is_none() {
-            refuse!(Invalid, "rereg_mr: nothing is to change");
+            refuse!(Invalid, "rereg_mr: nothing to change");
         }
         let Some(mr) = self.common.memory.mrs.get(id) else {
             refuse!(Invalid, "rereg_mr: there is no region {}", id.handle());
@@ -67,7 +67,7 @@ impl Engine {
         if let Some(pd) = change.pd {
             let ctx = self.pd(old_pd)?.ctx;
             if self.pd(pd)?.ctx != ctx {
-                refuse!(Invalid, "rereg_mr: the new PD is of another context");
+                refuse!(Invalid, "rereg_mr: the new PD belongs to another context");
             }
         }
         if !is_plain {
@@ -81,7 +81,7 @@ impl Engine {
         if !is_anew && access.needs_writable() && !is_writable {
             refuse!(
                 ReadOnly,
-                "rereg_mr: the memory was registered to be read only; {access:?} needs a new translation"
+                "rereg_mr: the memory was registered read-only; {access:?} needs a new translation"
             );
         }
         let (umem, iova) = change.translation.clone().unwrap_or((old_umem, old_iova));
@@ -94,8 +94,8 @@ impl Engine {
         Ok((access, is_anew))
     }
 
-    /// Begins to change a region ([`crate::Hca::rereg_mr`]): checks everything and takes the region
-    /// back from peers. What is refused leaves the region as it is.
+    /// Begins to change a region ([`crate::Hca::rereg_mr`]): checks everything and withdraws the
+    /// region from peers. A refusal leaves the region as it is.
     pub(crate) fn begin_rereg(&mut self, id: MrId, change: Rereg) -> Result<(Rereging, UnderWay)> {
         let (access, is_anew) = self.checked(id, &change)?;
         let is_paged = access.contains(Access::ON_DEMAND);
@@ -103,7 +103,7 @@ impl Engine {
             Some((umem, _)) => umem.clone(),
             None => self.common.memory.mrs.get(id).expect("it was checked").umem.clone(),
         };
-        // The old pages are charged until they are released: the kernel also pins the new ones
+        // The old pages stay charged until they are released: the kernel also pins the new ones
         // first.
         let pinned = if is_anew && !is_paged {
             self.charge_pins("rereg_mr", umem.addr() as u64, umem.len())?
@@ -117,15 +117,15 @@ impl Engine {
         Ok((Rereging { change, access, is_anew, pinned, pd_use }, self.withdraw_mr(id)))
     }
 
-    /// Changes a region that [`Engine::begin_rereg`] took back.
+    /// Changes a region that [`Engine::begin_rereg`] withdrew.
     pub(crate) fn finish_rereg(&mut self, id: MrId, begun: Rereging) -> Result<MrInfo> {
         let Rereging { change, access, is_anew, pinned, pd_use } = begun;
         if let Some(why) = self.failure() {
-            refuse!(Io, "rereg_mr: the device failed meanwhile: {why}");
+            refuse!(Io, "rereg_mr: the device has failed in the meantime: {why}");
         }
         let Some(mr) = self.common.memory.mrs.get_mut(id) else {
             self.uncharge_pins(pinned);
-            refuse!(Invalid, "rereg_mr: the region was deregistered meanwhile");
+            refuse!(Invalid, "rereg_mr: the region was deregistered in the meantime");
         };
         if let (Some(pd), Some(pd_use)) = (change.pd, pd_use) {
             (mr.pd, mr.pd_use) = (pd, pd_use);

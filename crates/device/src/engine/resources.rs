@@ -15,7 +15,7 @@ pub struct Resources {
     pub cq: usize,
     /// Queue pairs.
     pub qp: usize,
-    /// Memory regions, each with its key, dead ones among them.
+    /// Memory regions, including revoked ones.
     pub mr: usize,
     /// Shared receive queues.
     pub srq: usize,

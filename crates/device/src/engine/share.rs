@@ -1,5 +1,4 @@
-//! Objects that a program holds by more than one name: imported ones, and domains under a parent
-//! domain.
+//! Objects that a program holds more than once: imported ones, and domains under a parent domain.
 
 use super::{Engine, MrInfo};
 use crate::ids::{CtxId, DmId, MrId, PdId};
@@ -13,14 +12,14 @@ impl Engine {
         Ok(())
     }
 
-    /// Takes back [`Engine::hold_pd`].
+    /// Undoes [`Engine::hold_pd`].
     pub fn release_pd(&mut self, pd: PdId) {
         if let Ok(pd) = self.pd(pd) {
             pd.handles = pd.handles.saturating_sub(1);
         }
     }
 
-    /// The protection domain of a context with that handle.
+    /// The protection domain of a context with this handle.
     #[doc(alias = "ibv_import_pd")]
     pub fn find_pd(&self, ctx: CtxId, handle: u32) -> Result<PdId> {
         match self.common.objects.pds.get(handle as usize) {
@@ -29,7 +28,7 @@ impl Engine {
         }
     }
 
-    /// The region of a context with that handle, and its length.
+    /// The region of a context with this handle, and its length.
     #[doc(alias = "ibv_import_mr")]
     pub fn find_mr(&self, ctx: CtxId, handle: u32) -> Result<(MrInfo, u64)> {
         let id = MrId(handle);
@@ -43,7 +42,7 @@ impl Engine {
         }
     }
 
-    /// The device memory of a context with that handle.
+    /// The device memory of a context with this handle.
     #[doc(alias = "ibv_import_dm")]
     pub fn find_dm(&self, ctx: CtxId, handle: u32) -> Result<DmId> {
         match self.common.memory.dms.get(handle as usize) {

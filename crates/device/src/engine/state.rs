@@ -7,7 +7,7 @@ use transport::Time;
 
 use crate::ids::QpId;
 
-/// When the background thread looks again without being woken.
+/// When the background thread checks again without being woken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Alarm {
     /// Before it sleeps, or soon.
@@ -23,7 +23,7 @@ pub(super) enum Alarm {
 pub(crate) enum Life {
     /// Everything.
     Alive,
-    /// Being destroyed: it is what a fork left in the child ([`crate::fork`]).
+    /// Being destroyed: it is a husk in a forked child ([`crate::fork`]).
     Husk,
     /// Being destroyed: it failed, and this is why.
     Failed(Box<str>),
@@ -39,21 +39,21 @@ pub(super) struct Descriptors {
     pub(super) next: usize,
 }
 
-/// The work to do: QPs that can send, and when to check again.
+/// The work to do: QPs that can send, and deadlines.
 #[derive(Debug, Default)]
 pub(super) struct Schedule {
     /// QPs that can send.
     pub(super) ready: VecDeque<QpId>,
     /// QPs whose carrier has no room.
     pub(super) blocked: Vec<QpId>,
-    /// Deadlines of QPs, some of which are not theirs any more.
+    /// Deadlines of QPs, some of which no longer apply.
     pub(super) timers: BinaryHeap<Reverse<(Time, u32)>>,
     /// QPs that were given packets, and may have answers.
     pub(super) touched: Vec<QpId>,
 }
 
 impl Schedule {
-    /// Forgets all of it.
+    /// Drops all of it.
     pub(super) fn clear(&mut self) {
         self.ready.clear();
         self.blocked.clear();
@@ -61,16 +61,16 @@ impl Schedule {
     }
 }
 
-/// What the polls of the program found lately.
+/// What recent polls of the program found.
 #[derive(Debug, Default)]
 pub(super) struct Polls {
-    /// Polls since one read the clock, and how many did.
+    /// Polls since the last one that read the clock, and how many have read it.
     pub(super) since_clock: u32,
     pub(super) clocks: u32,
-    /// Looks at a socket where datagrams come, which found none, since the clock was read.
+    /// Checks of a busy socket that found no datagram since the clock was read.
     pub(super) looks: u32,
     /// Whether the program and its peer seem to take turns: the last poll found the rings empty, or
-    /// an acknowledgement, or the program sent something since, and either was of the only request
-    /// of its QP.
+    /// it found the acknowledgement of the only request of its QP, or the program has since sent
+    /// such a request.
     pub(super) takes_turns: bool,
 }

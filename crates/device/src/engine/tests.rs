@@ -48,7 +48,7 @@ fn region(key: u32, pd: u32, access: Access) -> Mr {
 }
 
 #[test]
-fn a_key_is_not_given_out_again_at_once() {
+fn a_key_is_not_reused_at_once() {
     let mut table = MrTable::default();
     let mut seen = HashSet::new();
     for _ in 0..255 {
@@ -78,9 +78,9 @@ fn a_region_is_used_only_within_its_range_domain_and_rights() {
     assert!(!remote(3, key | 0xff00_0000, 0x1000, 8, read), "an index that was never used");
 }
 
-/// Who made no region and no QP cannot tell the numbers of one: they begin anywhere.
+/// A program that created no region and no QP cannot predict their numbers: they begin anywhere.
 #[test]
-fn the_numbers_of_two_processes_do_not_begin_alike() {
+fn the_numbers_of_two_processes_begin_differently() {
     let first_key = || MrTable::default().insert(|key| region(key, 0, Access::empty())).1;
     let keys: HashSet<u32> = std::iter::repeat_with(first_key).take(64).collect();
     assert!(keys.len() > 8, "of 256: {keys:?}");
@@ -115,7 +115,7 @@ fn qp_numbers_carry_the_vf_and_leave_out_the_special_ones() {
 }
 
 #[test]
-fn an_event_is_a_count_on_the_descriptor_and_a_removed_one_is_not() {
+fn an_event_counts_on_the_descriptor_until_it_is_removed() {
     let mut queue = EventQueue::new().unwrap();
     for event in 0..5 {
         queue.push(event);
@@ -130,7 +130,7 @@ fn an_event_is_a_count_on_the_descriptor_and_a_removed_one_is_not() {
     assert_eq!(rustix::event::poll(&mut poll, Some(&now)), Ok(0));
 }
 
-/// The log names the reason; whether peers take the direct path at all is found out by each of
+/// The log names the reason; whether peers take the direct path at all is determined by each of
 /// them.
 #[test]
 fn a_region_that_peers_cannot_reach_directly_has_a_reason() {

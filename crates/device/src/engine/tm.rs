@@ -1,4 +1,4 @@
-//! Tag matching: the calls, and what a message meets.
+//! Tag matching: the calls, and how messages are matched.
 
 use iba::{Qpn, RKey, WcOpcode, WcStatus};
 use transport::env::{Completion, Reason, Rx, Side};
@@ -23,8 +23,8 @@ enum Head {
 }
 
 impl Engine {
-    /// Makes a shared queue one of tag matching, with room for this many tags. Everything completes
-    /// on `cq`.
+    /// Turns a shared queue into one with tag matching, with room for this many tags. Everything
+    /// completes on `cq`.
     #[doc(alias = "ibv_create_srq_ex")]
     pub fn make_srq_tm(
         &mut self,
@@ -52,7 +52,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Carries out an operation on a list of tags, at once. Gives the handle of a receive that was
+    /// Carries out an operation on a tag list, at once. Returns the handle of a receive that was
     /// added.
     #[doc(alias = "ibv_post_srq_ops")]
     pub fn post_srq_op(&mut self, id: SrqId, op: TagOp) -> Result<Option<u32>> {
@@ -61,7 +61,7 @@ impl Engine {
         }
         let max_sge = self.common.nic.attr.tm.max_sge;
         let Some(list) = &mut self.srq(id)?.tm else {
-            refuse!(Invalid, "post_srq_ops: the queue is not one of tag matching");
+            refuse!(Invalid, "post_srq_ops: the queue does not match tags");
         };
         if let TagOpKind::Add { wr, .. } = &op.kind {
             if list.is_full() {
@@ -110,7 +110,7 @@ impl Engine {
 }
 
 impl Common {
-    /// Takes a receive of a shared queue for a message that begins with a packet.
+    /// Takes a receive of a shared queue for a message that begins with this packet.
     pub(super) fn take_srq_for(&mut self, id: SrqId, rx: &Rx<'_, InPayload<'_>>) -> Option<Taken> {
         let opcode = rx.headers.bth.opcode;
         let list = self.objects.srqs.get_mut(id.index())?.tm.as_mut();
@@ -137,8 +137,8 @@ impl Common {
     }
 }
 
-/// Reads a message's header, of which its sender may change every byte at any time: once. A
-/// truncated header is no header.
+/// Reads the header of a message once, as its sender may change any byte of it at any time. A
+/// truncated header counts as none.
 fn head_of(payload: &InPayload<'_>, is_whole: bool) -> Head {
     let mut bytes = [0; RNDV_BYTES];
     let length = payload.head(&mut bytes);

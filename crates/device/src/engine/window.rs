@@ -7,7 +7,7 @@ use crate::memory::window::MwType;
 use crate::refusal::{Kind, Refusal, Result, refuse};
 
 impl Engine {
-    /// Makes a window that shows nothing yet, and its key.
+    /// Creates a window that exposes nothing yet, and returns its key.
     #[doc(alias = "ibv_alloc_mw")]
     pub fn alloc_mw(&mut self, pd: PdId, mw_type: MwType) -> Result<(MwId, u32)> {
         if self.common.memory.mrs.windows.len() >= self.common.nic.attr.max_mw as usize {
@@ -17,7 +17,7 @@ impl Engine {
         Ok(self.common.memory.mrs.windows.add(pd, pd_use, mw_type))
     }
 
-    /// Takes a window away, bound or not.
+    /// Frees a window, bound or not.
     #[doc(alias = "ibv_dealloc_mw")]
     pub fn dealloc_mw(&mut self, id: MwId) -> Result<()> {
         if !self.common.memory.mrs.windows.remove(id) {
@@ -26,7 +26,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Refuses what a region may not suffer while a window shows it (`docs/semantics.md` 2.7).
+    /// Refuses a change of a region while a window is bound to it (`docs/semantics.md` 2.7).
     pub(super) fn check_unshown(&self, call: &str, mr: MrId) -> Result<()> {
         if self.common.memory.mrs.windows.shows(mr) {
             // `rxe_dereg_mr` returns EINVAL; NICs report it as busy, as the specification does.

@@ -1,9 +1,9 @@
 //! Extended reliable connections (IBA annex A14): one queue pair of the receiving side serves many
 //! shared receive queues, of which each packet names one.
 //!
-//! A receiving QP has no protection domain and no completion queue of its own: both are those of
-//! the shared queue that a packet names. So they are set again for every request that arrives,
-//! before the QP sees it.
+//! An XRC_RECV QP has no protection domain and no completion queue of its own: it uses those of the
+//! shared queue that a packet names. So they are set for every request that arrives, before the QP
+//! sees it.
 
 use std::os::fd::BorrowedFd;
 
@@ -20,7 +20,7 @@ use crate::qp::QpContext;
 use crate::refusal::{Kind, Refusal, Result, refuse};
 
 impl Engine {
-    /// Opens an XRC domain: that of a file, or a new one without a name.
+    /// Opens an XRC domain: that of a file, or a new anonymous one.
     #[doc(alias = "ibv_open_xrcd")]
     pub fn open_xrcd(
         &mut self,
@@ -56,13 +56,13 @@ impl Engine {
         }
     }
 
-    /// Closes an XRC domain. The last to do so finds it empty, or is refused.
+    /// Closes an XRC domain. The last close is refused unless the domain is empty.
     #[doc(alias = "ibv_close_xrcd")]
     pub fn close_xrcd(&mut self, id: XrcdId) -> Result<()> {
         let xrcd = self.xrcd(id)?;
         let uses = xrcd.uses.count();
         if xrcd.opens == 1 && uses > 0 {
-            refuse!(Busy, "close_xrcd: {uses} objects are still in this domain");
+            refuse!(Busy, "close_xrcd: {uses} objects still use this domain");
         }
         xrcd.opens -= 1;
         if xrcd.opens == 0 {
@@ -78,7 +78,7 @@ impl Engine {
         }
     }
 
-    /// Opens a receiving QP of a domain again, for a context that also gets its events.
+    /// Opens an XRC_RECV QP of a domain again, for a context that also gets its events.
     #[doc(alias = "ibv_open_qp")]
     pub fn open_qp(&mut self, ctx: CtxId, xrcd: XrcdId, qpn: Qpn, cookie: u64) -> Result<QpId> {
         self.xrcd(xrcd)?;
@@ -91,8 +91,8 @@ impl Engine {
         }
     }
 
-    /// Closes the handle of a QP that has a cookie. Returns whether it was the last, so that the QP
-    /// must be destroyed.
+    /// Closes the handle of a QP with this cookie. Returns whether it was the last one, so that the
+    /// QP must be destroyed.
     pub fn close_qp(&mut self, id: QpId, cookie: u64) -> bool {
         let Some(entry) = self.qps.get_mut(id) else { return true };
         let context = &mut entry.context;
@@ -114,12 +114,12 @@ impl Engine {
         false
     }
 
-    /// Makes a shared queue one of XRC, whose receives complete on `cq`.
+    /// Turns a shared queue into an XRC SRQ, whose receives complete on `cq`.
     #[doc(alias = "ibv_create_srq_ex")]
     pub fn make_srq_xrc(&mut self, srq: SrqId, xrcd: XrcdId, cq: CqId) -> Result<()> {
         let ctx = self.srq(srq)?.ctx;
         if self.xrcd(xrcd)?.ctx != ctx || self.cq(cq)?.ctx != ctx {
-            refuse!(Invalid, "create_srq_ex: the XRC domain or the CQ is of another context");
+            refuse!(Invalid, "create_srq_ex: the XRC domain or the CQ belongs to another context");
         }
         let holds = [self.cq(cq)?.uses.take(), self.xrcd(xrcd)?.uses.take()];
         let srq = self.srq(srq)?;
@@ -133,13 +133,13 @@ impl Engine {
     pub fn srq_number(&mut self, srq: SrqId) -> Result<u32> {
         match self.srq(srq)?.xrc {
             Some(_) => Ok(srq.handle()),
-            None => refuse!(Invalid, "get_srq_num: the queue is not one of XRC"),
+            None => refuse!(Invalid, "get_srq_num: the queue is not an XRC SRQ"),
         }
     }
 }
 
 impl Common {
-    /// Lets a receiving QP of XRC work for the shared queue that a request names. False if there is
+    /// Points an XRC_RECV QP at the shared queue that a request names. Returns false if there is
     /// none in its domain.
     pub(super) fn select_srq(&self, context: &mut QpContext, headers: &Headers) -> bool {
         if context.qp_type != QpType::XrcRecv {
@@ -160,8 +160,8 @@ impl Common {
         true
     }
 
-    /// The domain in which an answer takes its bytes: that in which the request was checked, which
-    /// a receiving QP of XRC may have left since.
+    /// The protection domain of the bytes of an answer: the one in which the request was checked,
+    /// which an XRC_RECV QP may have left since.
     pub(super) fn answering_pd(&self, context: &QpContext, rkey: iba::RKey) -> PdId {
         if context.qp_type != QpType::XrcRecv {
             return context.pd;

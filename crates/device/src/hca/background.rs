@@ -8,12 +8,12 @@
 //! | [`Mode::Lingering`] | looks for the next train, without sleep | [`LINGER`] without one |
 //! | [`Mode::Sleeping`] | sleeps | a doorbell, a datagram or the next deadline |
 //!
-//! In the first two the program polls, and no socket wakes the thread after the first time; in the
-//! second an acknowledgement waits for the program's next request. In the others the program does
-//! not poll; a stream of datagrams comes where the thread lingers.
+//! In the first two modes the program polls, and no socket wakes the thread after the first time;
+//! in the second, an acknowledgement waits for the program's next request. In the others the
+//! program does not poll; while the thread lingers, a stream of datagrams arrives.
 //!
-//! Peers are told which it is (`link::shm::Doorbell`): one that sleeps is woken, one that polls is
-//! not, and for one that has polled for a whole lease they need not even look.
+//! Peers know the mode (`link::shm::Doorbell`): they wake a process that sleeps, not one that
+//! polls, and for one that has polled for a whole lease they need not even check.
 
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -33,14 +33,14 @@ use crate::waits::Woken;
 enum Mode {
     Polled,
     Watching,
-    /// What the next turn looks at.
+    /// Takes turns; the value says what the next one checks.
     Busy(Woken),
     Lingering,
-    /// For so long at most.
+    /// Sleeps for at most this long.
     Sleeping(Option<Duration>),
 }
 
-/// Runs until the device is closed. A panic makes it fail.
+/// Runs until the device is closed. A panic fails the device.
 pub(super) fn run_to_the_end(shared: &Shared) {
     let run = || Background::new(shared).run();
     if let Err(panic) = catch_unwind(AssertUnwindSafe(run)) {
@@ -53,11 +53,11 @@ pub(super) fn run_to_the_end(shared: &Shared) {
 struct Background<'a> {
     shared: &'a Shared,
     mode: Mode,
-    /// Calls of the program that made progress, when it was last looked whether it polls.
+    /// The program's calls that had made progress at the last check whether it polls.
     activity: u64,
-    /// Datagrams taken when a stream was last looked for.
+    /// Datagrams taken at the last check for a stream.
     taken: u64,
-    /// When it last looked at everything.
+    /// When it last checked everything.
     looked: Instant,
     /// Whether datagrams wake it.
     is_watching: bool,
@@ -92,13 +92,13 @@ impl<'a> Background<'a> {
             } else {
                 self.in_place_of_polls(&mut engine, woken)
             };
-            // The lock is free of charge for the thread that takes it most, and that is to be the
+            // The lock is nearly free for the thread that takes it most, which should be the
             // program's.
             MutexGuard::unlock_fair(engine);
         }
     }
 
-    /// Waits as the mode has it.
+    /// Waits as the mode says.
     fn wait(&self) -> Woken {
         let waits = &self.shared.waits;
         match self.mode {
@@ -110,35 +110,36 @@ impl<'a> Background<'a> {
         }
     }
 
-    /// Whether the program polled since this was last asked.
+    /// Whether the program has polled since the last call.
     fn program_polls(&mut self) -> bool {
         let activity = self.shared.activity.load(Ordering::Relaxed);
         self.shared.polling.load(Ordering::Relaxed)
             && mem::replace(&mut self.activity, activity) != activity
     }
 
-    /// The program polls: does what its polls leave out.
+    /// While the program polls: does what its polls leave out.
     fn beside_polls(&mut self, engine: &mut Engine, woken: Woken) -> Mode {
         engine.progress(Turn::Everything);
         let acks_waited = engine.delayed_acks.take_waited();
         if matches!(self.mode, Mode::Polled | Mode::Watching) {
-            // A program that polls between events would have the sockets taken out and put back for
-            // each.
+            // For a program that polls between events, the sockets would be removed and added again
+            // for each event.
             if self.is_watching && woken == Woken::Nothing {
                 engine.receivers.udp.ignore(&self.shared.waits);
                 self.is_watching = false;
             }
-            // It has polled for as long as the thread slept, and a promise taken back costs many.
+            // It has polled for as long as the thread slept, and withdrawing a promise is
+            // expensive.
             engine.common.out.shm.doorbell().inspect(|bell| bell.set_polling());
         }
         if acks_waited { Mode::Watching } else { Mode::Polled }
     }
 
-    /// The program does not poll.
+    /// While the program does not poll: makes progress in its place.
     fn in_place_of_polls(&mut self, engine: &mut MutexGuard<'_, Engine>, woken: Woken) -> Mode {
         if self.shared.polling.swap(false, Ordering::Relaxed) {
-            // It stopped. A poll now and then, as of one that spins on memory between its calls,
-            // does not begin anew.
+            // It has stopped. An occasional poll, as of a program that spins on memory between its
+            // calls, does not count as polling.
             self.shared.empty_polls.store(0, Ordering::Relaxed);
         }
         if !self.is_watching {
@@ -150,20 +151,20 @@ impl<'a> Background<'a> {
             return Mode::Lingering;
         }
         engine.common.out.shm.doorbell().inspect(|bell| bell.set_sleeping());
-        // What came between the last look and the flag has not rung.
+        // What arrived between the last check and the flag has not rung.
         if engine.progress(Turn::Again) || engine.has_ready() {
-            // All else wants a look now and then, however much comes.
+            // Everything else must be checked from time to time, however much arrives.
             let is_due = self.looked.elapsed() >= LEASE;
             return Mode::Busy(if is_due { Woken::Otherwise } else { Woken::Datagrams });
         }
-        // Datagrams that wake nobody are looked for.
+        // Datagrams that wake nobody must be polled for.
         let most = if self.is_watching { LONGEST_SLEEP } else { LEASE };
         Mode::Sleeping(engine.fall_asleep(Some(most)))
     }
 
     /// Gives the engine turns while they find something.
     fn take_turns(&mut self, engine: &mut Engine, woken: Woken) {
-        // Datagrams alone are no reason to look at everything else: it costs several system calls.
+        // Datagrams alone are no reason to check everything else, which costs several system calls.
         let first = match woken {
             Woken::Datagrams => Turn::Datagrams,
             Woken::Nothing | Woken::Otherwise => {
@@ -180,17 +181,17 @@ impl<'a> Background<'a> {
         }
     }
 
-    /// Whether datagrams came as of a stream since this was last asked.
+    /// Whether a stream of datagrams has arrived since the last call.
     fn is_stream(&mut self, engine: &Engine) -> bool {
         let taken = engine.common.counters.rx_udp_packets;
         taken.wrapping_sub(mem::replace(&mut self.taken, taken)) >= STREAM
     }
 
-    /// Takes datagrams until none came for [`LINGER`]. True if they still come after [`LEASE`],
-    /// when all else wants a look.
+    /// Takes datagrams until none has come for [`LINGER`]. Returns true if they still come after
+    /// [`LEASE`], when everything else must be checked.
     ///
-    /// The core is not offered to others meanwhile: where the sender waits for it, the kernel finds
-    /// it another one only while it waits, and not if the two take turns.
+    /// The core is not yielded meanwhile: if the sender waits for it, the kernel finds the sender
+    /// another core only while it waits, and not if the two take turns.
     fn linger(&mut self, engine: &mut MutexGuard<'_, Engine>) -> bool {
         let began = Instant::now();
         let mut heard = began;
@@ -198,7 +199,7 @@ impl<'a> Background<'a> {
         while !self.shared.polling.load(Ordering::Relaxed)
             && !self.shared.stop.load(Ordering::Acquire)
         {
-            // Who waits for the lock has its turn.
+            // A thread that waits for the lock has its turn.
             MutexGuard::bump(engine);
             let moved = engine.progress(Turn::Again);
             let now = Instant::now();
@@ -214,7 +215,7 @@ impl<'a> Background<'a> {
         goes_on
     }
 
-    /// Sleeps as long as a program that polls may pause, and sees to it that no acknowledgement
+    /// Sleeps as long as a program that polls may pause, and makes sure that no acknowledgement
     /// waits that long.
     fn watch_delayed_acks(&self) -> Woken {
         let shared = self.shared;
@@ -226,9 +227,10 @@ impl<'a> Background<'a> {
             if woken != Woken::Nothing || left.is_zero() {
                 return woken;
             }
-            // A poll lets go of what waited before it, so that what waits now is younger than the
-            // last look. The lock would cost the program dearly: it is the program's, and each of
-            // its calls pays for a while after another thread took it.
+            // A poll releases acknowledgements that waited before it, so any that wait now are
+            // younger than the last check. Taking the lock would be expensive for the program: the
+            // lock is biased to it, and each of its calls is slower for a while after another
+            // thread has taken it.
             let activity = shared.activity.load(Ordering::Relaxed);
             if mem::replace(&mut seen, activity) == activity {
                 shared.engine.lock().progress_of_timers();

@@ -1,4 +1,4 @@
-//! A device is opened: a VF is claimed, and an engine built around it.
+//! Opens a device: claims a VF and builds an engine around it.
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ pub(crate) fn build_engine(nic: &NicInfo, waits: &Arc<Waits>) -> Result<Engine> 
     let mut claim = Claim::new(&config.name, identity)
         .map_err(|error| Refusal::new(Kind::NoDevice, format!("{}: {error}", config.name)))?;
     let vf = claim.vf();
-    // Packets are to be seen, so nothing may go without.
+    // Observers must see packets, so no operation may go without one.
     let clock = Clock::new();
     let observed = Observed::open(config, vf, clock.now())?;
     let direct = config.direct && !config.force_udp && observed.is_plain();
@@ -62,7 +62,7 @@ pub(crate) fn build_engine(nic: &NicInfo, waits: &Arc<Waits>) -> Result<Engine> 
         .ok();
     let watch = link::netdev::Watch::new()
         .inspect_err(|error| {
-            tracing::warn!(target: "peerdma::netdev", "the port stays as it is now: {error}");
+            tracing::warn!(target: "peerdma::netdev", "changes of the port will not be noticed: {error}");
         })
         .ok();
     let segments = udp.as_ref().map_or(1, |udp| udp.max_gso_segments(UdpQueue::TYPICAL));
@@ -70,7 +70,7 @@ pub(crate) fn build_engine(nic: &NicInfo, waits: &Arc<Waits>) -> Result<Engine> 
     let source = udp.as_ref().map_or(config.udp_port, |udp| udp.source_port(loopback));
     let faults = Faults::new(Arc::clone(waits));
     let shm = Peers::new(claim, config.ring_size as usize, table, Arc::clone(waits));
-    // Who records packets or tampers with them does so with those that are sent the usual way.
+    // Observers see only packets that are sent through the shared socket.
     let tx_sockets = TxSockets::new(observed.is_plain());
     let common = Common {
         nic: Nic { attr: DeviceAttr::new(config, guid), config: config.clone(), port, vf },
@@ -97,8 +97,7 @@ pub(crate) fn build_engine(nic: &NicInfo, waits: &Arc<Waits>) -> Result<Engine> 
         frames: None,
         watch,
     };
-    // Numbers that a process with this VF used shortly before rest, and nobody can tell the next
-    // one.
+    // Numbers that a process with this VF used recently rest, and nobody can predict the next one.
     let start = random() as u32;
     let cm = CmService::new(&common.nic, waits);
     Ok(Engine::new(common, QpTable::new(vf, start), receivers, cm, clock))

@@ -1,4 +1,4 @@
-//! All devices kept still across a fork.
+//! Keeps all devices idle across a fork.
 
 use std::cell::Cell;
 use std::mem;
@@ -16,13 +16,13 @@ use crate::engine::Engine;
 /// Longer than any running thread holds a lock of ours.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Held for reading while a device is opened or closed, and for writing across a fork: if another
-/// thread were in the middle of that, the child would have locks that are never released, and
-/// descriptors that are never closed.
+/// Held for reading while a device is opened or closed, and for writing across a fork: otherwise,
+/// if another thread were in the middle of that, the child would have locks that are never
+/// released, and descriptors that are never closed.
 static STILL: RwLock<()> = RwLock::new(());
 
 thread_local! {
-    /// How many devices the thread is in the middle of.
+    /// How many devices the thread is in the middle of opening or closing.
     static CHANGES: Cell<u32> = const { Cell::new(0) };
 }
 
@@ -46,15 +46,15 @@ impl Drop for Changing {
     }
 }
 
-/// An engine kept still across a fork.
+/// An engine that is kept idle across a fork.
 struct Whole {
-    /// Before the device in this list, so that the lock is free when that goes.
+    /// Dropped before the device, so that the lock is free by then.
     engine: biased::ArcMutexGuard<Engine>,
     hca: Arc<Hca>,
 }
 
-/// Everything kept still across a fork, as far as this thread can: what it was interrupted in it
-/// cannot wait for.
+/// Everything that is kept idle across a fork, as far as this thread can: it cannot wait for a call
+/// of its own that was interrupted.
 pub(crate) struct StillForFork {
     still: Option<RwLockWriteGuard<'static, ()>>,
     open: Option<MutexGuard<'static, NicList>>,
@@ -65,7 +65,7 @@ pub(crate) struct StillForFork {
 }
 
 impl StillForFork {
-    /// Waits until everything is at rest, and keeps it so.
+    /// Waits until everything is idle, and keeps it idle.
     pub(crate) fn begin() -> Self {
         let open_hcas = || -> Vec<Arc<Hca>> {
             let open = OPEN.get().and_then(|open| open.try_lock_for(PATIENCE));
@@ -79,7 +79,7 @@ impl StillForFork {
         let patience = if is_interrupted { Duration::ZERO } else { PATIENCE };
         let still = if is_changing { None } else { STILL.try_write_for(patience) };
         if !is_interrupted {
-            // Nobody opens another one from here on.
+            // From here on, nobody opens another device.
             hcas = open_hcas();
         }
         let (mut whole, mut torn) = (Vec::new(), Vec::new());
@@ -101,11 +101,11 @@ impl StillForFork {
     pub(crate) fn end(self) {
         let Self { still, open, closed, whole, torn } = self;
         drop((still, open, closed));
-        // The last to know a device closes it.
+        // The last owner of a device closes it.
         drop((whole, torn));
     }
 
-    /// In the child: what is left of devices is husks.
+    /// In the child: turns all devices into husks.
     pub(crate) fn abandon(self) {
         let Self { still, mut open, closed, whole, torn } = self;
         let gone = whole.iter().map(|whole| &whole.hca).chain(&torn);
@@ -113,7 +113,7 @@ impl StillForFork {
         if let Some(open) = &mut open {
             open.retain(|(_, known)| !gone.contains(&known.as_ptr()));
         }
-        // Threads that waited for them did not come along.
+        // Threads that waited for them do not exist in the child.
         still.iter().for_each(waiters::forget_of_rwlock);
         open.iter().for_each(waiters::forget_of_mutex);
         closed.iter().for_each(waiters::forget_of_mutex);
@@ -122,9 +122,9 @@ impl StillForFork {
             biased::forget_others(&engine);
             engine.become_husk();
             hca.shared.stop.store(true, Ordering::Release);
-            // The thread did not come along; joining it would wait forever.
+            // The thread does not exist in the child; joining it would wait forever.
             mem::forget(hca.thread.lock().take());
-            // We may be the last to know the device, and its drop locks it.
+            // We may be the last owner of the device, and its drop locks it.
             drop(engine);
             drop(hca);
         }
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
     use crate::{fork, rig};
 
-    /// As of a signal handler that forks while its thread polls.
+    /// As a signal handler does that forks while its thread polls.
     #[test]
     fn a_fork_within_a_call_does_not_wait_for_that_call() {
         let hca = Hca::open(&rig::nic("fork-within")).expect("a VF is free");

@@ -1,4 +1,4 @@
-//! Device memory is one for all processes of a user: `max_dm_size` is what they have together.
+//! All processes of a user share the device memory: `max_dm_size` is what they have together.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -13,16 +13,17 @@ const PATIENCE: Duration = Duration::from_millis(200);
 /// The name of the budget.
 const WHAT: &str = "dm";
 
-/// The share of this process. It ends with the process: no other process must free anything.
+/// The share of this process. It ends with the process, so no other process needs to free anything.
 #[derive(Debug, Default)]
 pub(crate) struct DmBudget {
     used: u64,
     /// The name by which others see what we have.
     settled: Option<PrivateFd>,
-    /// The name by which we asked for it, kept: a process that looks just now must see one of the
-    /// two.
+    /// The name by which we asked for it, which is kept: a process that looks at this moment must
+    /// see one of the two.
     asked: Option<PrivateFd>,
-    /// In the child of a fork: what it allocates reaches no peer, and the names are the parent's.
+    /// Whether this is a forked child: its memory reaches no peer, and the names belong to the
+    /// parent.
     is_alone: bool,
 }
 
@@ -58,7 +59,7 @@ impl DmBudget {
                 );
             }
             end(Some(asks));
-            // Two processes that ask at the same time must not do so again.
+            // Two processes that asked at the same time must not do so again.
             std::thread::sleep(Duration::from_micros(200 * u64::from(1 + vf % 16)));
         }
     }
@@ -71,14 +72,13 @@ impl DmBudget {
             return;
         }
         end(self.asked.take());
-        // If it fails others see more in use than is, until the next change.
+        // If this fails, others see more in use than there is, until the next change.
         if self.settle(nic, vf, left).is_err() {
             self.used = left;
         }
     }
 
-    /// The child of a fork has no VF of its own to name anything by. The descriptors were closed by
-    /// the fork.
+    /// A forked child has no VF of its own for a name. The fork handlers closed the descriptors.
     pub(super) fn abandon_in_child(&mut self) {
         self.is_alone = true;
         (self.settled, self.asked) = (None, None);
@@ -109,7 +109,7 @@ impl Drop for DmBudget {
     }
 }
 
-/// Others see at once that it is over.
+/// Ends a claim so that others see that at once.
 fn end(claim: Option<PrivateFd>) {
     if let Some(claim) = claim.filter(PrivateFd::is_ours) {
         budget::end(claim.as_fd());

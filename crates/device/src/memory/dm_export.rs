@@ -12,8 +12,8 @@ use crate::refusal::{Kind, Refusal, Result};
 
 const PAGE: u64 = 4096;
 
-/// How long freeing waits for importers that do not release it. The memory is out of their reach in
-/// any case.
+/// How long freeing waits for importers that do not release it. They cannot reach the memory in any
+/// case.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A block of device memory that was exported.
@@ -31,7 +31,7 @@ impl DmExport {
             Refusal::new(Kind::NoMemory, format!("dm_export_dmabuf_fd: {error}"))
         };
         let file = memory.fd().ok_or_else(|| {
-            Refusal::new(Kind::NotSupported, "dm_export_dmabuf_fd: the memory is in no file")
+            Refusal::new(Kind::NotSupported, "dm_export_dmabuf_fd: the memory is not in a file")
         })?;
         let range = BarRange {
             owner: nic.to_owned(),
@@ -46,7 +46,7 @@ impl DmExport {
         Ok(Self { buffer: bar.buffer().clone(), bar, nic: nic.to_owned() })
     }
 
-    /// Takes the memory away from every importer, and waits until they have released it.
+    /// Revokes the memory from every importer, and waits until they have released it.
     pub(crate) fn end(self) {
         if let Err(error) = self.bar.revoke("the device memory was freed", PATIENCE) {
             tracing::warn!(

@@ -1,8 +1,8 @@
-//! The fault thread: asks exporters of other processes where their buffers went.
+//! The fault thread: asks exporters in other processes where their buffers are now.
 //!
 //! An engine answers a packet at once or not at all; another process answers when it is scheduled.
-//! So the question is asked here, and the access that found the memory gone is tried again when the
-//! answer is there.
+//! So this thread asks, and the access that found the memory gone is tried again when the answer
+//! has come.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,7 +22,7 @@ pub(crate) struct Faults {
 enum Question {
     /// Where is it now?
     Remap(Arc<Import>),
-    /// May we go?
+    /// Detach from it.
     Detach(Arc<Import>),
 }
 
@@ -31,7 +31,8 @@ impl Faults {
         Self { waits, questions: Mutex::default() }
     }
 
-    /// Has a region's buffer mapped again. False if there can be no thread for it.
+    /// Requests that a region's buffer is mapped again. Returns false if the thread cannot be
+    /// started.
     pub(super) fn ask(&self, import: Arc<Import>) -> bool {
         self.put(Question::Remap(import))
     }
@@ -59,7 +60,7 @@ impl Faults {
         questions.as_ref().is_some_and(|questions| questions.send(question).is_ok())
     }
 
-    /// In the child of a fork: the thread is the parent's.
+    /// In a forked child: the thread belongs to the parent.
     pub(super) fn abandon_in_child(&mut self) {
         std::mem::forget(self.questions.get_mut().unwrap_or_else(PoisonError::into_inner).take());
     }

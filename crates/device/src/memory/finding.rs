@@ -1,4 +1,4 @@
-//! What the fault thread finds out about a buffer, until the access that asked comes for it.
+//! The answer of the fault thread about a buffer, until the access that asked takes it.
 
 use std::time::{Duration, Instant};
 
@@ -7,8 +7,8 @@ use umem::Umem;
 
 use crate::memory::import::Remapped;
 
-/// How long an exporter's no waits for the access that asked: longer than a peer does that was told
-/// to come again (655 ms at most, IBA table 45).
+/// How long an exporter's refusal waits for the access that asked: longer than a peer that was told
+/// to try again waits (at most 655 ms, IBA table 45).
 const REFUSED: Duration = Duration::from_secs(1);
 
 /// The result of an attempt to bring memory in.
@@ -17,7 +17,7 @@ const REFUSED: Duration = Duration::from_secs(1);
 pub(crate) enum BroughtIn {
     /// The access must be tried again at once. It finds the memory, or that its key is dead.
     Here,
-    /// Not at this moment: the access is tried again later.
+    /// Not now: the access is tried again later.
     NotYet,
     /// The exporter refused the memory to this access, which fails. The region stays, and another
     /// access may succeed (`docs/semantics.md` 2.5, 5).
@@ -25,7 +25,7 @@ pub(crate) enum BroughtIn {
 }
 
 impl BroughtIn {
-    /// For two parts of one access.
+    /// The combined result for two parts of one access.
     pub(crate) fn and(self, other: Self) -> Self {
         match (self, other) {
             (Self::Refused, _) | (_, Self::Refused) => Self::Refused,
@@ -49,20 +49,20 @@ pub(super) struct Finding {
     found_at: Option<Asked>,
 }
 
-/// When the exporter was asked, and what the buffer's gate was like.
+/// When the exporter was asked, and the state of the buffer's gate then.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked {
     pub(super) when: Instant,
     pub(super) gate: Option<GateState>,
 }
 
-/// Whether an access to this memory would begin now.
+/// Whether an access to this memory could begin now.
 pub(super) fn is_current(umem: &Umem) -> bool {
     umem.gate().is_some_and(|(gate, epoch)| gate.is_current(epoch))
 }
 
 impl Finding {
-    /// An access asks. True if the thread must be asked.
+    /// An access asks. Returns true if the thread must be asked.
     pub(super) fn want(&mut self, gate: Option<GateState>) -> bool {
         self.is_awaited = true;
         if self.is_asked || self.still_holds(gate) {
@@ -78,7 +78,7 @@ impl Finding {
         (self.found, self.found_at) = (self.is_awaited.then_some(found), Some(asked));
     }
 
-    /// The access comes for the answer. An outdated one does not count.
+    /// The access takes the answer. An outdated one does not count.
     pub(super) fn take(&mut self, gate: Option<GateState>) -> Option<Remapped> {
         let holds = self.still_holds(gate);
         let found = self.found.take().filter(|_| holds);
@@ -86,7 +86,7 @@ impl Finding {
         found
     }
 
-    /// The access found out by itself.
+    /// The access found the answer by itself.
     pub(super) fn forget(&mut self) {
         (self.is_awaited, self.found) = (false, None);
     }
@@ -102,8 +102,7 @@ impl Finding {
     }
 
     /// The thread's answer, future or present, for an access that is tried again. A refusal is
-    /// consumed, as the access fails by it; memory that is there stays so until the access takes
-    /// it.
+    /// consumed, as it fails the access; memory that is present stays so until the access takes it.
     pub(super) fn outlook(&mut self, gate: Option<GateState>) -> BroughtIn {
         match &self.found {
             None if self.is_asked => BroughtIn::NotYet,
@@ -115,7 +114,7 @@ impl Finding {
         }
     }
 
-    /// Whether the answer is still valid. A refusal may be from the time of a reset, say, which the
+    /// Whether the answer is still valid. A refusal may come from a reset, for example, which the
     /// gate shows to be over.
     fn still_holds(&self, gate: Option<GateState>) -> bool {
         let Some(asked) = self.found_at else { return false };
@@ -139,7 +138,7 @@ mod tests {
         Asked { when: Instant::now(), gate }
     }
 
-    /// A refusal in the middle of a reset, which no access came for yet.
+    /// A refusal in the middle of a reset, which no access has taken yet.
     fn refused() -> Finding {
         let mut finding = Finding::default();
         assert!(finding.want(RESET));
@@ -150,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_no_waits_for_the_access_that_asked() {
+    fn a_refusal_waits_for_the_access_that_asked() {
         let mut finding = refused();
         assert!(!finding.want(RESET), "it is known");
         assert!(matches!(finding.take(RESET), Some(Remapped::Refused)));
@@ -158,14 +157,14 @@ mod tests {
     }
 
     #[test]
-    fn a_no_that_an_access_failed_by_meets_no_other() {
+    fn a_refusal_that_failed_one_access_meets_no_other() {
         let mut finding = refused();
         assert_eq!(finding.outlook(RESET), BroughtIn::Refused);
         assert!(finding.want(RESET));
     }
 
     #[test]
-    fn a_no_that_comes_when_the_gate_is_open_again_is_void() {
+    fn a_refusal_that_comes_when_the_gate_is_open_again_is_void() {
         let mut finding = Finding::default();
         assert!(finding.want(RESET));
         finding.put(Remapped::Refused, asked(RESET));
@@ -180,18 +179,18 @@ mod tests {
     fn a_refusal_during_a_reset_does_not_apply_to_the_move_after_it() {
         let mut finding = refused();
         assert_eq!(finding.outlook(MOVE), BroughtIn::Here);
-        assert!(finding.want(MOVE), "it is asked anew");
+        assert!(finding.want(MOVE), "it is asked again");
         assert!(finding.take(MOVE).is_none());
     }
 
     #[test]
-    fn a_no_is_void_when_the_gate_opened() {
+    fn a_refusal_is_void_once_the_gate_has_opened() {
         let mut finding = refused();
         assert!(finding.want(OPEN));
     }
 
     #[test]
-    fn a_no_does_not_wait_for_ever() {
+    fn a_refusal_does_not_wait_forever() {
         let mut finding = Finding::default();
         assert!(finding.want(RESET));
         let when = Instant::now().checked_sub(REFUSED).expect("the clock began earlier");
@@ -213,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn one_question_at_a_time() {
+    fn only_one_question_is_asked_at_a_time() {
         let mut finding = Finding::default();
         assert!(finding.want(OPEN));
         assert!(!finding.want(OPEN), "it is asked already");

@@ -1,11 +1,11 @@
 //! The NIC as importer of dma-bufs.
 //!
 //! A region on a dma-buf is an attachment of the class of the NIC's persona (`docs/semantics.md`
-//! 2.3 to 2.6), and the addresses it got from the exporter. When the exporter moves or takes away
-//! the memory, its gate stops every access first, in this process and in those that use the direct
-//! path; the call to the importer only gives the map back. It needs nothing from the engine, whose
-//! lock it never takes: an exporter may hold its own lock for as long as it likes without affecting
-//! QPs, except for accesses to this very buffer.
+//! 2.3 to 2.6), and the addresses it got from the exporter. When the exporter moves or revokes the
+//! memory, its gate first stops every access, in this process and in those that use the direct
+//! path; the call to the importer only returns the map. It needs nothing from the engine, and never
+//! takes its lock: an exporter may hold its own lock for as long as it likes without affecting QPs,
+//! except for accesses to this very buffer.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -31,30 +31,30 @@ pub(crate) struct Import {
     importer: Arc<NicImporter>,
     /// The gate that accesses pass. `None`: the memory never moves.
     gate: Option<GateSlot>,
-    /// Where the region begins in the buffer, and its length.
+    /// The offset of the region in the buffer, and its length.
     offset: u64,
     length: u64,
     finding: Mutex<Finding>,
-    /// The fault thread found something, or an access took it.
+    /// Signals that the fault thread found something, or that an access took it.
     changed: Condvar,
 }
 
-/// How long an access waits for the fault thread before it is put off: about what a page fault
-/// costs a NIC.
+/// How long an access waits for the fault thread before it is put off: about as long as a page
+/// fault takes on a NIC.
 const PATIENCE: Duration = Duration::from_micros(300);
-/// How long the fault thread keeps a buffer where it found it, for the access to happen: a GPU that
-/// moves it again and again would otherwise never let any access in.
+/// How long the fault thread keeps a buffer where it found it, for the access to happen: otherwise
+/// a GPU that moves it again and again would never let an access in.
 const HOLD: Duration = Duration::from_millis(2);
-/// How long it keeps it still once the access came for it.
+/// How long the thread still keeps it there once the access has come.
 const ACCESS: Duration = Duration::from_micros(200);
 
-/// What the framework calls.
+/// The callbacks of the dma-buf framework.
 #[derive(Debug)]
 struct NicImporter {
     nic: String,
     class: ImporterClass,
     device: Option<DeviceAddr>,
-    /// For an exporter that moves its memory and has no gate.
+    /// The gate for an exporter that moves its memory but has none.
     own_gate: Option<Gate>,
     held: Mutex<Held>,
     invalidations: AtomicU64,
@@ -71,13 +71,13 @@ struct Held {
 /// The result of an attempt to map again.
 #[derive(Debug)]
 pub(crate) enum Remapped {
-    /// The memory is there; this is it.
+    /// The memory is present; this is it.
     Here(Umem),
-    /// It was there all along.
+    /// It was present all along.
     Current,
-    /// Not at this moment.
+    /// Not now.
     NotYet,
-    /// The exporter refused: the access that asked fails, and another may succeed
+    /// The exporter refused: the access that asked fails, but another one may succeed
     /// (`docs/semantics.md` 2.5, 5).
     Refused,
     /// Never again.
@@ -130,7 +130,8 @@ impl Importer for NicImporter {
 }
 
 impl Import {
-    /// Attaches, pins if the class does, and maps: checks 12 to 14 of `docs/semantics.md` 2.2.
+    /// Attaches, pins if the class requires it, and maps: checks 12 to 14 of `docs/semantics.md`
+    /// 2.2.
     pub(crate) fn new(
         nic: &str,
         class: ImporterClass,
@@ -189,8 +190,8 @@ impl Import {
         Ok(())
     }
 
-    /// Maps, and keeps the map. `None`: the addresses are not on the bus of this process, so that
-    /// the memory is reached as the CPU reaches it.
+    /// Maps, and keeps the map. `None`: the addresses are not on the bus of this process, so the
+    /// memory is reached as the CPU reaches it.
     fn map(&self, resv: &ResvGuard<'_>) -> Result<Option<Umem>> {
         let map = self.attachment.map(resv, Direction::Bidirectional).map_err(from_map)?;
         let mut table = map.table().clone();
@@ -198,7 +199,7 @@ impl Import {
             table.epoch = Some(own.epoch());
         }
         let umem = self.through(&table)?;
-        // The earlier mapping went with its gate.
+        // The earlier mapping ended with its gate.
         if let Some(old) = self.importer.held().map.replace(map) {
             old.unmap(resv);
         }
@@ -220,7 +221,7 @@ impl Import {
     /// Why the memory is gone, in words.
     pub(crate) fn why_gone(&self) -> String {
         let info = self.buffer.info();
-        let who = || format!("{} of {} was taken away by its owner", info.name, info.exporter);
+        let who = || format!("{} of {} was revoked by its owner", info.name, info.exporter);
         self.buffer.why_gone().unwrap_or_else(who)
     }
 
@@ -236,8 +237,8 @@ impl Import {
     }
 
     /// Maps again, at once or with the help of the fault thread. The engine is locked, and neither
-    /// the program nor other QPs may wait for a GPU, so the wait is short; if it was too short, the
-    /// access is tried again.
+    /// the program nor other QPs must wait for a GPU, so the wait is short; if it was too short,
+    /// the access is tried again.
     pub(crate) fn remap(self: &Arc<Self>, umem: &Umem, faults: &Faults) -> Remapped {
         if is_current(umem) {
             return Remapped::Current;
@@ -277,7 +278,7 @@ impl Import {
         self.finding().outlook(self.gate_state())
     }
 
-    /// Nobody comes for what the fault thread finds.
+    /// Drops what the fault thread finds, as nobody will take it.
     pub(crate) fn forget(&self) {
         self.finding().forget();
     }
@@ -286,8 +287,8 @@ impl Import {
         self.gate.as_ref().map(GateSlot::state)
     }
 
-    /// For pinned memory: its gate closes when it is taken away, and for a moment when it is taken
-    /// away from other users, after which it opens again.
+    /// For pinned memory: its gate closes when it is revoked, and for a moment when it is revoked
+    /// from other users, after which it opens again.
     fn look_again(umem: &Umem) -> Remapped {
         let Some((gate, mapped)) = umem.gate() else { return Remapped::Gone };
         match gate.state() {
@@ -303,11 +304,11 @@ impl Import {
         self.finding.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The fault thread's part: waits for its turn and for the exporter, and keeps the buffer there
-    /// until it was used.
+    /// The fault thread's part: waits for its turn and for the exporter, and keeps the buffer in
+    /// place until it was used.
     pub(super) fn remap_and_wait(&self, wake: impl FnOnce()) {
         let resv = self.attachment.resv().lock();
-        // Before the exporter is asked: what changes while it answers makes the answer an old one.
+        // Before the exporter is asked: a change while it answers makes the answer outdated.
         let asked = Asked { when: Instant::now(), gate: self.gate_state() };
         let mapped = self.map(&resv).and_then(|umem| self.wait_for_moves(&resv).map(|()| umem));
         let found = self.outcome(mapped);
@@ -348,7 +349,7 @@ impl Import {
             Ok(Some(umem)) => return Remapped::Here(umem),
             Err(refusal) if refusal.kind() == Kind::WouldBlock => return Remapped::NotYet,
             Ok(None) => {
-                "it is not on the bus any more, as it was when it was registered".to_owned()
+                "it is no longer on the bus, where it was when it was registered".to_owned()
             }
             Err(refusal) => refusal.to_string(),
         };
@@ -359,12 +360,12 @@ impl Import {
         Remapped::Refused
     }
 
-    /// Whether its exporter lives in another process, so that every question to it takes time.
+    /// Whether its exporter lives in another process, so that every request to it takes time.
     pub(super) fn is_remote(&self) -> bool {
         self.buffer.exporter_process().is_some()
     }
 
-    /// How often the exporter made it give its map back.
+    /// How often the exporter invalidated its map.
     pub(crate) fn invalidations(&self) -> u64 {
         self.importer.invalidations.load(Ordering::Relaxed)
     }

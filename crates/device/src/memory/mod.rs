@@ -38,16 +38,16 @@ pub(crate) struct Dm {
     pub(crate) export: Option<DmExport>,
 }
 
-/// All of it on one NIC.
+/// All registered memory of one NIC.
 #[derive(Debug)]
 pub(crate) struct Memory {
     pub(crate) mrs: MrTable,
     pub(crate) dms: Slab<Dm>,
-    /// The share of its user's device memory that this process has.
+    /// This process's share of the device memory of its user.
     pub(crate) dm_budget: DmBudget,
     /// Pages charged to the limit of locked memory.
     pub(crate) pins: Pins,
-    /// The thread that asks exporters of other processes where their buffers went.
+    /// The thread that asks exporters in other processes where their buffers are now.
     pub(crate) faults: Faults,
 }
 
@@ -62,7 +62,7 @@ impl Memory {
         }
     }
 
-    /// Gives up, in the child of a fork, what is the parent's.
+    /// In a forked child, gives up what belongs to the parent.
     pub(crate) fn abandon_in_child(&mut self) {
         self.faults.abandon_in_child();
         self.dm_budget.abandon_in_child();

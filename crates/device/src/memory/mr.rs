@@ -17,7 +17,7 @@ use crate::memory::window::WindowTable;
 use crate::objects::uses::Use;
 use crate::random::random;
 
-/// What a region is made of.
+/// The kind of a region's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MrKind {
@@ -44,34 +44,33 @@ pub(crate) struct Mr {
     pub(crate) iova: u64,
     pub(crate) length: u64,
     pub(crate) umem: Umem,
-    /// Where in `umem` it begins.
+    /// Its offset in `umem`.
     pub(crate) offset: u64,
     pub(crate) kind: MrKind,
-    /// The attachment that `umem` came from, of a dma-buf.
+    /// For a dma-buf, the attachment that `umem` came from.
     pub(crate) import: Option<Arc<Import>>,
-    /// The pages that `umem` is of, of a peer's memory registered by address.
+    /// For a peer device's memory registered by address, the pages of `umem`.
     pub(crate) peer: Option<PeerRegion>,
-    /// Which pages are there, of a region paged on demand.
+    /// For an on-demand region, the pages that are present.
     pub(crate) odp: Option<Box<Odp>>,
-    /// Set when the memory was taken away for good: the key is dead, and stays reserved until the
+    /// Set when the memory was revoked for good: the key is dead, and stays reserved until the
     /// region is deregistered (`docs/semantics.md` 2.4).
     pub(crate) is_revoked: bool,
     /// Pages charged to the limit of locked memory.
     pub(crate) pinned: u64,
-    /// Whether the memory was registered for writing, which the rights may ask for later.
+    /// Whether the memory was registered for writing, which later rights may require.
     pub(crate) is_writable: bool,
 }
 
 impl Mr {
-    /// Where `[addr, addr + length)` begins in [`Mr::umem`], if it lies inside the region.
+    /// The offset of `[addr, addr + length)` in [`Mr::umem`], if it is inside the region.
     pub(super) fn place(&self, addr: u64, length: u64) -> Option<u64> {
         let offset = addr.checked_sub(self.iova)?;
         let end = offset.checked_add(length)?;
         (end <= self.length).then_some(self.offset + offset)
     }
 
-    /// Whether the pages under `length` bytes at `addr` are there, as far as the region keeps
-    /// count.
+    /// Whether the pages under `length` bytes at `addr` are present, as far as the region knows.
     #[inline]
     fn is_present(&self, addr: u64, length: u64) -> bool {
         self.odp.as_ref().is_none_or(|odp| odp.is_present(addr, length))
@@ -86,10 +85,10 @@ pub(crate) struct MrTable {
     tags: Vec<u8>,
     /// The null region, if it was requested.
     pub(super) null: Option<Null>,
-    /// How many regions were made, and which of them each slot's is, from 1.
+    /// How many regions were created, and the ordinal of the one in each slot, from 1.
     made: u64,
     ordinals: Vec<u64>,
-    /// Keys that show parts of regions.
+    /// Memory windows: keys that expose parts of regions.
     pub(crate) windows: WindowTable,
 }
 
@@ -103,10 +102,10 @@ impl MrTable {
         let entry = self.slots.vacant_entry();
         let index = entry.key();
         if index >= self.tags.len() {
-            // No key can be told before it is made.
+            // No key can be predicted before it exists.
             self.tags.resize_with(index + 1, || random() as u8);
         }
-        // Key 0 is what programs put where no key is meant, so index 0 never has tag 0.
+        // Programs write key 0 where they mean no key, so index 0 never has tag 0.
         self.tags[index] = match self.tags[index].wrapping_add(1) {
             0 if index == 0 => 1,
             tag => tag,
@@ -121,7 +120,7 @@ impl MrTable {
         (index.into(), key)
     }
 
-    /// The region that was made at this place in the order of all, from 1, if it is still there.
+    /// The region with this ordinal in the order of creation, from 1, if it still exists.
     pub(crate) fn by_ordinal(&self, ordinal: u64) -> Option<MrId> {
         self.ids().find(|id| self.ordinals.get(id.index()) == Some(&ordinal))
     }
@@ -176,7 +175,7 @@ impl MrTable {
         self.by_key(key).map(|mr| (MrId(key >> 8), mr))
     }
 
-    /// What a region is made of.
+    /// The kind of a region's memory.
     pub(crate) fn kind_of(&self, key: u32) -> Option<MrKind> {
         self.find(key).map(|(_, mr)| mr.kind)
     }
@@ -246,7 +245,7 @@ impl MrTable {
         }
     }
 
-    /// The memory a peer names.
+    /// The memory that a peer names.
     #[inline]
     pub(crate) fn remote(
         &self,
@@ -264,7 +263,7 @@ impl MrTable {
         Ok((&mr.umem, offset))
     }
 
-    /// Whether a peer may use a range, whether or not its pages are there.
+    /// Whether a peer may use a range, whether or not its pages are present.
     pub(crate) fn check_remote(
         &self,
         pd: PdId,

@@ -1,9 +1,8 @@
-//! The region that is nowhere: it reads as zeros, and what is written to it is gone
-//! (`ibv_alloc_null_mr`).
+//! The null region: it reads as zeros, and discards what is written to it (`ibv_alloc_null_mr`).
 //!
 //! Programs put it in scatter/gather lists where bytes must be left out. It has one key for the
-//! whole device, every address, no protection domain that counts and no rights for peers, as mlx5's
-//! null mkey.
+//! whole device, is valid at every address, in any protection domain, and grants no rights to
+//! peers, like mlx5's null mkey.
 
 use iba::{Access, LKey};
 use transport::env::LocalError;
@@ -12,10 +11,10 @@ use umem::{HostBuf, Umem};
 use super::mr::MrTable;
 use crate::refusal::{Result, no_memory};
 
-/// Its key: the last one that no region can have, whose indices end at `max_mr`.
+/// Its key: the last one, which no region can have, as their indices end at `max_mr`.
 pub(crate) const NULL_KEY: u32 = (1 << 31) - 1;
 
-/// What backs it, piece by piece.
+/// The memory behind it, piece by piece.
 #[derive(Debug)]
 pub(super) struct Null {
     /// Only read.
@@ -39,7 +38,7 @@ impl Null {
 }
 
 impl MrTable {
-    /// Sees to it that there is a null region.
+    /// Makes sure that there is a null region.
     pub(crate) fn make_null(&mut self) -> Result<()> {
         if self.null.is_none() {
             self.null = Some(Null::new()?);
@@ -47,7 +46,7 @@ impl MrTable {
         Ok(())
     }
 
-    /// Whether a key is the null region's, and there is one.
+    /// Whether a key is that of the null region, and it exists.
     #[inline]
     pub(crate) fn is_null(&self, key: LKey) -> bool {
         key.0 == NULL_KEY && self.null.is_some()
@@ -77,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_reads_as_zeros_whatever_was_written() {
+    fn the_null_region_reads_as_zeros_whatever_was_written() {
         let mut mrs = MrTable::default();
         assert!(!mrs.is_null(LKey(NULL_KEY)));
         let memory = || Umem::host(&HostBuf::anonymous(PIECE as usize).unwrap());

@@ -1,10 +1,10 @@
 //! On-demand paging of a program's memory.
 //!
-//! The pages of such a region count as absent until the NIC first used them or was told to bring
-//! them in. Here that is bookkeeping, as the memory is read and written by its address: what is
-//! counted, how long a fault takes and what a peer sees of it (an RNR NAK) is as with a NIC that
-//! has a page table of its own. What the program unmaps is found by the access itself, which then
-//! fails in words.
+//! The pages of such a region count as absent until the NIC has used them once, or was told to
+//! prefetch them. Here that is bookkeeping, as the memory is read and written by its address: the
+//! counters, the time that a fault takes and what a peer sees of it (an RNR NAK) are as with a NIC
+//! that has a page table of its own. If the program unmaps pages, the access itself finds that, and
+//! fails with a reason.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use transport::Time;
 
 const PAGE: u64 = 4096;
 
-/// Which pages of a region are known to be there.
+/// The pages of a region that are known to be present.
 #[derive(Debug, Default)]
 pub(crate) struct Odp {
     present: HashSet<u64>,
@@ -24,19 +24,19 @@ pub(crate) struct Odp {
 /// The result of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Faulted {
-    /// Whether every page is there now.
+    /// Whether every page is present now.
     pub(crate) is_done: bool,
     /// New faults among them.
     pub(crate) faults: u64,
 }
 
 impl Odp {
-    /// Whether the pages of `length` bytes at `addr` are all there.
+    /// Whether the pages of `length` bytes at `addr` are all present.
     pub(super) fn is_present(&self, addr: u64, length: u64) -> bool {
         pages(addr, length).all(|page| self.present.contains(&page))
     }
 
-    /// Faults in what is absent. A fault takes `latency`; until then the pages stay absent.
+    /// Faults in the absent pages. A fault takes `latency`; until then the pages stay absent.
     pub(crate) fn fault(
         &mut self,
         addr: u64,
@@ -63,7 +63,7 @@ impl Odp {
         faulted
     }
 
-    /// Brings pages in ahead of any access, at once; how many that were.
+    /// Faults in pages ahead of any access, at once; returns how many.
     pub(crate) fn prefetch(&mut self, addr: u64, length: u64) -> u64 {
         pages(addr, length).filter(|page| self.present.insert(*page)).count() as u64
     }
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_brought_in_does_not_fault() {
+    fn a_prefetched_page_does_not_fault() {
         let mut odp = Odp::default();
         assert_eq!(odp.prefetch(0x1001, 0x1000), 2);
         assert_eq!(odp.prefetch(0x1001, 0x1000), 0);

@@ -9,9 +9,9 @@ use umem::Umem;
 
 use crate::refusal::{Kind, Refusal, Result, from_exporter};
 
-/// What a region by address holds on a peer's memory. The client may take it back at any moment:
-/// the gate is then closed for good, which stops every access in every process, and the next access
-/// finds the region dead.
+/// What a region by address holds on a peer device's memory. The client may revoke it at any
+/// moment: the gate is then closed for good, which stops every access in every process, and the
+/// next access finds the region dead.
 #[derive(Debug)]
 pub(crate) struct PeerRegion {
     pages: PeerPages,
@@ -21,7 +21,7 @@ pub(crate) struct PeerRegion {
 }
 
 impl PeerRegion {
-    /// Asks the clients for a range. `can_stop`: whether this NIC gives memory back before it is
+    /// Asks the clients for a range. `can_stop`: whether this NIC can return memory before it is
     /// deregistered.
     pub(crate) fn get(
         nic: &str,
@@ -57,19 +57,19 @@ impl PeerRegion {
         Ok((Self { pages, _gate: gate, is_lost }, umem))
     }
 
-    /// Whether the client took the memory back.
+    /// Whether the client has revoked the memory.
     pub(crate) fn is_lost(&self) -> bool {
         self.is_lost.load(Ordering::Acquire)
     }
 
-    /// Whose memory it is.
+    /// The client that owns the memory.
     pub(crate) fn client(&self) -> &str {
         self.pages.client()
     }
 }
 
-/// Nobody's memory cannot be pinned: EFAULT, as without clients. A client's refusal is its own
-/// errno.
+/// Memory that no client claims cannot be pinned: EFAULT, as without clients. A client's refusal
+/// has its own errno.
 fn refused(error: PeerError) -> Refusal {
     let what = format!("reg_mr: {error}");
     match &error {

@@ -1,20 +1,19 @@
-//! Charging registered memory against the limit of locked memory, as a NIC does that pins it
+//! Charges registered memory against the limit of locked memory, as for a NIC that pins it
 //! (`docs/semantics.md` 2.7).
 //!
-//! The kernel counts for each process (`mm->pinned_vm`), for all NICs it pins for, and so does
-//! this: a limit of 8 MiB is one of 8 MiB for all NICs together. A region paged on demand is not
-//! charged, and one of a dma-buf never. A process with CAP_IPC_LOCK is also charged, but not
-//! refused.
+//! The kernel counts per process (`mm->pinned_vm`), over all NICs it pins for, and so does this: a
+//! limit of 8 MiB is one of 8 MiB for all NICs together. An on-demand region is not charged, nor is
+//! one of a dma-buf. A process with CAP_IPC_LOCK is also charged, but not refused.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub(crate) const PAGE: u64 = 4096;
 
-/// What all NICs of this process have pinned.
+/// The pages that all NICs of this process have pinned.
 #[doc(alias = "pinned_vm")]
 static PINNED: AtomicU64 = AtomicU64::new(0);
 
-/// The pages that one NIC has pinned. They are given back when it is closed.
+/// The pages that one NIC has pinned. They are released when it is closed.
 #[derive(Debug, Default)]
 pub(crate) struct Pins(u64);
 
@@ -39,7 +38,7 @@ impl Pins {
         PINNED.fetch_sub(pages, Ordering::Relaxed);
     }
 
-    /// In the child of a fork, whose memory is separate: nothing of it is pinned.
+    /// In a forked child, whose memory is separate: nothing of it is pinned.
     pub(super) fn abandon_in_child(&mut self) {
         self.uncharge(self.0);
     }
@@ -51,7 +50,7 @@ impl Drop for Pins {
     }
 }
 
-/// Pages that a range touches.
+/// The number of pages that a range touches.
 pub(crate) fn pages(addr: u64, length: u64) -> u64 {
     let end = addr.saturating_add(length);
     end.div_ceil(PAGE).saturating_sub(addr / PAGE)
@@ -62,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_is_charged_every_page_it_touches() {
+    fn a_range_is_charged_for_every_page_it_touches() {
         assert_eq!(pages(0x1000, 0x1000), 1);
         assert_eq!(pages(0x1fff, 2), 2);
         assert_eq!(pages(0x1fff, 1), 1);
@@ -70,12 +69,12 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_is_of_all_nics_of_a_process_and_a_child_of_fork_has_pinned_nothing() {
+    fn the_limit_covers_all_nics_of_a_process_and_a_forked_child_has_pinned_nothing() {
         let (mut one, mut other) = (Pins::default(), Pins::default());
         one.charge(6, Some(8)).expect("6 of 8");
         assert_eq!(other.charge(3, Some(8)), Err(6), "3 beside the 6 of the other");
         other.charge(2, Some(8)).expect("8 of 8");
-        // A process that may lock is counted all the same.
+        // A process without a limit is counted all the same.
         other.charge(4, None).expect("no limit");
         assert_eq!(one.charge(1, Some(12)), Err(12));
         other.abandon_in_child();

@@ -1,4 +1,4 @@
-//! The first import of a process, made before a program waits for it.
+//! Makes the first import of a process before a program waits for one.
 
 use dmabuf::{DmaBuf, Memory};
 
@@ -6,8 +6,8 @@ use super::import::Import;
 use crate::config::NicConfig;
 
 /// Imports a private page, and releases it, when a NIC is opened. The first import of a process
-/// loads the code for it from its file, a page fault for each few pages, which takes several times
-/// as long as the import itself: time that the program expects to spend at opening, and not between
+/// loads its code from the file, with a page fault for every few pages, which takes several times
+/// as long as the import itself. A program expects to spend that time at opening, and not between
 /// two messages.
 pub(crate) fn rehearse(config: &NicConfig) {
     const PAGE: u64 = 4096;

@@ -1,12 +1,12 @@
-//! Memory windows: keys that a program makes and unmakes by work requests, without a registration
-//! (IBA 10.6.7).
+//! Memory windows: keys that a program creates and invalidates by work requests, without a
+//! registration (IBA 10.6.7).
 //!
-//! A window of type 1 is for every QP of its protection domain, and is bound again as often as the
-//! program likes. One of type 2 (2B, as IBA calls it) is for the QP that bound it, its key's low
-//! eight bits are the program's choice, and it must be invalidated before it is bound again. The
-//! rules are those of the kernel's `rxe_mw.c`.
+//! A window of type 1 is for every QP of its protection domain, and may be bound again at any time.
+//! One of type 2 (IBA's 2B) is for the QP that bound it, the program chooses the low eight bits of
+//! its key, and it must be invalidated before it is bound again. The rules are those of the
+//! kernel's `rxe_mw.c`.
 //!
-//! A window names its region and is looked up through it at each access, so that it follows the
+//! A window names its region which is looked up at each access, so that the window follows the
 //! region's memory.
 
 use iba::{Access, Qpn, RKey};
@@ -39,16 +39,16 @@ struct Window {
     bound: Option<Bound>,
 }
 
-/// What a window shows.
+/// What a window exposes.
 #[derive(Clone, Copy, Debug)]
 struct Bound {
     mr: MrId,
-    /// The first address as peers name it, and as the region does.
+    /// The first address, as peers name it and as the region names it.
     base: u64,
     addr: u64,
     length: u64,
     access: Access,
-    /// The QP it is for, of type 2.
+    /// For type 2, the QP that it is for.
     qpn: Option<Qpn>,
 }
 
@@ -57,7 +57,8 @@ const WINDOW: u32 = 1 << 31;
 /// The bits of a key that change with each use.
 const TAG: u32 = 0xff;
 
-/// What a window may grant. A right of the owner does not concern a window, but programs name it.
+/// The rights that a window may grant. LOCAL_WRITE has no meaning for a window, but programs name
+/// it.
 const MW_ACCESS: Access = Access::REMOTE.union(Access::ZERO_BASED).union(Access::LOCAL_WRITE);
 
 /// All windows, by key.
@@ -77,7 +78,7 @@ impl WindowTable {
         self.slots.len()
     }
 
-    /// Adds a window that shows nothing yet, and gives its key.
+    /// Adds a window that exposes nothing yet, and returns its key.
     pub(crate) fn add(&mut self, pd: PdId, pd_use: Use, mw_type: MwType) -> (MwId, u32) {
         let entry = self.slots.vacant_entry();
         let id = MwId::from(entry.key());
@@ -86,7 +87,7 @@ impl WindowTable {
         (id, key)
     }
 
-    /// Takes a window away, bound or not. False if there is none.
+    /// Removes a window, bound or not. Returns false if there is none.
     pub(crate) fn remove(&mut self, id: MwId) -> bool {
         self.slots.try_remove(id.index()).is_some()
     }
@@ -97,7 +98,7 @@ impl WindowTable {
         self.slots.iter().any(|(_, window)| shows(window))
     }
 
-    /// The region of a window and the address in it, if a peer may do this there.
+    /// The region of a window and the address in it, if a peer has this access there.
     fn remote(
         &self,
         pd: PdId,
@@ -119,7 +120,7 @@ impl WindowTable {
         Ok((bound.mr, bound.addr + offset))
     }
 
-    /// Whether a key is a window's.
+    /// Whether a key belongs to a window.
     pub(crate) fn has(&self, key: u32) -> bool {
         self.by_key(key).is_some()
     }
@@ -139,7 +140,7 @@ impl WindowTable {
         }
     }
 
-    /// Takes a window of type 2 from its region. Its key is dead until it is bound again.
+    /// Unbinds a window of type 2. Its key is dead until it is bound again.
     pub(crate) fn invalidate(&mut self, pd: PdId, qpn: Qpn, rkey: RKey) -> Result<(), RemoteError> {
         let window = self.by_key(rkey.0).ok_or(RemoteError::Access)?;
         // IBA o10-37.2.26: a window of type 1 cannot be invalidated.
@@ -152,7 +153,7 @@ impl WindowTable {
         Ok(())
     }
 
-    /// Takes the windows of a QP that goes away.
+    /// Unbinds the windows of a QP that is destroyed.
     pub(crate) fn forget_qp(&mut self, qpn: Qpn) {
         for (_, window) in &mut self.slots {
             if window.bound.is_some_and(|bound| bound.qpn == Some(qpn)) {
@@ -176,7 +177,7 @@ impl MrTable {
         let is_two = window.mw_type == MwType::Two;
         // IBA C10-72.
         if window.pd != pd {
-            return Err("the window is of another protection domain");
+            return Err("the window belongs to another protection domain");
         }
         if is_two && window.bound.is_some() {
             return Err("a window of type 2 must be invalidated before it is bound again");
@@ -187,7 +188,7 @@ impl MrTable {
         }
         let bound = if bind.length == 0 {
             if is_two {
-                return Err("a window of type 2 shows at least one byte");
+                return Err("a window of type 2 must expose at least one byte");
             }
             None
         } else {
@@ -205,7 +206,7 @@ impl MrTable {
             return Err("there is no region with this key");
         };
         if region.pd != pd {
-            return Err("the region is of another protection domain");
+            return Err("the region belongs to another protection domain");
         }
         if region.access.contains(Access::ZERO_BASED) {
             return Err("the region is zero based");
@@ -215,7 +216,7 @@ impl MrTable {
             return Err("the region lacks IBV_ACCESS_MW_BIND");
         }
         if !MW_ACCESS.contains(bind.access) {
-            return Err("a window grants remote rights only");
+            return Err("a window can grant only remote rights");
         }
         // IBA C10-74.
         let writes = Access::REMOTE_WRITE.union(Access::REMOTE_ATOMIC);
@@ -224,14 +225,14 @@ impl MrTable {
         }
         // IBA C10-75.
         if region.place(bind.addr, bind.length).is_none() {
-            return Err("it is not inside of the region");
+            return Err("it is not inside the region");
         }
         let base = if bind.access.contains(Access::ZERO_BASED) { 0 } else { bind.addr };
         let (addr, length, access) = (bind.addr, bind.length, bind.access);
         Ok(Bound { mr, base, addr, length, access, qpn })
     }
 
-    /// The region a peer names by a window, and the address in it.
+    /// The region that a peer names through a window, and the address in it.
     pub(super) fn through_window(
         &self,
         pd: PdId,
@@ -301,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_shows_its_part_of_the_region_and_no_more() {
+    fn a_window_exposes_its_part_of_the_region_and_no_more() {
         let (mut mrs, lkey) = table();
         mrs.bind(PD, QPN, &bind(0, 9, lkey, 0x1100, 0x100)).unwrap();
         let key = RKey(WINDOW | 9);
@@ -311,7 +312,7 @@ mod tests {
         assert_eq!(may(0x10ff, 1, Access::REMOTE_WRITE), Err(RemoteError::Access));
         assert_eq!(may(0x1100, 0x101, Access::REMOTE_WRITE), Err(RemoteError::Access));
         assert_eq!(may(0x1100, 1, Access::REMOTE_READ), Err(RemoteError::Access));
-        // Bound to nothing, it shows nothing.
+        // Bound to nothing, it exposes nothing.
         mrs.bind(PD, QPN, &bind(0, 10, LKey(0), 0, 0)).unwrap();
         assert!(mrs.remote(PD, RKey(WINDOW | 10), 0x1100, 1, Access::REMOTE_WRITE).is_err());
     }
@@ -333,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_region_does_not_allow_cannot_be_shown() {
+    fn a_window_cannot_grant_what_the_region_does_not_allow() {
         let (mut mrs, lkey) = table();
         assert!(mrs.bind(PD, QPN, &bind(0, 1, lkey, 0x1fff, 2)).is_err(), "beyond its end");
         assert!(mrs.bind(PdId(4), QPN, &bind(0, 1, lkey, 0x1000, 1)).is_err(), "another domain");

@@ -1,8 +1,8 @@
-//! Completion counters: how many operations ended well, and how many in error, without a completion
+//! Completion counters: how many operations succeeded, and how many failed, without a completion
 //! for each (`ibv_create_comp_cntr(3)`, `ibv_qp_attach_comp_cntr(3)`).
 //!
 //! A peer of this host may carry out READs and WRITEs here without this engine, which could not
-//! count them. So a QP with a counter for what its peer does is not open to that
+//! count them. So a QP with a counter for operations of its peer does not allow that
 //! ([`QpCntrs::only_here`]).
 
 use iba::{Access, CompCntrOps};
@@ -18,7 +18,7 @@ use crate::ids::{CompCntrId, CtxId};
 pub enum CompCntrType {
     /// Work requests.
     Wrs,
-    /// Their bytes, as `byte_len` of a completion has them.
+    /// Their bytes, as in `byte_len` of a completion.
     Bytes,
 }
 
@@ -26,9 +26,9 @@ pub enum CompCntrType {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "a counter has two values")]
 pub enum CompCntrEntry {
-    /// Of what ended well.
+    /// For operations that succeeded.
     Comp,
-    /// For operations that ended in error.
+    /// For operations that failed.
     Err,
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct CompCntr {
     kind: CompCntrType,
     comp: u64,
     err: u64,
-    /// For how many sets of operations it is attached.
+    /// The sets of operations that it is attached for.
     pub(crate) uses: Uses,
 }
 
@@ -68,7 +68,7 @@ impl CompCntr {
     }
 }
 
-/// The counters of one QP, each for operations that no other of them counts.
+/// The counters of one QP, each for operations that no other one counts.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct QpCntrs(Vec<(CompCntrOps, CompCntrId, Use)>);
 
@@ -78,7 +78,7 @@ impl QpCntrs {
         self.0.push((ops, id, held));
     }
 
-    /// Who counts an operation.
+    /// The counter of an operation.
     #[inline]
     pub(crate) fn of(&self, op: CompCntrOps) -> Option<CompCntrId> {
         self.0.iter().find(|(ops, ..)| ops.contains(op)).map(|(_, id, _)| *id)
@@ -89,7 +89,7 @@ impl QpCntrs {
         self.0.iter().map(|(ops, ..)| *ops).collect()
     }
 
-    /// Rights of a peer that only this engine can serve, since it counts them.
+    /// Rights of a peer that only this engine may serve, since it counts their use.
     pub(crate) fn only_here(&self) -> Access {
         let ops = self.ops();
         let mut rights = Access::empty();

@@ -26,14 +26,14 @@ pub struct Wc {
     pub vendor_err: u32,
     /// Bytes moved.
     pub byte_len: u32,
-    /// Immediate data, a number whose most significant byte travels first, or the key the peer
+    /// Immediate data, a number whose most significant byte travels first, or the key that the peer
     /// invalidated.
     pub imm: u32,
     /// The local QP.
     pub qpn: Qpn,
-    /// The sender's QP, of a datagram.
+    /// For a datagram, the sender's QP.
     pub src_qpn: Qpn,
-    /// In what a datagram came (see [`Completion::sl`]).
+    /// For a datagram, what it came in (see [`Completion::sl`]).
     pub sl: u8,
     /// For a message with a tag.
     pub tm: TmInfo,
@@ -44,7 +44,7 @@ pub struct Wc {
     pub timestamp: u64,
 }
 
-/// What a queue waits for before it tells its channel.
+/// What a queue waits for before it notifies its channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Armed {
     No,
@@ -72,7 +72,7 @@ pub(crate) struct Cq {
     pub(crate) armed: Armed,
     /// `None` if every event comes at once.
     pub(crate) moderation: Option<Moderation>,
-    /// Completions that an event is held back for, and when it comes at the latest.
+    /// Completions of an event that is held back, and when it comes at the latest.
     pub(crate) held: u32,
     pub(crate) report_at: Option<Time>,
     /// Queues that complete here.
@@ -141,7 +141,7 @@ impl Cq {
         Some(is_first.then_some(at))
     }
 
-    /// Takes the oldest completion, and gives what `read` makes of it where it lies.
+    /// Takes the oldest completion; `read` reads it in place.
     #[inline]
     pub(crate) fn pop<R>(&mut self, read: impl FnOnce(&Wc) -> R) -> Option<R> {
         let answer = read(self.ring.front()?);

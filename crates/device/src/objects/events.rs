@@ -43,17 +43,17 @@ impl<T> EventQueue<T> {
         self.queue.pop_front()
     }
 
-    /// Puts a new eventfd in the place of one that is shared with another process.
+    /// Replaces an eventfd that is shared with another process by a new one.
     pub(crate) fn detach(&mut self) {
         self.queue.clear();
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::SEMAPHORE;
         if let Ok(fresh) = eventfd(0, flags) {
-            // At worst the old one stays, which a child has no business reading.
+            // At worst the old one stays, which a child should not read anyway.
             let _ = self.fd.replace(&fresh);
         }
     }
 
-    /// Drops events of an object that goes away, and what they count for on the descriptor.
+    /// Drops the events of an object that is destroyed, and their count on the descriptor.
     pub(crate) fn remove(&mut self, mut is_gone: impl FnMut(&T) -> bool) {
         let before = self.queue.len();
         self.queue.retain(|event| !is_gone(event));

@@ -17,7 +17,7 @@ pub(crate) struct Flows {
     order: Vec<usize>,
 }
 
-/// A rule, and where it leads.
+/// A rule, and its QP.
 #[derive(Debug)]
 pub(crate) struct Flow {
     pub(crate) ctx: CtxId,
@@ -25,19 +25,19 @@ pub(crate) struct Flow {
     pub(crate) attr: FlowAttr,
 }
 
-/// Work queues to choose from; a power of two of them.
+/// Work queues to choose from; their number is a power of two.
 #[derive(Debug)]
 pub(crate) struct RwqTable {
     pub(crate) ctx: CtxId,
     pub(crate) queues: Vec<QpId>,
-    /// The uses of those queues.
+    /// The uses of the queues.
     pub(crate) _holds: Vec<Use>,
-    /// QPs that spread over it.
+    /// The QPs that use it.
     pub(crate) uses: Uses,
 }
 
 impl Flows {
-    /// Puts the rules in order: sniffers, normal ones by priority, and those for what is left.
+    /// Sorts the rules: sniffers, normal ones by priority, and those for the remaining frames.
     pub(crate) fn sort(&mut self) {
         let place = |index: usize| {
             let attr = &self.rules[index].attr;
@@ -68,8 +68,8 @@ impl Flows {
             Passed::Astray => false,
             Passed::Out => is_to_group || frame.dst == own,
         };
-        // The place at which the frame ended: others that match there get it as well, and none
-        // after them.
+        // Where the frame was consumed: other rules of that kind and priority get it as well, and
+        // none after them.
         let mut ended: Option<(FlowKind, u16)> = None;
         for index in &self.order {
             let Flow { qp, attr, .. } = &self.rules[*index];
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_priority_that_fits_has_the_frame_and_shares_it() {
+    fn the_first_priority_that_matches_gets_the_frame_and_shares_it() {
         use FlowKind::{AllDefault, Normal};
         let rules =
             [(Normal, 7, false), (Normal, 3, false), (Normal, 3, false), (AllDefault, 0, false)];
@@ -136,7 +136,7 @@ mod tests {
         use FlowKind::{AllDefault, Normal};
         let rules = [(Normal, 1, true), (Normal, 2, false), (AllDefault, 0, false)];
         assert_eq!(takers(&rules, OWN, Passed::In), [0, 1]);
-        // Numbered by their places.
+        // The QPs have the numbers of their rules.
         assert_eq!(takers(&[rules[0], rules[2]], OWN, Passed::In), [0, 1]);
     }
 
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_out_comes_back_to_groups_and_to_the_port_itself() {
+    fn outgoing_frames_come_back_to_groups_and_to_the_port_itself() {
         use FlowKind::{AllDefault, Normal, Sniffer};
         for kind in [Normal, AllDefault] {
             let rules = [(kind, 0, false)];

@@ -1,5 +1,4 @@
-//! The objects of the verbs: what the device keeps for each, and how the program learns what
-//! happened to them.
+//! The objects of the verbs: the device's part of each, and how the program learns of events.
 
 pub(crate) mod comp_cntr;
 pub(crate) mod cq;
@@ -27,7 +26,7 @@ use self::uses::{Use, Uses};
 use self::xrc::{SrqXrc, Xrcd};
 use crate::ids::{CqId, CtxId, PdId, QpId, SrqId};
 
-/// An open device, as one program part holds it.
+/// A context: one of the opens of a device.
 #[derive(Debug)]
 pub(crate) struct Ctx {
     pub(crate) events: EventQueue<AsyncEvent>,
@@ -39,8 +38,8 @@ pub(crate) struct Pd {
     pub(crate) ctx: CtxId,
     /// Objects in it.
     pub(crate) uses: Uses,
-    /// What the program has in it that is not an object here: address handles, parent domains,
-    /// names of the null region.
+    /// Handles of the program that are no objects here: address handles, parent domains, handles of
+    /// the null region.
     pub(crate) handles: usize,
 }
 
@@ -60,12 +59,12 @@ pub(crate) struct Srq {
     pub(crate) cookie: u64,
     pub(crate) max_wr: u32,
     pub(crate) max_sge: u32,
-    /// Below this many receives an event is raised once; 0 is off.
+    /// Below this many receives, an event is raised once; 0 is off.
     pub(crate) limit: u32,
     pub(crate) uses: Uses,
-    /// If it is one of XRC.
+    /// Set for an XRC SRQ.
     pub(crate) xrc: Option<SrqXrc>,
-    /// If it is one of tag matching.
+    /// Set for an SRQ with tag matching.
     pub(crate) tm: Option<Box<TagList>>,
     pub(crate) queue: VecDeque<RecvWr>,
     /// What it uses.
@@ -95,7 +94,7 @@ pub enum EventSource {
 pub struct AsyncEvent {
     /// What happened.
     pub event: EventType,
-    /// To what.
+    /// The object that it concerns.
     pub source: EventSource,
     /// The cookie given when that object was made; 0 for ports and devices.
     pub cookie: u64,
@@ -104,13 +103,13 @@ pub struct AsyncEvent {
 /// The work to do for CQs.
 #[derive(Debug, Default)]
 pub(crate) struct Due {
-    /// When events that are held back come at the latest.
+    /// When events that are held back are due.
     pub(crate) moderated: Vec<(Time, CqId)>,
-    /// CQs that overran, whose QPs must end for it.
+    /// CQs that overran, whose QPs must end.
     pub(crate) overruns: Vec<CqId>,
 }
 
-/// All of them but QPs and memory.
+/// All objects except QPs and memory.
 #[derive(Debug, Default)]
 pub(crate) struct Objects {
     pub(crate) ctxs: Slab<Ctx>,

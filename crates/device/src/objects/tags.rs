@@ -1,10 +1,10 @@
 //! Tag matching: a shared receive queue with a list of receives that wait for messages with their
 //! tag.
 //!
-//! `ibv_srq_ops(3)` and rdma-core's `Documentation/tag_matching.md` have the rules. The one that is
+//! `ibv_srq_ops(3)` and rdma-core's `Documentation/tag_matching.md` have the rules. One of them is
 //! easily missed: a message that matches nothing goes to the program, which may have posted a
-//! receive for it meanwhile. Until the program has told how many such messages it has seen,
-//! receives that were added since must not meet a later message.
+//! receive for it in the meantime. Until the program has reported how many such messages it has
+//! seen, receives that were added since must not match a later message.
 
 use std::collections::VecDeque;
 
@@ -12,7 +12,7 @@ use transport::wr::RecvWr;
 
 use crate::ids::CqId;
 
-/// What makes a shared queue one of tag matching.
+/// The tag list of a shared queue with tag matching.
 #[derive(Debug)]
 pub(crate) struct TagList {
     /// Where everything completes.
@@ -21,7 +21,7 @@ pub(crate) struct TagList {
     /// In the order in which they are tried.
     entries: VecDeque<Entry>,
     next_handle: u32,
-    /// Messages with a tag that met no entry, and how many of them the program has told to have
+    /// Messages with a tag that matched no entry, and how many of them the program has reported as
     /// seen.
     unexpected: u32,
     seen: u32,
@@ -38,16 +38,16 @@ struct Entry {
     is_active: bool,
 }
 
-/// An operation on a list of tags.
+/// An operation on a tag list.
 #[derive(Clone, Debug)]
 #[doc(alias = "ibv_ops_wr")]
 #[expect(clippy::exhaustive_structs, reason = "callers build it")]
 pub struct TagOp {
-    /// Given back in the completion.
+    /// Returned in the completion.
     pub wr_id: u64,
     /// Whether its success completes visibly. A failure always does.
     pub signaled: bool,
-    /// How many unexpected messages the program has seen, if it tells.
+    /// How many unexpected messages the program has seen, if it reports that.
     pub unexpected_cnt: Option<u32>,
     /// What to do.
     pub kind: TagOpKind,
@@ -64,12 +64,12 @@ pub enum TagOpKind {
         wr: RecvWr,
         /// The tag.
         tag: u64,
-        /// Which bits of a message's tag count.
+        /// The bits of a message's tag that count.
         mask: u64,
     },
-    /// Takes back the receive with a handle.
+    /// Removes the receive with this handle.
     Del(u32),
-    /// Only tells how many unexpected messages were seen.
+    /// Only reports how many unexpected messages were seen.
     Sync,
 }
 
@@ -84,7 +84,7 @@ impl TagList {
         self.entries.len() >= self.max_num_tags as usize
     }
 
-    /// Adds a receive, and gives its handle.
+    /// Adds a receive, and returns its handle.
     pub(crate) fn add(&mut self, wr: RecvWr, tag: u64, mask: u64) -> u32 {
         let handle = self.next_handle;
         self.next_handle = handle.wrapping_add(1);
@@ -93,13 +93,13 @@ impl TagList {
         handle
     }
 
-    /// Takes a receive back. False if there is none with this handle.
+    /// Removes a receive. Returns false if there is none with this handle.
     pub(crate) fn remove(&mut self, handle: u32) -> bool {
         let at = self.entries.iter().position(|entry| entry.handle == handle);
         at.and_then(|at| self.entries.remove(at)).is_some()
     }
 
-    /// A message with a tag met no receive.
+    /// Notes that a message with a tag matched no receive.
     pub(crate) fn met_none(&mut self) {
         self.unexpected = self.unexpected.wrapping_add(1);
     }
@@ -109,7 +109,7 @@ impl TagList {
         self.unexpected == self.seen
     }
 
-    /// The program has seen this many unexpected messages.
+    /// Notes that the program has seen this many unexpected messages.
     pub(crate) fn tell(&mut self, seen: u32) {
         self.seen = seen;
         if self.is_in_step() {
@@ -117,7 +117,7 @@ impl TagList {
         }
     }
 
-    /// The receive for a message with this tag.
+    /// Takes the receive for a message with this tag.
     pub(crate) fn meet(&mut self, tag: u64) -> Option<RecvWr> {
         let at = self.entries.iter().position(|e| e.is_active && tag & e.mask == e.tag)?;
         self.entries.remove(at).map(|entry| entry.wr)

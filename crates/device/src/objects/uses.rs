@@ -6,7 +6,7 @@ use std::sync::Arc;
 #[derive(Debug, Default)]
 pub(crate) struct Uses(Arc<()>);
 
-/// A use of an object, given back when it is dropped.
+/// A use of an object, released on drop.
 #[derive(Clone, Debug)]
 #[must_use = "dropped, it is no longer a use"]
 pub(crate) struct Use {
@@ -14,7 +14,7 @@ pub(crate) struct Use {
 }
 
 impl Uses {
-    /// One more use.
+    /// Adds a use.
     pub(crate) fn take(&self) -> Use {
         Use { _of: Arc::clone(&self.0) }
     }
@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_use_is_given_back_by_whoever_drops_it() {
+    fn dropping_a_use_releases_it() {
         let uses = Uses::default();
         let (one, other) = (uses.take(), uses.take());
         assert_eq!(uses.count(), 2);

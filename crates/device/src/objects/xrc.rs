@@ -1,14 +1,14 @@
-//! XRC's objects other than QPs.
+//! The objects of XRC other than QPs.
 
 use super::uses::Uses;
 use crate::ids::{CqId, CtxId, XrcdId};
 
-/// An XRC domain: which QPs may use which shared queue.
+/// An XRC domain: it determines which QPs may use which shared queues.
 #[derive(Debug)]
 pub(crate) struct Xrcd {
     pub(crate) ctx: CtxId,
-    /// The file that stands for it, by device and inode, so that other parts of the program find
-    /// it.
+    /// The file that it belongs to, by device and inode, so that other parts of the program can
+    /// find it.
     pub(crate) file: Option<(u64, u64)>,
     /// How often it is open.
     pub(crate) opens: u32,
@@ -16,10 +16,10 @@ pub(crate) struct Xrcd {
     pub(crate) uses: Uses,
 }
 
-/// What makes a shared queue one of XRC.
+/// The XRC attributes of a shared queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SrqXrc {
     pub(crate) xrcd: XrcdId,
-    /// Where its receives complete.
+    /// The CQ of its receives.
     pub(crate) cq: CqId,
 }

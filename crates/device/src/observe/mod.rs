@@ -1,8 +1,8 @@
-//! Observers of each packet: a recorder, and a plan of faults.
+//! Observers of each packet: a recorder, and a fault plan.
 //!
-//! They are chosen when a device is opened. Without any, packets take paths that no observer could
-//! follow: many in one record, directly into a peer's memory, or without headers that are parsed.
-//! They wrap `engine::observed`.
+//! They are chosen when a device is opened. Without observers, packets take paths that none could
+//! follow: several in one record, directly into a peer's memory, or without parsed headers.
+//! `engine::observed` calls them.
 
 pub(crate) mod plan;
 pub(crate) mod tap;
@@ -56,7 +56,7 @@ impl Observed {
         self.0.as_deref_mut()
     }
 
-    /// Closes, in the child of a fork, what is the parent's. What fired is the parent's to report.
+    /// In a forked child, closes what belongs to the parent. The parent reports what fired.
     pub(crate) fn abandon_in_child(&mut self) {
         if let Some(tap) = self.0.take().and_then(|observers| observers.tap) {
             tap.abandon_in_child();
@@ -65,14 +65,14 @@ impl Observed {
 }
 
 impl Observers {
-    /// When one of them has something to do.
+    /// When one of them next has something to do.
     pub(crate) fn deadline(&self) -> Option<Time> {
         let capture = self.tap.as_ref().and_then(|tap| tap.deadline());
         let plan = self.plan.as_ref().and_then(|plan| plan.deadline());
         capture.into_iter().chain(plan).min()
     }
 
-    /// A train of datagrams went, from this port.
+    /// Notes that a train of datagrams was sent from this port.
     #[cold]
     pub(crate) fn sent(&mut self, now: Time, batch: &Batch, from: u16) {
         if let Some(tap) = &mut self.tap {
@@ -87,7 +87,7 @@ impl Observers {
         }
     }
 
-    /// Ends the records of the NIC: the capture, and the report of the plan. Once.
+    /// Ends the records of the NIC, once: the capture, and the report of the plan.
     pub(crate) fn finish(&mut self) {
         if let Some(tap) = &mut self.tap {
             tap.finish();

@@ -1,4 +1,4 @@
-//! A fault plan at work: what it decides, and what it holds back.
+//! A fault plan at work: its verdicts, and the packets that it holds back.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -19,9 +19,9 @@ use crate::mad::Arrived;
 use crate::receiver::Receiver;
 use crate::refusal::{Kind, Refusal, Result};
 
-/// Packets held back at once; the others pass.
+/// The most packets held back at once; further ones pass.
 pub(crate) const MAX_HELD: usize = 1 << 16;
-/// The same of datagrams of QP 1.
+/// The same for datagrams of QP 1.
 const MAX_HELD_MADS: usize = 1 << 10;
 /// How long a packet that must be overtaken waits for those that overtake it.
 const OVERTAKING: Duration = Duration::from_millis(20);
@@ -50,7 +50,7 @@ impl HeldMad {
 pub(crate) struct Injected {
     pub(crate) injector: Injector,
     opened: Time,
-    /// The verdict on a packet that its carrier had no room for: it comes again.
+    /// The verdict on a packet for which its carrier had no room: the packet will come again.
     pub(crate) undone: Option<(Id, Verdict)>,
     pub(crate) held: Vec<Held>,
     /// Datagrams of QP 1: when to send each, how many must still overtake it, and the datagram.
@@ -62,11 +62,11 @@ pub(crate) struct Injected {
     pub(crate) refuses: bool,
     title: String,
     is_reported: bool,
-    /// Where the report goes; standard error if nowhere else.
+    /// The file of the report; standard error if there is none.
     report: Option<PathBuf>,
 }
 
-/// By what a packet is known again: our QP, its sequence number, and what it is.
+/// Identifies a packet that comes again: our QP, its sequence number and its opcode.
 type Id = (Qpn, Psn, Opcode);
 
 /// A packet held back.
@@ -82,7 +82,7 @@ pub(crate) struct Held {
     pub(crate) rest: Rest,
 }
 
-/// What else belongs to it, by its direction.
+/// The rest of a packet, by its direction.
 #[derive(Debug)]
 pub(crate) enum Rest {
     Out { id: QpId, av: Option<Av>, skipped: Skipped },
@@ -145,7 +145,7 @@ impl Injected {
         self.injector.page_fault(self.age(now))
     }
 
-    /// A page fault began.
+    /// Notes that a page fault began.
     pub(crate) fn page_faulted(&mut self, now: Time) {
         self.injector.page_faulted(self.age(now));
     }
@@ -174,7 +174,7 @@ impl Injected {
         verdict
     }
 
-    /// A packet of this QP passed: those that it had to overtake may be sent.
+    /// Notes that a packet of this QP passed: those that it had to overtake may be sent.
     pub(crate) fn overtake(&mut self, now: Time, qpn: Qpn, way: Way) {
         for held in self.held.iter_mut().filter(|held| held.qpn == qpn && held.way == way) {
             held.behind = held.behind.saturating_sub(1);
@@ -189,7 +189,7 @@ impl Injected {
         self.held.push(held);
     }
 
-    /// Holds a datagram of QP 1 back, if the verdict asks for it and not too many are held;
+    /// Holds back a datagram of QP 1, if the verdict asks for it and not too many are held;
     /// otherwise returns it.
     pub(crate) fn hold_mad(
         &mut self,
@@ -206,7 +206,7 @@ impl Injected {
         }
     }
 
-    /// A datagram of QP 1 passed: those that it had to overtake may be sent.
+    /// Notes that a datagram of QP 1 passed: those that it had to overtake may be sent.
     pub(crate) fn overtake_mads(&mut self, now: Time, way: Way) {
         for (due, behind, _) in self.held_mads.iter_mut().filter(|(.., mad)| mad.way() == way) {
             *behind = behind.saturating_sub(1);
@@ -216,7 +216,7 @@ impl Injected {
         }
     }
 
-    /// Says what fired, in words; once.
+    /// Reports what fired, once.
     pub(super) fn report(&mut self) {
         if std::mem::replace(&mut self.is_reported, true) {
             return;
@@ -231,7 +231,7 @@ impl Injected {
         });
         match appended {
             Some(Ok(())) => {}
-            // The reader of standard error learns what fired. If it is closed there is no reader.
+            // The report goes to standard error. If that is closed, there is no reader.
             None => drop(std::io::stderr().write_all(format!("peerdma: {words}").as_bytes())),
             Some(Err(error)) => {
                 tracing::error!(target: "peerdma::fault-plan", "no report: {error}; {words}");

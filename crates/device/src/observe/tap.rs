@@ -1,10 +1,10 @@
 //! The capture of a NIC's packets: every packet of every carrier, as RoCEv2.
 //!
-//! Datagrams are recorded as they are. A record of a ring and a packet within the process are
-//! recorded as the packet they stand for, with its headers and ICRC: while a NIC is captured, each
-//! of its records is one packet of the path MTU, and the direct path, which has no packets, is not
-//! used. A peer that is not captured sends longer records; those are split here into the packets of
-//! that message.
+//! Datagrams are recorded as they are. A record in a ring and a packet within the process are
+//! recorded as the packet that they represent, with its headers and ICRC: while a NIC is captured,
+//! each of its records is one packet of the path MTU, and the direct path, which has no packets, is
+//! not used. A peer that is not captured sends longer records; those are split here into the
+//! packets of that message.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -22,18 +22,18 @@ use crate::carrier::udp::tx_sockets::Destination;
 use crate::config::NicConfig;
 use crate::memory::mr::MrKind;
 
-/// What is recorded is in the file so soon.
+/// The longest time until a recorded packet is in the file.
 const LATENESS: Duration = Duration::from_millis(1);
-/// Datagrams that wait for the socket are fewer.
+/// More notes than datagrams can wait for the socket.
 const MAX_NOTES: usize = 1024;
 const UDP_HEADER: usize = 8;
 const UDP: u8 = 17;
 
-/// Records what a NIC sends and receives.
+/// Records the packets that a NIC sends and receives.
 #[derive(Debug)]
 pub(crate) struct Tap {
     capture: Capture,
-    /// When what waits is to be written.
+    /// When waiting packets must be written.
     deadline: Option<Time>,
     port: u16,
     sealer: Sealer,
@@ -41,12 +41,11 @@ pub(crate) struct Tap {
     payload: Vec<u8>,
     /// The comment of the packet that is recorded.
     words: String,
-    /// What is to be said of datagrams that wait for the socket, by QP and sequence number, in
-    /// their order.
+    /// Notes on the datagrams that wait for the socket, by QP and sequence number, in their order.
     notes: VecDeque<((Qpn, Psn), Note)>,
 }
 
-/// Between whom a packet goes.
+/// The two ends of a packet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ends {
     pub(crate) src: Gid,
@@ -55,14 +54,14 @@ pub(crate) struct Ends {
     pub(crate) hop_limit: u8,
 }
 
-/// What a comment says beside what the packet does.
+/// What a comment says besides what the packet does.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Note {
-    /// The QP of ours.
+    /// Our QP.
     pub(crate) qpn: Option<Qpn>,
-    /// The work request, of a request that we send.
+    /// The work request, for a request that we send.
     pub(crate) wr_id: Option<u64>,
-    /// The key of our region that the payload comes from or goes to, and what that is made of.
+    /// The key of our region that the payload comes from or goes to, and the kind of its memory.
     pub(crate) region: Option<(u32, Option<MrKind>)>,
 }
 
@@ -89,8 +88,8 @@ impl Note {
 }
 
 impl Tap {
-    /// A tap if the configuration names a file. One that cannot be written is said, and done
-    /// without: the program is not to fail for it.
+    /// A tap if the configuration names a file. If it cannot be written, the log says so, and there
+    /// is no capture: the program must not fail for that.
     pub(super) fn open(config: &NicConfig, vf: u16) -> Option<Box<Self>> {
         let path = config.pcap.as_ref()?;
         let program = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
@@ -113,17 +112,17 @@ impl Tap {
         }
     }
 
-    /// When what waits is to be written.
+    /// When waiting packets must be written.
     pub(crate) fn deadline(&self) -> Option<Time> {
         self.deadline
     }
 
-    /// Closes, in the child of a fork, what is the parent's.
+    /// In a forked child, closes what belongs to the parent.
     pub(super) fn abandon_in_child(self) {
         self.capture.abandon_in_child();
     }
 
-    /// Writes what waits. False: the capture ends here, as it cannot be written.
+    /// Writes waiting packets. Returns false if the file cannot be written and the capture ends.
     #[must_use]
     pub(super) fn flush(&mut self, now: Time) -> bool {
         let flushed = self.capture.flush();
@@ -134,10 +133,10 @@ impl Tap {
         flushed.is_ok()
     }
 
-    /// Writes what waits, at the end.
+    /// Writes waiting packets, at the end.
     pub(super) fn finish(&mut self) {
         if let Err(error) = self.capture.finish() {
-            tracing::error!(target: "peerdma::pcap", "the end is not in the capture: {error}");
+            tracing::error!(target: "peerdma::pcap", "the capture lacks the last packets: {error}");
         }
     }
 
@@ -149,7 +148,7 @@ impl Tap {
         payload
     }
 
-    /// Records a packet that went by memory, and takes the buffer of its payload back.
+    /// Records a packet that went through memory, and takes back the buffer of its payload.
     pub(crate) fn memory(
         &mut self,
         now: Time,
@@ -172,7 +171,7 @@ impl Tap {
         self.payload = payload;
     }
 
-    /// Keeps in mind what is to be said of a datagram that was put in line for the socket.
+    /// Keeps the note on a datagram that was queued for the socket.
     pub(crate) fn queued(&mut self, headers: &Headers, note: Note) {
         if self.notes.len() >= MAX_NOTES {
             self.notes.pop_front();
@@ -180,7 +179,7 @@ impl Tap {
         self.notes.push_back(((headers.bth.dest_qp, headers.bth.psn), note));
     }
 
-    /// Takes the note on a datagram out of the line, and those before it, which were dropped.
+    /// Takes the note on a datagram, and drops those before it, whose datagrams were dropped.
     fn note_on(&mut self, datagram: &[u8]) -> Note {
         let Ok((headers, _)) = Headers::parse_prefix(datagram) else { return Note::default() };
         let key = (headers.bth.dest_qp, headers.bth.psn);
@@ -192,7 +191,7 @@ impl Tap {
         }
     }
 
-    /// Records datagrams that the socket took: `segment` bytes each, and the rest.
+    /// Records datagrams that the socket accepted: `segment` bytes each, and the rest.
     fn sent(&mut self, now: Time, ends: &Ends, bytes: &[u8], segment: usize, from: u16) {
         for (index, datagram) in bytes.chunks(segment.max(1)).enumerate() {
             let note = self.note_on(datagram);
@@ -202,7 +201,7 @@ impl Tap {
         }
     }
 
-    /// Records a batch of datagrams that went out.
+    /// Records a batch of datagrams that was sent.
     #[cold]
     pub(super) fn batch(&mut self, now: Time, batch: &Batch, from: u16) {
         let Destination { src, dst, traffic_class, hop_limit, .. } = batch.to;
@@ -210,7 +209,7 @@ impl Tap {
         self.sent(now, &ends, batch.bytes(), batch.segment, from);
     }
 
-    /// Records a datagram that the socket gave.
+    /// Records a datagram that the socket received.
     pub(crate) fn received(
         &mut self,
         now: Time,
@@ -242,8 +241,8 @@ impl Tap {
         }
     }
 
-    /// Puts a packet together, from its IP header to its ICRC, unless that is not kept. False if
-    /// its addresses are of two families.
+    /// Builds a packet, from its IP header to its ICRC, unless that is cut off. Returns false if
+    /// its addresses belong to two families.
     fn frame(&mut self, ends: &Ends, headers: &Headers, payload: &[u8]) -> bool {
         let mut headers = *headers;
         let pad = payload.len().wrapping_neg() % 4;
@@ -308,13 +307,13 @@ impl Tap {
         self.deadline.get_or_insert(now + LATENESS);
     }
 
-    /// Whether so much waits that it should be written.
+    /// Whether enough packets wait that they should be written.
     pub(crate) fn is_full(&self) -> bool {
         self.capture.is_full()
     }
 }
 
-/// The headers of the `index`-th of the `count` packets that a long one stands for.
+/// The headers of the `index`-th of the `count` packets that a long one represents.
 fn part_of(headers: &Headers, index: usize, count: usize) -> Option<Headers> {
     if count == 1 {
         return Some(*headers);

@@ -1,4 +1,4 @@
-//! UDP ports for the NICs of tests, those of other crates' too.
+//! UDP ports for the NICs of tests, including those of other crates.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::ops::Range;
@@ -9,12 +9,12 @@ use std::os::unix::net::{SocketAddr, UnixListener};
 /// accident.
 const PORTS: Range<u16> = 10_000..20_000;
 
-/// A UDP port that no other NIC of a test has while this process lives. Two that had one would get
-/// each other's packets.
+/// A UDP port that no other NIC of a test has while this process lives. Two NICs with the same port
+/// would get each other's packets.
 ///
 /// The lease is an abstract Unix socket, which ends with the process.
 pub(super) fn lease() -> u16 {
-    // Different processes begin at different places, to meet less often.
+    // Different processes begin at different ports, to collide less often.
     let start = std::process::id() as usize * 97 % PORTS.len();
     let mut ports = PORTS.cycle().skip(start).take(PORTS.len());
     ports.find(|port| is_leased(*port)).expect("one of ten thousand is free")

@@ -1,4 +1,4 @@
-//! Another user, in a thread of this process.
+//! Acts as another user, in a thread of this process.
 
 use rustix::process::{Uid, geteuid};
 use rustix::thread::set_thread_res_uid;
@@ -6,11 +6,11 @@ use rustix::thread::set_thread_res_uid;
 use crate::engine::Engine;
 use crate::nic::NicInfo;
 
-/// Runs `body` as a user other than root. Only root can.
+/// Runs `body` as a user other than root. Only root can do this.
 pub(crate) fn as_another_user<R: Send>(body: impl FnOnce() -> R + Send) -> R {
     let run = || {
         let other = Uid::from_raw(61000);
-        // Only of this thread, which ends here.
+        // Only for this thread, which ends here.
         set_thread_res_uid(other, other, other).expect("root may");
         body()
     };
@@ -26,7 +26,7 @@ pub(crate) fn stranger(nic: &NicInfo, vf: u16) -> Engine {
     })
 }
 
-/// Whether this process can act as another user. Where everything must run, it must.
+/// Whether this process can act as another user. Where everything must run, it must be able to.
 pub(crate) fn is_root() -> bool {
     let is_root = geteuid().is_root();
     if !is_root {

@@ -1,4 +1,4 @@
-//! A peer that holds its guard slot, as one does that was stopped in the middle of a copy.
+//! A peer that holds its guard slot, like one that was stopped in the middle of a copy.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -45,8 +45,8 @@ impl Scene {
         self.peer.common.out.shm.hold(self.vf, key);
     }
 
-    /// Runs `call`, which must wait for the copy that the peer has begun, and checks that meanwhile
-    /// all others continue; the copy then ends by `end`.
+    /// Runs `call`, which must wait for the copy that the peer has begun, and checks that all
+    /// others continue in the meantime; then `end` ends the copy.
     fn waits(
         mut self,
         has_begun: impl Fn(&crate::Engine) -> bool,
@@ -62,7 +62,7 @@ impl Scene {
             while !has_begun(&lock_soon(&self.hca)) {
                 thread::yield_now();
             }
-            // Longer than the caller only yields.
+            // Longer than the caller just yields.
             for _ in 0..10_000 {
                 drop(self.hca.poll(self.objects.cq));
                 thread::yield_now();
@@ -88,7 +88,7 @@ fn only_the_deregistering_thread_waits_for_a_stopped_peer() {
 }
 
 #[test]
-fn a_peer_that_copies_something_else_now_is_not_waited_for() {
+fn nobody_waits_for_a_peer_that_now_copies_something_else() {
     let mut scene = Scene::new("withdraw-next");
     let mr = scene.objects.mr;
     scene.hold(mr.rkey);
@@ -101,7 +101,7 @@ fn a_peer_that_copies_something_else_now_is_not_waited_for() {
 }
 
 #[test]
-fn a_peer_that_died_is_not_waited_for() {
+fn nobody_waits_for_a_peer_that_died() {
     let mut scene = Scene::new("withdraw-death");
     let mr = scene.objects.mr;
     scene.hold(mr.rkey);
@@ -122,7 +122,7 @@ fn another_region_is_deregistered_at_once() {
 }
 
 #[test]
-fn a_region_is_changed_when_the_copy_is_over() {
+fn a_region_is_changed_when_the_copy_has_ended() {
     let mut scene = Scene::new("withdraw-rereg");
     let mr = scene.objects.mr;
     scene.hold(mr.rkey);
@@ -140,7 +140,7 @@ fn a_region_is_changed_when_the_copy_is_over() {
 }
 
 #[test]
-fn taking_a_qp_away_waits_for_the_copies_of_its_peer() {
+fn destroying_a_qp_waits_for_the_copies_of_its_peer() {
     let mut scene = Scene::new("withdraw-qp");
     let (qp, _) = {
         let mut engine = scene.hca.lock();

@@ -1,4 +1,4 @@
-//! Both codecs against what the long way writes.
+//! Both codecs compared with what the full path writes.
 
 mod datagram;
 
@@ -23,7 +23,7 @@ fn packets() -> [(FastPacket, u32); 4] {
 }
 
 #[test]
-fn a_record_is_the_same_whichever_way_its_packet_goes() {
+fn a_record_is_the_same_whichever_path_its_packet_takes() {
     for (packet, length) in packets() {
         let headers = packet.headers(DEST, length);
         let (skipped, grh) = (Skipped::default(), None);
@@ -33,7 +33,7 @@ fn a_record_is_the_same_whichever_way_its_packet_goes() {
 }
 
 #[test]
-fn a_record_with_anything_else_in_it_goes_the_long_way() {
+fn a_record_with_anything_else_in_it_takes_the_full_path() {
     let memory = HostBuf::anonymous(64).expect("a line");
     for (packet, length) in packets() {
         let prefix = Prefix::new(packet, SOURCE, DEST, length);
@@ -45,7 +45,7 @@ fn a_record_with_anything_else_in_it_goes_the_long_way() {
         assert_eq!(arrived.payload.len(), length as usize);
         assert!(read(room.slice(0, size - 1).expect("inside")).is_none(), "it ends too soon");
 
-        // What may differ: numbers, and whether the receiver is to raise an event.
+        // The bytes that may differ: numbers, and whether the receiver raises an event.
         let may_differ = |at: usize| matches!(at, 4..=11 | 17..=19 | 21..=23 | 25..=27);
         for at in (0..prefix.length).filter(|at| !may_differ(*at)) {
             for bit in 0..8 {

@@ -55,8 +55,8 @@ struct Mapped {
     umem: Option<Umem>,
 }
 
-/// Files of a peer that are open here, and gates of its buffers, by inode: an inode is not used
-/// again while they are.
+/// Files of a peer that are open here, and gates of its buffers, by inode: an inode is not reused
+/// while they are.
 #[derive(Debug)]
 struct Files {
     pidfd: Option<Known>,
@@ -65,7 +65,7 @@ struct Files {
 }
 
 impl Files {
-    /// A file of the peer, if the number means that file still.
+    /// A file of the peer, if the descriptor still refers to that file.
     fn take(&self, fd: i32, inode: u64) -> Option<OwnedFd> {
         let file = pidfd_getfd(self.pidfd.as_ref()?, fd, PidfdGetfdFlags::empty()).ok()?;
         let stat = rustix::fs::fstat(&file).ok()?;
@@ -123,7 +123,7 @@ pub(super) fn probe(outbound: &mut Outbound) -> Result<DirectPeer, String> {
     let table = outbound.take_table().ok_or("it belongs to another user")?;
     let table = PeerTable::map(table).ok_or("its table has another layout")?;
     let pidfd = Pid::from_raw(pid as i32).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-    // As long as the mark is set, the number was also the peer's here.
+    // As long as the mark is set, the pid was the peer's here, too.
     let process = RemoteProcess::probe(pid as i32, info.probe.addr, info.probe.value)
         .map_err(|refused| refused.to_string())?
         .while_marked(table.mark());
@@ -133,7 +133,7 @@ pub(super) fn probe(outbound: &mut Outbound) -> Result<DirectPeer, String> {
     Ok(DirectPeer { table, process, files, mapped: HashMap::new(), inline })
 }
 
-/// Who asks, of whom.
+/// The two ends of an operation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Parties {
     pub(crate) own: Qpn,
@@ -169,20 +169,20 @@ impl DirectPeer {
         result
     }
 
-    /// Whether the table has a region now.
+    /// Whether the table lists the region now.
     pub(super) fn is_published(&self, RKey(key): RKey) -> bool {
         self.table.lives(key)
     }
 
-    /// Permissions are decided as by the target's responder. Requests that it would refuse are
-    /// declined here, so that the refusal comes from the target itself.
+    /// Permissions are decided as the target's responder decides them. Requests that it would
+    /// refuse are declined here, so that the refusal comes from the target itself.
     fn check(&self, parties: Parties, op: &OneSided<'_>) -> Option<(MrWords, u64)> {
         let need = match op.kind {
             OneSidedKind::Write => Access::REMOTE_WRITE,
             OneSidedKind::Read => Access::REMOTE_READ,
             OneSidedKind::Atomic(_) => Access::REMOTE_ATOMIC,
         };
-        // Memory mapped here stays when the peer goes, and so does its table.
+        // Memory mapped here stays when the peer ends, and so does its table.
         if !self.process.lives() {
             return None;
         }
@@ -234,7 +234,7 @@ impl DirectPeer {
             });
         }
         if words.gate.is_some() {
-            // Its address in the other process may mean another place by now.
+            // Its address in the other process may refer to other memory by now.
             return Direct::Declined;
         }
         let local: SmallVec<[LocalPart<'_>; 4]> = parts
@@ -251,7 +251,7 @@ impl DirectPeer {
         match copied {
             Ok(()) => Direct::Done,
             Err(RemoteFault::Local(fault)) => Direct::Local(local_fault(&fault)),
-            // Gone, refused, or withdrawn meanwhile: the target itself will report it.
+            // Gone, refused, or withdrawn in the meantime: the target itself will report it.
             Err(_) => Direct::Declined,
         }
     }
@@ -272,8 +272,7 @@ impl DirectPeer {
         if !op.remote_addr.is_multiple_of(8) {
             return Direct::Declined;
         }
-        // Both ends are held where they are before anything happens: an atomic cannot be taken
-        // back.
+        // Both ends are held in place before anything happens: an atomic cannot be undone.
         let mut parts: SmallVec<[(Umem, u64, u64); 1]> = SmallVec::new();
         let found = for_each_sge(mrs, pd, sges, 0, 8, Access::LOCAL_WRITE, |umem, at, length| {
             parts.push((umem.clone(), at, u64::from(length)));
@@ -300,7 +299,7 @@ impl DirectPeer {
             bytes = rest;
             if let Err(fault) = umem.write(*at, piece) {
                 return Direct::Local(match local_fault(&fault) {
-                    // It was done: asking again would do it twice.
+                    // It was carried out: a retry would do it twice.
                     LocalError::NotPresent => LocalError::Fault,
                     error => error,
                 });
@@ -364,7 +363,7 @@ fn copy_mapped(
             };
             match copied {
                 Ok(()) => {}
-                // Moved meanwhile, theirs or ours: packets find it.
+                // The memory moved in the meantime, at either end: packets will find it.
                 Err(Fault::Stale { .. }) => return Direct::Declined,
                 // The fault is on the target's side: the target itself will report it.
                 Err(Fault::Page { touch, .. }) if (touch == Touch::Write) == is_write => {

@@ -2,11 +2,11 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | [`peers`] | the sending half: our VF, a ring to each peer, doorbells, what is passed on |
+//! | [`peers`] | the sending half: our VF, a ring to each peer, doorbells, forwarded datagrams |
 //! | [`receiver`] | the receiving half: the rings of others to us, and the copies that they make |
-//! | [`record`] | what a packet is in a ring |
-//! | [`table`] | what peers may touch without our engine |
-//! | [`direct`] | what we touch of a peer without its engine |
+//! | [`record`] | the records of packets in a ring |
+//! | [`table`] | the memory that peers may access without our engine |
+//! | [`direct`] | our access to a peer's memory without its engine |
 
 pub(crate) mod direct;
 pub(crate) mod peers;

@@ -18,9 +18,9 @@ use crate::carrier::About;
 use crate::memory::mr::MrTable;
 use crate::waits::Waits;
 
-/// The part of a ring that is left to packets without payload.
+/// The part of a ring that is reserved for packets without payload.
 const ANSWERS: usize = 16;
-/// What became of a datagram for another process.
+/// The outcome of forwarding a datagram to another process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Forwarded {
     Yes,
@@ -50,46 +50,48 @@ pub(crate) enum PushError<E> {
 #[derive(Debug)]
 pub(crate) struct Peers {
     ring_size: usize,
-    /// What peers may touch without our engine; `None` where the configuration forbids it.
+    /// The memory that peers may access without our engine; `None` where the configuration forbids
+    /// it.
     table: Option<Table>,
     waits: Arc<Waits>,
     peers: Vec<Option<Peer>>,
     /// Rings written to since their readers were last woken.
     unrung: Vec<u16>,
-    /// Since when looks for processes that are not there are counted, and how many there were.
+    /// Since when failed lookups of processes are counted, and how many there were.
     looks: (Time, u32),
-    /// Where the last datagram that was passed on to a process ends.
+    /// For each process, where the last datagram that was forwarded to it ends.
     passed_on: Vec<(u16, RingPosition)>,
-    /// Those that went away, and were noticed when something was to be passed on.
+    /// Processes that were found gone when something was to be forwarded to them.
     gone: Vec<u16>,
-    /// Processes that were said not to be reachable, since they last were. There are 1024 VFs.
+    /// Processes that were logged as unreachable since they were last reachable. There are at most
+    /// 1024 VFs.
     unreachable: HashSet<u16>,
-    /// `None` only in the child of a fork. The last to end.
+    /// `None` only in a forked child. Dropped last.
     pub(crate) claim: Option<Claim>,
 }
 
-/// The way to one peer.
+/// The connection to one peer.
 #[derive(Debug)]
 struct Peer {
     outbound: Outbound,
     reach: Reach,
     /// Whether its socket wakes us.
     is_watched: bool,
-    /// Since when the ring has been full without the peer taking anything, and how far it had read
+    /// Since when the ring has been full without the peer reading anything, and how far it had read
     /// then.
     full_since: Option<(Time, u64)>,
 }
 
-/// A peer that takes nothing from a full ring for so long is stalled: what may be dropped is.
-/// Longer than a peer waits for its program to post a receive.
+/// A peer that reads nothing from a full ring for this long is stalled: packets that may be dropped
+/// are dropped. Longer than a peer waits for its program to post a receive.
 const STALL: Duration = Duration::from_millis(300);
 
-/// Strangers on the network can name any process, as often as they like: so many that are not there
-/// are looked for in so long. Each look is a system call or two.
+/// Strangers on the network can name any process, as often as they like: this many failed lookups
+/// are allowed per period. Each lookup is a system call or two.
 const LOOKS: u32 = 16;
 const LOOKS_IN: Duration = Duration::from_millis(1);
 
-/// Whether a peer's memory can be touched without its engine.
+/// Whether a peer's memory can be accessed without its engine.
 #[derive(Debug)]
 enum Reach {
     /// Not known before it answers.
@@ -101,8 +103,8 @@ enum Reach {
 }
 
 impl Peer {
-    /// Finds out by which path one-sided operations go, once the peer has answered, and says so
-    /// with the reason.
+    /// Determines the path of one-sided operations once the peer has answered, and logs it with the
+    /// reason.
     fn find_reach(&mut self, vf: u16, direct: bool) {
         let Reach::Unknown = self.reach else { return };
         if *self.outbound.state() == OutboundState::Connecting {
@@ -170,7 +172,7 @@ impl Peers {
                         full_since: None,
                     });
                 }
-                // Each packet for it comes here; one line says it all.
+                // Every packet for it comes here; one line in the log is enough.
                 Err(error) if self.unreachable.insert(vf) => {
                     tracing::info!(target: "peerdma::peer", vf, "cannot reach the process: {error}");
                 }
@@ -180,7 +182,7 @@ impl Peers {
         self.peers[index].as_mut()
     }
 
-    /// Says that a packet for a process will be pushed very soon; see
+    /// Announces that a packet for a process will be pushed very soon; see
     /// [`link::shm::Producer::expect_push`].
     #[inline]
     pub(crate) fn expect_push(&mut self, vf: u16) {
@@ -201,7 +203,7 @@ impl Peers {
         self.push_after(vf, &prefix[..size], record.length as usize, fill)
     }
 
-    /// The same, given what stands before the payload, which has so many bytes.
+    /// The same, with the prefix of the record, and the length of its payload.
     #[inline]
     pub(crate) fn push_after<E>(
         &mut self,
@@ -221,7 +223,7 @@ impl Peers {
                 let (head, rest) = (room.slice(0, size), room.slice(size, payload));
                 match (head, rest, fill.take()) {
                     (Some(head), Some(rest), Some(fill)) => {
-                        // Without memory for the ring's own page there is no room now.
+                        // If a page of the ring itself is absent, there is no room now.
                         head.copy_from(prefix).map_err(|_| None)?;
                         fill(rest).map_err(Some)
                     }
@@ -230,7 +232,7 @@ impl Peers {
             });
             match pushed {
                 Ok(()) => break,
-                // The reader rings when it has made room, unless it made room just now.
+                // The reader rings when it has made room, unless it has made some just now.
                 Err(RingError::Full) => match outbound.ring().want_space(size + payload) {
                     Ok(true) => {}
                     _ => return Err(PushError::Full),
@@ -249,8 +251,8 @@ impl Peers {
         Ok(position)
     }
 
-    /// Carries out an operation on a peer's memory, if the peer can be reached and nothing speaks
-    /// against it.
+    /// Carries out an operation on a peer's memory, if the peer can be reached and nothing prevents
+    /// it.
     pub(crate) fn one_sided(
         &mut self,
         vf: u16,
@@ -280,7 +282,7 @@ impl Peers {
             })
     }
 
-    /// Begins a copy that does not end by itself.
+    /// Begins a copy that does not end by itself (for tests).
     #[cfg(test)]
     pub(crate) fn hold(&mut self, vf: u16, key: u32) {
         let peer = self.peers[usize::from(vf)].as_mut().expect("there is a ring to it");
@@ -294,13 +296,12 @@ impl Peers {
         peer.outbound.ring().free();
     }
 
-    /// Connects to a process that a QP is going to send to, so that the path to it is known when it
-    /// does.
+    /// Connects to a process that a QP is going to send to, so that the path is known by then.
     pub(crate) fn prepare(&mut self, vf: u16) {
         let _ = self.peer(vf);
     }
 
-    /// Passes a datagram on to the process it is for. Without room it is lost, as datagrams may be.
+    /// Forwards a datagram to its process. Without room it is lost, as datagrams may be.
     pub(crate) fn forward(&mut self, now: Time, vf: u16, about: &About, bytes: &[u8]) -> Forwarded {
         let index = usize::from(vf);
         self.notice(vf);
@@ -338,7 +339,7 @@ impl Peers {
         Forwarded::Yes
     }
 
-    /// Whether a process has yet to take what was passed on to it.
+    /// Whether a process has not yet taken what was forwarded to it.
     pub(crate) fn passes_on(&mut self) -> bool {
         let passed_on = std::mem::take(&mut self.passed_on);
         let has_unread = |(vf, end): &(u16, RingPosition)| self.has_unread(*vf, *end);
@@ -361,8 +362,8 @@ impl Peers {
         }
     }
 
-    /// Has the reader of the ring to a VF woken by the next [`Peers::ring_doorbells`], if it
-    /// sleeps.
+    /// Marks the reader of the ring to a VF to be woken by the next [`Peers::ring_doorbells`], if
+    /// it sleeps.
     #[inline]
     pub(crate) fn ring_later(&mut self, vf: u16) {
         if !self.unrung.contains(&vf) {
@@ -389,9 +390,9 @@ impl Peers {
         }
     }
 
-    /// Whether the peer has yet to take what was pushed before `position`.
+    /// Whether the peer has not yet taken what was pushed before `position`.
     ///
-    /// A peer that is gone takes nothing any more, and a process that got its VF owes nothing.
+    /// A peer that is gone takes nothing any more, and a later process with its VF owes nothing.
     pub(crate) fn has_unread(&mut self, vf: u16, position: RingPosition) -> bool {
         match self.peers.get_mut(usize::from(vf)) {
             Some(Some(Peer { outbound, .. })) => {
@@ -419,7 +420,7 @@ impl Peers {
         }
     }
 
-    /// Notices peers that answered, refused or went away. Gives those that went away.
+    /// Notices peers that answered, refused or went away. Returns those that went away.
     pub(crate) fn poll(&mut self) -> Vec<u16> {
         let mut gone = std::mem::take(&mut self.gone);
         for (vf, slot) in self.peers.iter_mut().enumerate() {
@@ -428,7 +429,7 @@ impl Peers {
                 direct.forget_dead();
             }
             peer.outbound.poll();
-            // What another thread is to take would wake us all the time.
+            // A message that another thread receives would wake us all the time.
             if peer.outbound.is_elsewhere() == peer.is_watched {
                 peer.is_watched = !peer.is_watched;
                 if peer.is_watched {
@@ -460,9 +461,9 @@ impl Peers {
         self.claim = None;
     }
 
-    /// Closes, in the child of a fork, what is the parent's, and touches nothing that is shared.
+    /// In a forked child, closes what belongs to the parent, and touches nothing that is shared.
     pub(crate) fn abandon_in_child(&mut self) {
-        // Its pages did not come along.
+        // Its pages were not inherited.
         self.table = None;
         for peer in self.peers.drain(..).flatten() {
             peer.outbound.abandon_in_child();
@@ -477,7 +478,7 @@ impl Peers {
         self.claim.as_ref().map(|claim| &**claim.doorbell())
     }
 
-    /// What peers may touch without our engine, unless the configuration forbids it.
+    /// The memory that peers may access without our engine, unless the configuration forbids it.
     #[inline]
     pub(crate) fn table(&self) -> Option<&Table> {
         self.table.as_ref()
@@ -493,13 +494,13 @@ impl Peers {
     }
 }
 
-/// Whether a record with payload finds room and leaves some: an acknowledgement that had to wait
-/// until the data of others is taken would be as good as lost. If not, the reader rings when it has
-/// made room.
+/// Whether there is room for a record with payload, and some is left: an acknowledgement that had
+/// to wait until the data of others is taken would be as good as lost. If not, the reader rings
+/// when it has made room.
 #[inline]
 fn has_room(outbound: &mut Outbound, size: usize) -> bool {
     let ring = outbound.ring();
     let wanted = (size + ring.capacity() / ANSWERS).min(ring.max_payload());
-    // A wrap may waste as much as the record takes.
+    // A wrap may waste as many bytes as the record takes.
     ring.free_hint() > 2 * wanted || !matches!(ring.want_space(wanted), Ok(false))
 }

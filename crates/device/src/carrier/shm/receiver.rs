@@ -3,10 +3,10 @@
 use link::shm::{Held, Inbound, InboundState};
 use smallvec::SmallVec;
 
-/// Records taken at once from the ring of a process that is gone: all that a ring of the usual size
-/// can hold.
+/// The most records taken at once from the ring of a process that is gone: as many as a ring of the
+/// default size can hold.
 pub(crate) const GONE_BURST: usize = 4096;
-/// Records taken from one ring before the next ring has its turn.
+/// The most records taken from one ring before the next one has its turn.
 pub(crate) const RING_BURST: usize = 32;
 
 /// The rings to us.
@@ -19,7 +19,7 @@ pub(crate) struct Receiver {
 
 /// Copies by peers that were in progress when something was withdrawn. The thread that withdrew it
 /// waits for them, without the engine's lock: a peer that was stopped in the middle of one holds up
-/// no other thread. Each connection is named by its random number.
+/// no other thread. The random number of each connection identifies it.
 #[derive(Debug, Default)]
 #[must_use = "what was withdrawn may be touched until these copies are over"]
 pub(crate) struct UnderWay(SmallVec<[(u64, Held); 4]>);
@@ -35,8 +35,8 @@ impl Receiver {
         self.inbounds.len()
     }
 
-    /// Takes in a ring. A VF has one to us: what lies in an older one is still taken, as of a
-    /// process that went.
+    /// Adds a ring. A VF has one ring to us: records in an older one are still taken, as from a
+    /// process that is gone.
     pub(crate) fn add(&mut self, inbound: Inbound) {
         let vf = inbound.peer().vf;
         self.inbounds.iter_mut().filter(|old| old.peer().vf == vf).for_each(Inbound::hang_up);
@@ -52,7 +52,7 @@ impl Receiver {
         &mut self.inbounds[index]
     }
 
-    /// Closes a ring. Another one may have its place.
+    /// Closes a ring. Another one may take its index.
     pub(crate) fn remove(&mut self, index: usize) {
         self.inbounds.swap_remove(index);
     }
@@ -99,13 +99,13 @@ impl Receiver {
         });
     }
 
-    /// The copies of peers now, of those that are meant.
+    /// The copies of peers that are in progress now, as far as `is_meant` selects them.
     pub(crate) fn copies(&self, is_meant: impl Fn(Held) -> bool) -> UnderWay {
         let held = self.inbounds.iter().map(|from| (from.peer().nonce, from.held()));
         UnderWay(held.filter(|(_, held)| is_meant(*held)).collect())
     }
 
-    /// Whether any of these copies is still in progress. A peer that died has none.
+    /// Whether any of these copies is still in progress. A peer that has died makes none.
     pub(crate) fn goes_on(&self, under_way: &mut UnderWay) -> bool {
         under_way.0.retain(|(nonce, held)| {
             self.inbounds.iter().any(|from| {
@@ -122,7 +122,7 @@ impl Receiver {
         self.inbounds.iter_mut().for_each(Inbound::hang_up);
     }
 
-    /// Closes, in the child of a fork, what is the parent's.
+    /// In a forked child, closes what belongs to the parent.
     pub(crate) fn abandon_in_child(&mut self) {
         self.inbounds.drain(..).for_each(Inbound::abandon_in_child);
     }

@@ -15,7 +15,7 @@
 //! The fixed part of a datagram is followed by its source and its destination, 18 bytes each, and
 //! its UDP payload.
 //!
-//! An eight-byte message and its record fit one cache line.
+//! A record with an eight-byte message fits in one cache line.
 
 use std::net::SocketAddr;
 
@@ -37,7 +37,7 @@ pub(crate) const MAX_PREFIX: usize = FIXED + 8 + 40 + 64;
 const ADDRESSES: usize = 2 * ADDRESS;
 const ADDRESS: usize = 18;
 
-/// What a packet's record holds besides its payload.
+/// The contents of a packet's record besides its payload.
 pub(crate) struct Record<'a> {
     pub(crate) headers: &'a Headers,
     pub(crate) length: u32,
@@ -46,7 +46,7 @@ pub(crate) struct Record<'a> {
     pub(crate) source: Qpn,
 }
 
-/// A record that arrived.
+/// A received record.
 pub(crate) enum Incoming<'a> {
     Packet {
         payload: Foreign<'a>,
@@ -104,8 +104,8 @@ pub(crate) fn prefix_of(record: &Record<'_>) -> Vec<u8> {
     prefix[..length].to_vec()
 }
 
-/// Takes a record apart, and puts the headers of a packet into their place. Every word is read once
-/// and checked; the payload stays in the ring.
+/// Parses a record, and writes the headers of a packet to `headers`. Every word is read once and
+/// checked; the payload stays in the ring.
 #[inline]
 pub(crate) fn parse<'a>(
     record: Foreign<'a>,
@@ -113,7 +113,7 @@ pub(crate) fn parse<'a>(
 ) -> Result<Incoming<'a>, &'static str> {
     let mut prefix = [0u8; MAX_PREFIX];
     let have = record.len().min(MAX_PREFIX);
-    let unreadable = |_| "a page of it is not there";
+    let unreadable = |_| "a page of it is missing";
     record.slice(0, have).ok_or("empty")?.copy_to(&mut prefix[..have]).map_err(unreadable)?;
     let prefix = &prefix[..have];
     if have < FIXED {
@@ -132,7 +132,8 @@ pub(crate) fn parse<'a>(
             Ok::<_, &str>(SocketAddr::new(gid.to_ip(), port))
         };
         let (src, dst) = (address(FIXED)?, address(FIXED + ADDRESS)?);
-        let bytes = record.slice(FIXED + ADDRESSES, length as usize).ok_or("length lies")?;
+        let bytes =
+            record.slice(FIXED + ADDRESSES, length as usize).ok_or("the length is wrong")?;
         let mut copy = vec![0; bytes.len()];
         bytes.copy_to(&mut copy).map_err(unreadable)?;
         let about = About { src, dst, traffic_class: prefix[2], hop_limit: prefix[3] };
@@ -159,7 +160,7 @@ pub(crate) fn parse<'a>(
     let header_bytes = prefix.get(at..at + header_len).ok_or("no headers")?;
     let end = headers.read_prefix(header_bytes).map_err(|_| "malformed headers")?;
     if end != header_len {
-        return Err("header length lies");
+        return Err("the header length is wrong");
     }
     let payload = record.slice(at + header_len, length as usize).ok_or("length lies")?;
     let source = Qpn::new(word(8).ok_or("no source")?);

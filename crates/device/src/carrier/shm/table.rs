@@ -1,6 +1,6 @@
-//! The published table: what peers of our user may touch without our engine.
+//! The published table: the memory that peers of our user may access without our engine.
 //!
-//! A sealed memfd that peers can only read. For each QP, one word tells which peer may use it and
+//! A sealed memfd that peers can only read. For each QP, one word says which peer may use it and
 //! how; sixteen words describe each memory region. A region's first word holds its key while it is
 //! valid, so killing a region is one store. It also counts how often the entry was written: a
 //! reader of the words reads the first one again at the end.
@@ -54,7 +54,7 @@ pub(super) struct PeerTable {
     memory: HostBuf,
 }
 
-/// The place of the mark in our table.
+/// The location of the mark in our table.
 #[derive(Debug)]
 pub(crate) struct Marker(HostBuf);
 
@@ -89,14 +89,14 @@ pub(super) struct MrWords {
     pub(crate) pd: u32,
     pub(super) iova: u64,
     pub(crate) length: u64,
-    /// Address of the first byte in the peer's process.
+    /// The address of the first byte in the peer's process.
     pub(super) addr: u64,
-    /// The peer's descriptor of the file that holds the memory, where in it, and its inode.
+    /// The peer's descriptor of the file that holds the memory, the offset in it, and its inode.
     pub(super) file: Option<(i32, u64, u64)>,
-    /// How the peer reaches it, if it is a dma-buf.
+    /// The peer's path to the memory, if it is a dma-buf.
     pub(crate) way: Option<Way>,
     /// The peer's descriptor of the gate that each access must enter, its inode, and the epoch in
-    /// which it may.
+    /// which it may be entered.
     pub(crate) gate: Option<(i32, u64, u64)>,
     /// The first word: if it differs, the entry was written again.
     pub(super) version: u64,
@@ -115,7 +115,7 @@ impl Table {
     pub(crate) fn new() -> Result<Self> {
         let memory = HostBuf::memfd_read_only_for_others("peerdma-table", LENGTH)
             .map_err(|error| crate::refusal::no_memory("published table", &error))?;
-        // A child of a fork is another VF; without the mapping it cannot disturb ours.
+        // A forked child is another VF; without the mapping it cannot disturb ours.
         memory.dont_fork().map_err(|error| crate::refusal::no_memory("published table", &error))?;
         let table = Self { memory, written: Cell::new(0) };
         table.store(0, MAGIC);
@@ -127,7 +127,7 @@ impl Table {
         self.memory.fd()?.try_clone_to_owned().ok()
     }
 
-    /// Where to set the mark, for the thread that sets it.
+    /// The location of the mark, for the thread that sets it.
     pub(crate) fn marker(&self) -> Marker {
         Marker(self.memory.clone())
     }
@@ -143,7 +143,7 @@ impl Table {
         let _ = self.memory.store_u64(offset, word, Ordering::SeqCst);
     }
 
-    /// Publishes which peer may use a QP, or that none may. True if that is a change.
+    /// Publishes which peer may use a QP, or that none may. Returns true if that is a change.
     pub(crate) fn set_qp(&self, id: QpId, word: Option<QpWord>) -> bool {
         let bits = word.map_or(0, |word| {
             1 << 63
@@ -158,12 +158,12 @@ impl Table {
         before != 0 && before != bits
     }
 
-    /// Whether the table has a place for a region.
+    /// Whether the table has an entry for a region.
     fn has_room_for(id: MrId) -> bool {
         id.index() < MAX_MRS
     }
 
-    /// Publishes a region, if there is a place for it.
+    /// Publishes a region, if the table has an entry for it.
     pub(crate) fn publish(&self, id: MrId, mr: &Mr) {
         if !Self::has_room_for(id) {
             return;
@@ -192,10 +192,10 @@ impl Table {
         self.store(at, u64::from(mr.key) | pack_access(mr.access) << 32 | written << 35);
     }
 
-    /// Why a region cannot be published.
+    /// The reason why a region cannot be published.
     pub(crate) fn obstacle(id: MrId, mr: &Mr) -> Option<&'static str> {
         if mr.odp.is_some() {
-            return Some("its pages are brought in on demand, by the process that has them");
+            return Some("its pages are faulted in on demand, by the process that owns them");
         }
         match mr.umem.backing() {
             // A bracket is an ioctl on the descriptor of the process that attached the buffer.
@@ -204,11 +204,11 @@ impl Table {
             ),
             Backing::Process { .. } | Backing::File { .. } if Self::has_room_for(id) => None,
             Backing::Process { .. } | Backing::File { .. } => Some("the published table is full"),
-            _ => Some("it lies in several places, or in one that only its importer knows"),
+            _ => Some("it consists of several pieces, or only its importer knows its address"),
         }
     }
 
-    /// Publishes a region that was published before, and moved.
+    /// Publishes a region again that has moved.
     pub(crate) fn publish_again(&self, id: MrId, mr: &Mr) {
         if mr.access.intersects(Access::REMOTE)
             && !mr.is_revoked
@@ -240,7 +240,7 @@ impl PeerTable {
         self.memory.load_u64(offset, Ordering::SeqCst).unwrap_or(0)
     }
 
-    /// Which peer may use a QP.
+    /// The word of a QP: which peer may use it.
     pub(super) fn qp(&self, qpn: Qpn) -> Option<QpWord> {
         let index = qpn.value() as usize & ((1 << crate::qp::INDEX_BITS) - 1);
         let bits = self.load(QPS + 8 * index);
@@ -256,7 +256,7 @@ impl PeerTable {
         PeerMark::new(&self.memory, MARK)
     }
 
-    /// Whether a region with this key lives.
+    /// Whether a region with this key is valid.
     pub(super) fn lives(&self, key: u32) -> bool {
         let index = (key >> 8) as usize;
         index < MAX_MRS && self.load(MRS + index * MR_SIZE) as u32 == key && key != 0
@@ -289,8 +289,8 @@ impl PeerTable {
             gate: three(8),
             version: first,
         };
-        // ORDERING: the loads are sequentially consistent, as the stores are: unchanged means that
-        // no word was written in between.
+        // ORDERING: the loads are sequentially consistent, as the stores are: an unchanged first
+        // word means that no word was written in between.
         (self.load(at) == first).then_some(words)
     }
 }
@@ -299,7 +299,7 @@ fn inode_of(fd: BorrowedFd<'_>) -> u64 {
     rustix::fs::fstat(fd).map_or(0, |stat| stat.st_ino)
 }
 
-/// The word for a QP, from what the engine knows.
+/// The word for a QP, from what the engine knows about it.
 pub(crate) fn qp_word(peer: Qpn, access: Access, pd: PdId) -> QpWord {
     QpWord { peer, access: access & Access::REMOTE, pd: pd.0 }
 }

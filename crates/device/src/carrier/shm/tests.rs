@@ -15,7 +15,7 @@ fn headers() -> Headers {
     Headers::new(Opcode::RcSendOnly, Qpn::new(0x1234), Psn::new(77))
 }
 
-/// A record as it lies in a ring.
+/// A record as it is stored in a ring.
 fn record(skipped: Skipped, grh: Option<[u8; 40]>, payload: &[u8]) -> (HostBuf, usize) {
     let headers = headers();
     let record = Record {
@@ -33,7 +33,7 @@ fn record(skipped: Skipped, grh: Option<[u8; 40]>, payload: &[u8]) -> (HostBuf, 
 }
 
 #[test]
-fn a_record_holds_what_was_put_in() {
+fn a_record_survives_a_round_trip() {
     let skipped = Skipped { psns: 5, messages: 2 };
     for (skipped, grh) in [
         (Skipped::default(), None),
@@ -57,13 +57,13 @@ fn a_record_holds_what_was_put_in() {
 }
 
 #[test]
-fn an_eight_byte_message_and_its_record_fit_a_cache_line() {
+fn a_record_with_an_eight_byte_message_fits_in_a_cache_line() {
     let (_buffer, length) = record(Skipped::default(), None, &[0; 8]);
     assert!(link::shm::record_size(length) <= 64, "{length} bytes");
 }
 
 #[test]
-fn no_bytes_of_a_peer_make_parsing_panic() {
+fn parsing_never_panics_whatever_a_peer_wrote() {
     let mut numbers = Numbers(0x9e37_79b9_7f4a_7c15);
     let (buffer, length) = record(Skipped { psns: 1, messages: 1 }, Some([1; 40]), b"some payload");
     let mut good = vec![0; length];

@@ -1,5 +1,5 @@
-//! Packets that came one behind the other and differ in nothing but their number and their payload:
-//! they are checked in one loop, and taken together.
+//! Packets that arrived in a row and differ only in their number and their payload: they are
+//! checked in one loop, and handled together.
 
 use link::udp::Payloads;
 use umem::{Pieces, crc32_pieces, sums_pieces};
@@ -7,13 +7,13 @@ use wire::icrc::{self, Flow, Verifier};
 use wire::{Headers, bth};
 use zerocopy::IntoBytes;
 
-/// Packets of a message that are taken together, half of a train: more do not stay in the
-/// nearest cache between the check and the copy.
+/// The most packets of a message that are handled together, half of a train: more do not stay in
+/// the L1 cache between the check and the copy.
 pub(crate) const MOST_JOINED: u32 = 31;
 
-/// How many of the packets at hand are like the first, which is good, but for their sequence
-/// numbers, which count up: those that may be taken with it in one pass. They are checked as the
-/// first was.
+/// How many of the packets at hand are like the first one, which is valid, apart from consecutive
+/// sequence numbers: these may be handled with it in one pass. They are checked as the first one
+/// was.
 pub(crate) fn count_alike(
     verifier: &mut Verifier,
     flow: &Flow,
@@ -25,8 +25,8 @@ pub(crate) fn count_alike(
     let count =
         rest.clone().take((most - 1) as usize).take_while(|p| p.len() == first.len()).count();
     let good = count_good(verifier, flow, (first, first_id), headers, rest, count);
-    // A sender may use identifications that do not count up, and not every processor checks several
-    // at once.
+    // The identifications of a sender need not count up, and not every processor can check several
+    // packets at once.
     let mut bth = headers.bth;
     bth.psn = bth.psn.add(good as u32);
     let is_good = |next: &&[u8]| {
@@ -36,8 +36,8 @@ pub(crate) fn count_alike(
     1 + (good + rest.clone().take(count).skip(good).take_while(is_good).count()) as u32
 }
 
-/// Checks so many packets at once, which are as long as the first, and says how many of them are
-/// like it but for their sequence numbers, and good if their identifications count up, too.
+/// Checks this many packets at once, which are as long as the first one. Returns how many of them
+/// are like it apart from their sequence numbers, and valid if their identifications count up, too.
 fn count_good(
     verifier: &mut Verifier,
     flow: &Flow,
@@ -65,7 +65,7 @@ fn count_good(
     if !crc32_pieces(packets.bytes(), pieces, crcs) {
         return 0;
     }
-    // The headers are looked at behind the payloads, with which they came to the cache.
+    // The headers are checked after the payloads, which brought them to the cache.
     bth.psn = headers.bth.psn;
     let is_good = |(packet, crc): &(&[u8], &mut u32)| {
         bth.psn = bth.psn.add(1);
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_continues_the_first_is_taken_with_it_whatever_the_identifications() {
+    fn packets_that_continue_the_first_are_handled_with_it_whatever_their_identifications() {
         let ids: [fn(u16) -> u16; 5] =
             [|at| at, |at| 0xfffa_u16.wrapping_add(at), |_| 0, |at| 0x1234 ^ at << 9, |at| at / 5];
         for id in ids {
@@ -138,14 +138,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_broken_or_not_the_next_ends_it() {
+    fn a_broken_packet_or_one_that_is_not_the_next_ends_the_run() {
         for place in 1..12 {
             for at in [0, 8, 11, bth::LEN, bth::LEN + 300, SIZE - 5, SIZE - 4, SIZE - 1] {
                 let mut train = train(|at| at);
                 train[place * SIZE + at] ^= 0x10;
                 assert_eq!(alike(&train, 12), place as u32, "byte {at} of packet {place}");
             }
-            // Good packets, of which one is missing, or comes twice.
+            // Valid packets, of which one is missing, or arrives twice.
             let mut gap = train(|at| at);
             gap.drain(place * SIZE..(place + 1) * SIZE);
             let expected = if place == 11 { 11 } else { place };

@@ -6,8 +6,8 @@
 //!
 //! * processes of our own user, which is one trust domain;
 //! * root, which can send any packet with any source anyway;
-//! * the user that holds the port, as the kernel reports, on the address that the datagram was sent
-//!   to. While we hold it ourselves there is no other.
+//! * the user that holds the port, as the kernel reports it, on the address that the datagram was
+//!   sent to. While we hold it ourselves, there is no other.
 //!
 //! A user that takes the port first can thus forge packets to those that depend on it. That user
 //! also receives all of their packets, and the kernel cannot tell a port taken in good faith from
@@ -20,12 +20,12 @@ use link::registry::PeerInfo;
 use link::udp::{self, Holder};
 use transport::Time;
 
-/// How long the knowledge of the port's holder is valid.
+/// How long the result of looking up the port's holder is valid.
 const FRESH: Duration = Duration::from_millis(100);
 
 const ROOT: u32 = 0;
 
-/// The holder of the port, if it was looked up.
+/// The holders of the port, if they were looked up.
 #[derive(Debug)]
 pub(super) struct Forwarders {
     port: u16,

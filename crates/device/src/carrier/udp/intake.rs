@@ -1,4 +1,4 @@
-//! The checks of a datagram, and what it tells besides its packet.
+//! The checks of a datagram, and what it reveals besides its packet.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -9,13 +9,13 @@ use wire::icrc::Verifier;
 use super::forwarders::Forwarders;
 use super::sources::Sources;
 
-/// The checks that datagrams pass, on whichever socket they came.
+/// The checks for datagrams of all sockets.
 #[derive(Debug)]
 pub(crate) struct Intake {
     pub(crate) verifier: Verifier,
     forwarders: Forwarders,
     pub(super) sources: Sources,
-    /// Whether the kernel gave us a packet that is another process's.
+    /// Whether the kernel gave us a packet for another process.
     is_missteered: bool,
 }
 
@@ -34,13 +34,13 @@ impl Intake {
         self.forwarders.include(now, peer, dst)
     }
 
-    /// A train with good packets came by a shared socket.
+    /// A train with valid packets came through a shared socket.
     #[inline]
     pub(crate) fn came_from(&mut self, from: SocketAddr, to: IpAddr) {
         self.sources.count(from, to);
     }
 
-    /// The kernel gave us what is another process's: a process came or went.
+    /// The kernel gave us a packet for another process: a process has come or gone.
     pub(crate) fn was_missteered(&mut self) {
         self.is_missteered = true;
     }

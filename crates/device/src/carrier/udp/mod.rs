@@ -1,14 +1,14 @@
-//! Datagrams to and from other hosts, as RoCEv2 has them.
+//! Datagrams of RoCEv2 to and from other hosts.
 //!
 //! | file | what |
 //! |---|---|
 //! | [`queue`] | the sending half: packets with their ICRC, in trains |
-//! | [`tx_sockets`] | sockets of their own for those whom much is sent to |
+//! | [`tx_sockets`] | connected sockets to busy destinations |
 //! | [`receiver`] | the receiving half: the sockets |
-//! | [`port`] | whether the kernel gives us what is ours |
-//! | [`intake`] | what a datagram is checked with |
-//! | [`sources`] | sockets of their own for those whom much comes from |
-//! | [`forwarders`] | whose forwarded datagrams are taken |
+//! | [`port`] | whether the kernel gives us our datagrams |
+//! | [`intake`] | the checks of datagrams |
+//! | [`sources`] | connected sockets from busy sources |
+//! | [`forwarders`] | whose forwarded datagrams are accepted |
 //! | [`alike`] | packets of one message, checked in one loop |
 
 pub(crate) mod alike;
@@ -30,9 +30,9 @@ pub(crate) use self::receiver::{JoinError, Look, Receiver};
 
 /// The lower two bits of the type of service (RFC 3168).
 pub(crate) mod ecn {
-    /// Where they are.
+    /// The mask of the two bits.
     pub(crate) const MASK: u8 = 3;
-    /// The sender knows what a mark is.
+    /// The sender understands marks.
     pub(crate) const ECT_0: u8 = 2;
     /// Congestion experienced: the mark.
     pub(crate) const CE: u8 = 3;

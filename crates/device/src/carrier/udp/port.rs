@@ -1,5 +1,5 @@
-//! Whether the kernel gives us the datagrams that are ours: one port belongs to all processes of a
-//! user, and perhaps to another user.
+//! Whether the kernel gives us our datagrams: all processes of a user share the port, and it may
+//! belong to another user.
 
 use std::time::{Duration, Instant};
 
@@ -8,13 +8,13 @@ use link::udp::UdpLink;
 use transport::Time;
 
 /// How long a process with connections over UDP may hear nothing before it makes sure that the
-/// kernel still gives it its datagrams, or the processes of another user forward them; shorter than
-/// a peer's retries with the usual ACK timeout of 67 ms. Doubled while nothing comes, up to the
-/// second.
+/// kernel still gives it its datagrams, or that the processes of another user still forward them.
+/// Shorter than a peer's retries with the usual ACK timeout of 67 ms. Doubles while nothing
+/// arrives, up to one second.
 pub(crate) const SILENCE: Duration = Duration::from_millis(200);
 const LONG_SILENCE: Duration = Duration::from_secs(4);
-/// How long after a process is gone its UDP port may still be taken; doubled up to the second, and
-/// then it was not the one.
+/// How long the UDP port of a process may stay taken after the process has gone. Doubles up to one
+/// second; then the port was not that process's.
 const LINGERS: Duration = Duration::from_millis(5);
 const LINGERS_AT_MOST: Duration = Duration::from_secs(1);
 
@@ -23,10 +23,10 @@ const LINGERS_AT_MOST: Duration = Duration::from_secs(1);
 pub(super) struct Port {
     /// Which socket the kernel gives a packet to, by the VF of its QPN.
     steering: Option<Steering>,
-    /// When a datagram last came, or its absence was last acted upon, and how long the next absence
+    /// When a datagram last came, or the silence was last handled, and how long the next silence
     /// may be.
     heard: (Time, Duration),
-    /// When to try whether the port is free, and how long to wait then for the next time.
+    /// When to check whether the port is free, and how long to wait after that.
     try_again: Option<(Time, Duration)>,
 }
 
@@ -53,7 +53,7 @@ impl Port {
         }
     }
 
-    /// Whether the question which process has which socket is open, so that upkeep cannot wait.
+    /// Whether it is being determined which process has which socket, so that upkeep cannot wait.
     pub(super) fn is_asking(&self) -> bool {
         self.steering.as_ref().is_some_and(|steering| steering.deadline().is_some())
     }
@@ -76,26 +76,26 @@ impl Port {
         self.heard = (now, SILENCE);
     }
 
-    /// When the silence of the socket becomes suspicious, if another process shares the port, or
-    /// has it.
+    /// When silence of the socket becomes suspicious, if another process shares the port, or has
+    /// it.
     pub(super) fn silence_until(&self, is_deaf: bool) -> Option<Time> {
         let shared =
             |steering: &&Steering| is_deaf || steering.tables().any(|table| table.len() > 1);
         self.steering.as_ref().filter(shared).map(|_| self.heard.0 + self.heard.1)
     }
 
-    /// The silence is acted upon; the next may be longer.
+    /// The silence was handled; the next one may be longer.
     pub(super) fn silence_is_over(&mut self, now: Time) {
         let (_, silence) = self.heard;
         self.heard = (now, (2 * silence).min(LONG_SILENCE));
     }
 
-    /// When to try whether the port is free.
+    /// When to check whether the port is free.
     pub(super) fn try_at(&self) -> Option<Time> {
         self.try_again.map(|(at, _)| at)
     }
 
-    /// A process is gone that may have had the port.
+    /// A process that may have had the port is gone.
     pub(super) fn may_be_free(&mut self, now: Time) {
         self.try_again = Some((now, LINGERS));
     }

@@ -1,4 +1,4 @@
-//! Packets on their way to the UDP carrier: framed, with their ICRC, gathered into batches for GSO.
+//! The send queue of the UDP carrier: packets with headers and ICRC, gathered into batches for GSO.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -15,20 +15,20 @@ use zerocopy::IntoBytes;
 use crate::carrier::udp::tx_sockets::{Destination, TxSockets};
 use crate::qp::vf_of;
 
-/// Packets that are put together in one pass: headers, payloads, trailers. More do not stay in
-/// the nearest cache.
+/// The most packets that are built in one pass: headers, payloads, trailers. More do not stay in
+/// the L1 cache.
 const TOGETHER: usize = 16;
 
 /// Writes the payloads of packets that are cut from one message.
 pub(crate) trait Fill {
-    /// Writes a payload, given where in the message it begins; if it is given a CRC-32, it goes on
-    /// with that over what it writes.
+    /// Writes a payload that begins at `at` in the message; if it is given a CRC-32, it continues
+    /// that over what it writes.
     fn one(&mut self, at: u32, room: &mut [u8], crc: Option<&mut u32>)
     -> Result<(), TransmitError>;
 
-    /// Writes several payloads, the first of which begins there in the message, and goes on with a
-    /// CRC-32 over each. False if that is not possible, or not at once: then they are written one
-    /// by one.
+    /// Writes several payloads, the first of which begins at `at` in the message, and continues a
+    /// CRC-32 over each. Returns false if that is not possible, or not at once: then they are
+    /// written one by one.
     fn several(&mut self, at: u32, train: &mut [u8], pieces: Pieces, crcs: &mut [u32]) -> bool {
         let _ = (at, train, pieces, crcs);
         false
@@ -49,18 +49,18 @@ where
     }
 }
 
-/// Datagrams of one size (the last may be shorter) to one place.
+/// Datagrams of one size (the last may be shorter) to one destination.
 #[derive(Debug)]
 pub(crate) struct Batch {
-    /// Where it goes, as packets name it.
+    /// Its destination, as packets name it.
     pub(crate) to: Destination,
     /// The transmit socket it goes on.
     pub(super) tx_socket: Option<TxSocketId>,
-    /// What their ICRC covers of the addresses.
+    /// The part of the addresses that their ICRC covers.
     flow: Option<Flow>,
-    /// The identification of the first; those of the others count up.
+    /// The identification of the first datagram; those of the others count up.
     first_id: u16,
-    /// The first `used` are the batch; what follows is left from earlier ones.
+    /// The first `used` bytes are the batch; the rest is left from earlier ones.
     buffer: Vec<u8>,
     used: usize,
     pub(crate) segment: usize,
@@ -70,12 +70,12 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    /// The datagrams, one behind the other.
+    /// The datagrams, contiguous.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.buffer[..self.used]
     }
 
-    /// Sees to it that the buffer has so many bytes behind those used.
+    /// Makes sure that the buffer has this many bytes after the used ones.
     fn make_room(&mut self, bytes: usize) {
         let end = self.used + bytes;
         if self.buffer.len() < end {
@@ -88,7 +88,7 @@ impl Batch {
         self.first_id.wrapping_add(self.count as u16)
     }
 
-    /// Takes in a datagram of this size, which was put behind the others.
+    /// Counts a datagram of this size that was appended.
     fn added(&mut self, size: usize) {
         self.used += size;
         self.count += 1;
@@ -96,9 +96,9 @@ impl Batch {
         self.closed = size < self.segment;
     }
 
-    /// Adds packets that begin with this BTH, and nothing else, and each further one with the next
-    /// sequence number, as far as their payloads can be written several at once. Says how many.
-    /// There is room for them, and their payloads need no padding.
+    /// Adds packets whose only header is this BTH, each with the next sequence number, as far as
+    /// several of their payloads can be written at once. Returns how many. There is room for them,
+    /// and their payloads need no padding.
     fn push_alike(
         &mut self,
         sealer: &mut Sealer,
@@ -111,7 +111,7 @@ impl Batch {
         let len = length as usize;
         let size = bth::LEN + len + icrc::LEN;
         let mut crcs = [0; TOGETHER];
-        // The ICRC as far as the end of the headers.
+        // The ICRC up to the end of the headers.
         let mut begun: Option<u32> = None;
         let mut done = 0;
         while done < packets {
@@ -145,8 +145,8 @@ impl Batch {
         done
     }
 
-    /// Counts and seals the datagrams anew. They are sent in trains of `max_segments`, and the
-    /// identifications of each train begin anew.
+    /// Recounts and reseals the datagrams. They are sent in trains of `max_segments`, and the
+    /// identifications of each train start again.
     fn reseal(&mut self, sealer: &mut Sealer, max_segments: usize) {
         self.count = 0;
         for packet in self.buffer[..self.used].chunks_mut(self.segment.max(1)) {
@@ -167,21 +167,21 @@ pub(crate) struct UdpQueue {
     src_port: u16,
     dst_port: u16,
     pub(super) tx_sockets: TxSockets,
-    /// Whether somebody else has the port: what comes from other hosts reaches this process by way
-    /// of its holder, or not.
+    /// Whether another process has the port: then datagrams of other hosts reach this process
+    /// through the holder, or not at all.
     is_deaf: bool,
     /// Whether a QP was ever connected over UDP.
     is_used: bool,
 }
 
 impl UdpQueue {
-    /// The size for which the link is asked how many datagrams it takes at once:
-    /// [`Self::MAX_BYTES`] bounds trains of larger ones.
+    /// The datagram size for which the link is asked how many it takes at once: [`Self::MAX_BYTES`]
+    /// bounds trains of larger ones.
     pub(crate) const TYPICAL: usize = 1024;
     /// Batches that may wait before a QP is told to.
     const MAX_BATCHES: usize = 4;
-    /// Payloads from this length on are summed up while they are copied; below, a CRC in pieces
-    /// costs more than it saves.
+    /// The CRC of payloads of at least this length is computed while they are copied; for shorter
+    /// ones, a CRC in pieces costs more than it saves.
     const LONG: u32 = 256;
     /// A UDP datagram, GSO or not, ends at 64 KiB with its headers.
     const MAX_BYTES: usize = 65_000;
@@ -201,13 +201,13 @@ impl UdpQueue {
         }
     }
 
-    /// The same with these transmit sockets, and while somebody else has the port or not.
+    /// The same with these transmit sockets; `is_deaf` says whether another process has the port.
     pub(crate) fn with(self, tx_sockets: TxSockets, is_deaf: bool) -> Self {
         Self { tx_sockets, is_deaf, ..self }
     }
 
-    /// The port is ours now: what is added from now on leaves from it, unless it goes on a transmit
-    /// socket. Nothing waits.
+    /// The port is ours now: later packets leave from it, unless they use a transmit socket. No
+    /// packet waits.
     pub(super) fn leave_from(&mut self, src_port: u16) {
         debug_assert!(self.batches.is_empty(), "their ICRC covers the port before");
         self.src_port = src_port;
@@ -220,7 +220,7 @@ impl UdpQueue {
         self.tx_sockets.open()
     }
 
-    /// Whether somebody else has the port.
+    /// Whether another process has the port.
     pub(crate) fn is_deaf(&self) -> bool {
         self.is_deaf
     }
@@ -260,9 +260,9 @@ impl UdpQueue {
         Ok(())
     }
 
-    /// Adds packets of `length` bytes each, one behind the other, of which the first has these
-    /// headers and each further one the next sequence number. `fill` writes their payloads. Says
-    /// how many there was room for, and memory; nothing was added if there was not for the first.
+    /// Adds packets of `length` bytes each in a row. The first has these headers, and each later
+    /// one the next sequence number. `fill` writes their payloads. Returns how many had room and
+    /// readable memory; on an error, nothing was added.
     pub(crate) fn push_run(
         &mut self,
         sgid: Gid,
@@ -289,7 +289,7 @@ impl UdpQueue {
             done = batch.push_alike(sealer, headers.bth, length, packets, &mut fill);
             headers.bth.psn = headers.bth.psn.add(done);
         }
-        // The ICRC as far as the end of the headers.
+        // The ICRC up to the end of the headers.
         let mut begun = None;
         for index in done..packets {
             let id = batch.next_id();
@@ -316,7 +316,7 @@ impl UdpQueue {
                 if batch.count == 0 {
                     self.recycle_last();
                 }
-                // What speaks against a further one is found again when it is the first.
+                // The error of a later packet is found again when it is the first one.
                 return if index > 0 { Ok(index) } else { Err(error) };
             }
             packet[payload_end..].fill(0);
@@ -363,7 +363,7 @@ impl UdpQueue {
         Ok(())
     }
 
-    /// Sees to it that the last batch is one that a packet of this size fits.
+    /// Makes sure that a packet of this size fits in the last batch.
     fn find_batch(
         &mut self,
         sgid: Gid,
@@ -399,11 +399,10 @@ impl UdpQueue {
         Ok(())
     }
 
-    /// Makes the ICRC of the packet that was added last a wrong one, as bits that flip on the way
-    /// do.
+    /// Makes the ICRC of the last packet wrong, as bits that flip on the wire do.
     pub(crate) fn spoil_last(&mut self) {
         if let Some(batch) = self.batches.back_mut() {
-            // The train is sealed anew if it is to be split: this packet must stay as it is.
+            // A train that must be split is resealed, but this packet must stay as it is.
             batch.closed = true;
             if let Some(byte) = batch.used.checked_sub(1).and_then(|at| batch.buffer.get_mut(at)) {
                 *byte ^= 0x55;
@@ -419,7 +418,7 @@ impl UdpQueue {
             && batch.used + size <= Self::MAX_BYTES
     }
 
-    /// Whether the first batch will not grow any more, so that waiting gains nothing.
+    /// Whether the first batch cannot grow any more, so that waiting gains nothing.
     pub(crate) fn has_full(&self) -> bool {
         self.batches.len() > 1
             || self.front().is_some_and(|batch| {
@@ -440,7 +439,7 @@ impl UdpQueue {
         }
     }
 
-    /// Forgets what of the first batch went out before the socket had no more room.
+    /// Drops the part of the first batch that was sent before the socket was full.
     pub(super) fn sent(&mut self, bytes: usize) {
         let Self { batches, sealer, max_segments, .. } = self;
         let Some(batch) = batches.front_mut() else { return };
@@ -452,22 +451,22 @@ impl UdpQueue {
         batch.reseal(sealer, *max_segments);
     }
 
-    /// Sets how many datagrams one system call takes; it is 1 from when the kernel first refused to
-    /// split. What waits is sealed anew if it will now be sent in other trains.
+    /// Sets how many datagrams one system call takes: 1 once the kernel has refused to split.
+    /// Waiting batches are resealed if they will now be sent in other trains.
     pub(super) fn set_max_segments(&mut self, max_segments: usize) {
         let max_segments = max_segments.max(1);
         if max_segments == self.max_segments {
             return;
         }
         self.max_segments = max_segments;
-        // What goes on a transmit socket goes at once, or not at all.
+        // A batch for a transmit socket is sent at once, or not at all.
         let is_split = |batch: &&mut Batch| batch.count > max_segments && batch.tx_socket.is_none();
         for batch in self.batches.iter_mut().filter(is_split) {
             batch.reseal(&mut self.sealer, max_segments);
         }
     }
 
-    /// A transmit socket broke: what waits for it goes as all else does.
+    /// A transmit socket broke: batches that wait for it are sent like all others.
     pub(super) fn tx_socket_broke(&mut self, tx_socket: TxSocketId) {
         self.tx_sockets.broke(tx_socket);
         let ports = (self.src_port, self.dst_port);
@@ -495,7 +494,7 @@ impl UdpQueue {
     }
 }
 
-/// What the ICRC covers of the addresses of what goes on no transmit socket.
+/// The part of the addresses that the ICRC covers, for packets without a transmit socket.
 fn flow(to: &Destination, (src_port, dst_port): (u16, u16)) -> Option<Flow> {
     let [src, dst] = [to.src, to.dst].map(Gid::to_ip);
     Flow::new(SocketAddr::new(src, src_port), SocketAddr::new(dst, dst_port))
@@ -509,7 +508,7 @@ fn seal(sealer: &mut Sealer, packet: &mut [u8], id: u16, flow: Option<&Flow>) {
 }
 
 /// The ICRC of a packet. It covers the IPv4 identification, which the kernel counts up within one
-/// GSO send: from 0, but on a transmit socket.
+/// GSO send: from 0, except on a transmit socket.
 fn compute(sealer: &mut Sealer, packet: &[u8], id: u16, flow: Option<&Flow>) -> u32 {
     flow.map_or(0, |flow| sealer.compute(flow, id, packet))
 }

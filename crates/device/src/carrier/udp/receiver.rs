@@ -1,4 +1,4 @@
-//! The receiving half: the sockets. They send, too, what the queue has gathered.
+//! The receiving half: the sockets. They also send what the queue has gathered.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -13,7 +13,7 @@ use crate::counters::Counters;
 use crate::thresholds::LOOKS_UNTIL_SILENT;
 use crate::waits::Waits;
 
-/// The sockets, what comes through them is checked with, and our share of the port.
+/// The sockets, the checks for what arrives through them, and our share of the port.
 #[derive(Debug)]
 pub(crate) struct Receiver {
     link: Option<UdpLink>,
@@ -21,16 +21,16 @@ pub(crate) struct Receiver {
     port: Port,
     /// Whether datagrams wake the background thread.
     is_watched: bool,
-    /// Looks at the sockets left before they are looked at only now and then.
+    /// How many more times the sockets are checked before they are checked only occasionally.
     heat: u32,
 }
 
-/// Which sockets to look at.
+/// Which sockets to check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Look {
     /// All.
     Everywhere,
-    /// Those that had something lately, and the others now and then.
+    /// Those that had something recently, and the others occasionally.
     Likely,
 }
 
@@ -41,7 +41,7 @@ impl Receiver {
         Self { link, intake: Intake::new(port), port: share, is_watched: false, heat: 0 }
     }
 
-    /// What forwarded datagrams are checked with.
+    /// The checks for forwarded datagrams.
     pub(crate) fn intake(&mut self) -> &mut Intake {
         &mut self.intake
     }
@@ -51,27 +51,27 @@ impl Receiver {
         self.link.iter().all(|link| link.look().is_ok())
     }
 
-    /// Lets datagrams wake the background thread. Says whether all of them can.
+    /// Lets datagrams wake the background thread. Returns whether all of them can.
     pub(crate) fn watch(&mut self, waits: &Waits) -> bool {
         self.is_watched = true;
         let fds = self.link.iter().flat_map(UdpLink::fds);
         fds.filter(|fd| !waits.add_datagrams(fd)).count() == 0
     }
 
-    /// No longer lets them, as the program looks for them itself.
+    /// Stops them from doing so, as the program polls for them itself.
     pub(crate) fn ignore(&mut self, waits: &Waits) {
         self.is_watched = false;
         self.link.iter().flat_map(UdpLink::fds).for_each(|fd| waits.remove_datagrams(fd));
     }
 
-    /// Whether datagrams came lately, so that each poll should look.
+    /// Whether datagrams came recently, so that each poll should check.
     #[inline]
     pub(crate) fn is_hot(&self) -> bool {
         self.heat > 0
     }
 
-    /// Takes what came, train by train, and says how many trains. It may have made room for who
-    /// sends much: then that one's socket wakes the thread as the others do.
+    /// Takes what arrived, train by train, and returns the number of trains. This may open a socket
+    /// for a busy sender, which then wakes the thread as the others do.
     #[inline]
     pub(crate) fn receive(
         &mut self,
@@ -100,15 +100,15 @@ impl Receiver {
         count
     }
 
-    /// The same of all that waits, once the port is left.
+    /// The same for everything that waits, once the port is left.
     pub(crate) fn drain(&mut self, mut each: impl FnMut(&About, &Train<'_>, &mut Intake)) {
         let Self { link: Some(link), intake, .. } = self else { return };
         let port = link.port();
         link.drain(&mut |train| each(&about(&train, port), &train, intake));
     }
 
-    /// After datagrams were taken: nobody has to ask whether they still come, and a sender of many
-    /// is given a socket.
+    /// Notes that datagrams arrived: no check is needed whether they still do, and a busy sender
+    /// gets a socket.
     #[inline]
     pub(crate) fn heard(&mut self, now: Time, waits: &Waits) {
         self.port.heard(now);
@@ -122,8 +122,8 @@ impl Receiver {
         self.port.heard(now);
     }
 
-    /// Sends the batches that are due; what the sockets do not take now waits on. Each that went is
-    /// shown to `sent`, with the port that it left from.
+    /// Sends the batches that are due; what the sockets do not take now keeps waiting. Each batch
+    /// that was sent is passed to `sent`, with the port that it left from.
     #[inline]
     pub(crate) fn flush(
         &mut self,
@@ -194,7 +194,7 @@ impl Receiver {
         }
     }
 
-    /// Closes the transmit sockets to a process of a host that is silent.
+    /// Closes the transmit sockets to a silent process of another host.
     #[cold]
     pub(crate) fn leave_tx_sockets(&mut self, queue: &mut UdpQueue, peer: iba::Gid, vf: u16) {
         for tx_socket in queue.tx_sockets.leading_to(peer, vf) {
@@ -206,18 +206,18 @@ impl Receiver {
         }
     }
 
-    /// When something is to be done even if nothing comes.
+    /// When there is something to do even if nothing arrives.
     pub(crate) fn deadline(&self, queue: &UdpQueue) -> Option<Time> {
         self.silence_until(queue).into_iter().chain(self.port.try_at()).min()
     }
 
-    /// Whether something is to be done that nobody tells the time of.
+    /// Whether there is something to do without a known time.
     pub(crate) fn wants_upkeep(&self) -> bool {
         self.port.is_asking() || self.intake.is_missteered()
     }
 
-    /// Does what is due now and then: sockets that are not used are closed, the port is taken when
-    /// it is free, and it is found out whether the kernel gives us what is ours.
+    /// Does periodic work: closes unused sockets, takes the port when it is free, and checks
+    /// whether the kernel gives us our datagrams.
     pub(crate) fn upkeep(&mut self, queue: &mut UdpQueue, now: Time, waits: &Waits) {
         if queue.front().is_none()
             && let Some(link) = &mut self.link
@@ -239,7 +239,7 @@ impl Receiver {
             }
         }
         if self.intake.take_missteered() {
-            // A process came or went: ask again which socket is whose.
+            // A process has come or gone: determine again which socket is whose.
             self.port.ask();
         }
         self.port.steer(self.link.as_ref());
@@ -251,22 +251,22 @@ impl Receiver {
         queue.is_deaf() && (is_due(self.port.try_at()) || is_due(self.silence_until(queue)))
     }
 
-    /// A process is gone that may have had the port, which the kernel takes away a little later.
+    /// A process that may have had the port is gone; the kernel frees the port a little later.
     pub(crate) fn port_may_be_free(&mut self, queue: &UdpQueue, now: Time) {
         if queue.is_deaf() {
             self.port.may_be_free(now);
         }
     }
 
-    /// When it is suspicious that nothing came. A process without the port hears nothing of those
-    /// that want to connect, either.
+    /// When silence becomes suspicious. A process without the port does not hear of new
+    /// connections, either.
     fn silence_until(&self, queue: &UdpQueue) -> Option<Time> {
         let matters = queue.is_used() || queue.is_deaf();
         self.port.silence_until(queue.is_deaf()).filter(|_| matters)
     }
 
-    /// Takes the port if it was another user's and is free now. Not while a datagram waits that
-    /// cannot be sent: its ICRC covers the port that it is to leave from.
+    /// Takes the port if it was another user's and is free now. Not while a datagram waits to be
+    /// sent: its ICRC covers the port that it leaves from.
     fn take_port(&mut self, queue: &mut UdpQueue, waits: &Waits) -> bool {
         if !queue.is_deaf() || queue.front().is_some() {
             return false;
@@ -275,7 +275,7 @@ impl Receiver {
         if link.take_port().is_err() {
             return false;
         }
-        tracing::info!(target: "peerdma::udp", "UDP port {} is free, and taken", link.port());
+        tracing::info!(target: "peerdma::udp", "took UDP port {}, which has become free", link.port());
         if self.is_watched {
             watch(link, waits);
         }
@@ -285,7 +285,7 @@ impl Receiver {
         true
     }
 
-    /// Lets nothing new come. False if there is nothing that could.
+    /// Lets no new datagrams arrive. Returns false if there is no socket.
     pub(crate) fn leave_port(&mut self) -> bool {
         let Some(link) = &mut self.link else { return false };
         link.leave_port();
@@ -318,7 +318,7 @@ impl Receiver {
         self.port.close();
     }
 
-    /// Closes, in the child of a fork, what is the parent's.
+    /// In a forked child, closes what belongs to the parent.
     pub(crate) fn abandon_in_child(&mut self) {
         if let Some(link) = self.link.take() {
             link.abandon_in_child();
@@ -332,7 +332,7 @@ impl Receiver {
     }
 }
 
-/// Why a group was not to be joined.
+/// Why a group was not joined.
 #[derive(Debug)]
 pub(crate) enum JoinError {
     /// There is no UDP socket.
@@ -343,7 +343,7 @@ pub(crate) enum JoinError {
     Refused(BindError),
 }
 
-/// What the kernel says of a train.
+/// What the kernel reports about a train.
 #[inline]
 fn about(train: &Train<'_>, port: u16) -> About {
     About {
@@ -354,20 +354,20 @@ fn about(train: &Train<'_>, port: u16) -> About {
     }
 }
 
-/// Has every socket wake the background thread.
+/// Lets every socket wake the background thread.
 fn watch(link: &UdpLink, waits: &Waits) {
     link.fds().for_each(|fd| _ = waits.add_datagrams(fd));
 }
 
-/// Opens a socket for whom much comes from, which wakes the background thread if the others do.
+/// Opens a socket for a busy sender, which wakes the background thread if the others do.
 #[cold]
 fn open_rx_socket(link: &mut UdpLink, from: SocketAddr, to: IpAddr, waits: Option<&Waits>) {
     match link.open_rx_socket(from, to) {
-        // It comes by the shared socket as before.
+        // Its packets come through the shared socket as before.
         Err(error) => tracing::debug!(target: "peerdma::udp", %from, "no receive socket: {error}"),
         Ok(false) => {}
         Ok(true) => {
-            tracing::debug!(target: "peerdma::udp", %from, "a receive socket of its own");
+            tracing::debug!(target: "peerdma::udp", %from, "opened a receive socket");
             if let Some(waits) = waits {
                 watch(link, waits);
             }

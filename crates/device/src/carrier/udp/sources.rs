@@ -1,5 +1,4 @@
-//! From where much comes over UDP: those senders are given a receive socket
-//! ([`UdpLink::open_rx_socket`]).
+//! Busy senders over UDP, which get a receive socket ([`UdpLink::open_rx_socket`]).
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -8,12 +7,12 @@ use transport::Time;
 
 use crate::carrier::udp::tx_sockets::{BUSY, MOST, SWEEP};
 
-/// Sources, and how many trains with good packets for this process came from each by a shared
+/// Sources, and how many trains with valid packets for this process came from each through a shared
 /// socket since the last sweep.
 #[derive(Debug, Default)]
 pub(super) struct Sources {
     known: Vec<(SocketAddr, IpAddr, u32)>,
-    /// One that became a busy one.
+    /// A source that has become busy.
     asks: Option<(SocketAddr, IpAddr)>,
     swept: Time,
 }
@@ -33,13 +32,13 @@ impl Sources {
         }
     }
 
-    /// The senders that are to be given a receive socket.
+    /// Takes the sender that should get a receive socket.
     #[inline]
     pub(super) fn take(&mut self) -> Option<(SocketAddr, IpAddr)> {
         self.asks.take()
     }
 
-    /// Counts anew, and closes receive sockets where nothing comes any more.
+    /// Restarts the counts, and closes receive sockets that have become idle.
     pub(super) fn sweep(&mut self, now: Time, udp: &mut UdpLink) {
         if now.since(self.swept) < SWEEP {
             return;

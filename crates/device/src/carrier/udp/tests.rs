@@ -16,7 +16,7 @@ fn headers() -> Headers {
 }
 
 #[test]
-fn datagrams_are_batched_by_size_and_place() {
+fn datagrams_are_batched_by_size_and_destination() {
     let mut queue = UdpQueue::new(64, 4791, 4791);
     let (here, there) = (
         IpAddr::from([10, 0, 0, 1]),
@@ -42,7 +42,7 @@ fn datagrams_are_batched_by_size_and_place() {
 }
 
 #[test]
-fn every_datagram_of_a_batch_has_the_icrc_of_its_place() {
+fn every_datagram_of_a_batch_has_the_icrc_of_its_index() {
     let mut queue = UdpQueue::new(64, 4791, 4791);
     let (src, dst) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
     let av = Av { dgid: dst.into(), ..Av::default() };
@@ -67,7 +67,7 @@ fn every_datagram_of_a_batch_has_the_icrc_of_its_place() {
     }
 }
 
-/// Pushes messages of eight bytes to one place.
+/// Pushes messages of eight bytes to one destination.
 fn push_eight(queue: &mut UdpQueue, count: usize) {
     let (src, dst) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
     let av = Av { dgid: dst.into(), ..Av::default() };
@@ -90,7 +90,7 @@ fn ids_of_front(queue: &UdpQueue) -> Vec<u16> {
 }
 
 #[test]
-fn what_was_left_by_a_full_socket_counts_from_zero_again() {
+fn datagrams_left_by_a_full_socket_count_from_zero_again() {
     let mut queue = UdpQueue::new(64, 4791, 4791);
     push_eight(&mut queue, 5);
     assert_eq!(ids_of_front(&queue), [0, 1, 2, 3, 4]);
@@ -100,9 +100,9 @@ fn what_was_left_by_a_full_socket_counts_from_zero_again() {
     assert_eq!(queue.front().unwrap().count, 3);
 }
 
-/// The kernel refuses to split: what waits now goes one by one, and each has the id 0.
+/// The kernel refuses to split: waiting datagrams are now sent one by one, each with the id 0.
 #[test]
-fn batches_that_will_not_go_as_trains_are_sealed_anew() {
+fn batches_that_will_not_be_sent_as_trains_are_resealed() {
     let mut queue = UdpQueue::new(3, 4791, 4791);
     push_eight(&mut queue, 5);
     assert_eq!(ids_of_front(&queue), [0, 1, 2]);

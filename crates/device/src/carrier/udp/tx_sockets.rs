@@ -1,5 +1,5 @@
-//! Destinations over UDP that much goes to. They are given a transmit socket of their own
-//! ([`UdpLink::open_tx_socket`]): the same datagrams, with less to do for the kernel.
+//! Busy destinations over UDP. They get a transmit socket ([`UdpLink::open_tx_socket`]): the same
+//! datagrams, with less work for the kernel.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,13 +9,13 @@ use link::udp::{NewTxSocket, TxSocketId, TxSocketTo, UdpLink};
 use transport::Time;
 use wire::icrc::Flow;
 
-/// So many trains make a destination, or a source, a busy one.
+/// After this many trains, a destination or a source is busy.
 pub(super) const BUSY: u32 = 256;
-/// How many are counted of each, and the most transmit sockets: each is a descriptor and a socket's
+/// How many of each are counted, and the most transmit sockets: each is a descriptor and a socket's
 /// memory.
 pub(super) const MOST: usize = 16;
-/// How often destinations that nothing goes to any more are looked for. One that was refused a
-/// transmit socket may ask again then.
+/// The interval of the search for idle destinations. A destination that was refused a transmit
+/// socket may ask again then.
 pub(super) const SWEEP: Duration = Duration::from_secs(10);
 
 /// What all datagrams of a transmit socket have in common.
@@ -29,11 +29,11 @@ pub(crate) struct Destination {
     pub(crate) hop_limit: u8,
 }
 
-/// A place on a transmit socket: the next train.
+/// The next train on a transmit socket.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     pub(super) tx_socket: TxSocketId,
-    /// What the ICRC covers of its packets' addresses.
+    /// The part of its packets' addresses that the ICRC covers.
     pub(crate) flow: Flow,
     /// The identification of its first datagram.
     pub(super) first_id: u16,
@@ -41,11 +41,11 @@ pub(super) struct Place {
 
 #[derive(Clone, Copy, Debug)]
 enum State {
-    /// It has none.
+    /// It has no socket yet.
     Counting,
-    /// It has one; this is its next train.
+    /// It has a socket; this is its next train.
     Open(Place),
-    /// There is none to be had, or it broke.
+    /// It cannot get a socket, or the socket broke.
     Refused,
 }
 
@@ -78,12 +78,12 @@ pub(crate) struct TxSockets {
 }
 
 impl TxSockets {
-    /// With transmit sockets, or none ever.
+    /// With transmit sockets, or without any.
     pub(crate) fn new(allowed: bool) -> Self {
         Self { allowed, ..Self::default() }
     }
 
-    /// Counts a train, and gives it its place if there is a transmit socket.
+    /// Counts a train, and returns its place on the transmit socket, if there is one.
     #[inline]
     pub(super) fn take(&mut self, to: Destination) -> Option<Place> {
         if !self.allowed {
@@ -110,13 +110,13 @@ impl TxSockets {
         }
     }
 
-    /// Those that are open.
+    /// The open transmit sockets.
     #[cfg(test)]
     pub(super) fn open(&self) -> impl Iterator<Item = TxSocketId> {
         self.known.iter().filter_map(Known::tx_socket)
     }
 
-    /// The place that was given last is not used.
+    /// The last place that was returned is not used.
     pub(super) fn put_back(&mut self, tx_socket: TxSocketId) {
         for known in &mut self.known {
             if let State::Open(next) = &mut known.state
@@ -133,7 +133,7 @@ impl TxSockets {
         self.known.iter().filter(leads).filter_map(Known::tx_socket).collect()
     }
 
-    /// A transmit socket is none any more.
+    /// A transmit socket broke.
     pub(super) fn broke(&mut self, tx_socket: TxSocketId) {
         for known in &mut self.known {
             if known.tx_socket() == Some(tx_socket) {
@@ -148,7 +148,7 @@ impl TxSockets {
         self.asked
     }
 
-    /// Opens transmit sockets to destinations that have become busy ones.
+    /// Opens transmit sockets to destinations that have become busy.
     #[cold]
     pub(super) fn open_asked(&mut self, udp: &mut UdpLink) {
         self.asked = false;
@@ -158,7 +158,7 @@ impl TxSockets {
             }
             known.state = match open(udp, &known.to) {
                 Ok(place) => {
-                    tracing::debug!(target: "peerdma::udp", dst = %known.to.dst, "a transmit socket of its own");
+                    tracing::debug!(target: "peerdma::udp", dst = %known.to.dst, "opened a transmit socket");
                     State::Open(place)
                 }
                 Err(error) => {
@@ -169,14 +169,14 @@ impl TxSockets {
         }
     }
 
-    /// Closes transmit sockets that are not used any more. No train may be on its way to one.
+    /// Closes transmit sockets that are not used any more. No train must be waiting for one.
     pub(super) fn sweep(&mut self, now: Time, udp: &mut UdpLink) {
         if self.known.is_empty() || now.since(self.swept) < SWEEP {
             return;
         }
         self.swept = now;
-        // Destinations without a transmit socket are counted from the start again, so that quiet
-        // ones do not take the places.
+        // The counts of destinations without a transmit socket start again, so that quiet ones do
+        // not use up the entries.
         self.known.retain_mut(|known| {
             let is_used = std::mem::take(&mut known.trains) > 0;
             let State::Open(place) = known.state else { return false };

@@ -1,4 +1,4 @@
-//! The calls of an endpoint up to its connection: addresses, ports, the path.
+//! The calls of an endpoint up to its connection: addresses, ports, path.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::rdma_cm::{Addresses, BindOptions, Path, PortSpace, Sink, Spec, Timeou
 use crate::refusal::{Kind, Refusal, Result, refuse};
 
 impl Engine {
-    /// Makes an endpoint.
+    /// Creates an endpoint.
     ///
     /// # Errors
     /// [`Kind::Invalid`] if the QP type does not suit the port space, [`Kind::NoMemory`] at the
@@ -28,13 +28,12 @@ impl Engine {
             _ => spec.qp_type.is_connected(),
         };
         if !suits {
-            refuse!(Invalid, "{:?} has no QPs of type {}", spec.port_space, spec.qp_type);
+            refuse!(Invalid, "{:?} does not support QPs of type {}", spec.port_space, spec.qp_type);
         }
         self.cm.insert(Endpoint::new(*spec, sink))
     }
 
-    /// Refuses if the device failed, or is what a fork left in the child; otherwise reads the
-    /// clock.
+    /// Refuses if the device failed, or is the husk in a forked child; otherwise reads the clock.
     pub(super) fn cm_alive(&mut self) -> Result<()> {
         if let Some(why) = self.failure() {
             refuse!(Io, "the device failed: {why}");
@@ -46,7 +45,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Sends the events of an endpoint elsewhere from now on, with another cookie. Those that the
+    /// Sends the events of an endpoint elsewhere from now on, with another cookie. Events that the
     /// old sink has stay there.
     ///
     /// # Errors
@@ -59,11 +58,11 @@ impl Engine {
         Ok(())
     }
 
-    /// Binds an endpoint to an address of this device, or to the wildcard. Port 0 is a free one.
-    /// Returns what it is bound to.
+    /// Binds an endpoint to an address of this device, or to the wildcard. Port 0 means any free
+    /// port. Returns the address that it is bound to.
     ///
     /// # Errors
-    /// [`Kind::AddressInUse`] if the port of this address is another's, of this process or of
+    /// [`Kind::AddressInUse`] if another endpoint has the port of this address, in this process or
     /// another one of this host; [`Kind::AddressNotAvailable`] if either of the two is the
     /// wildcard, or the address is not one of the device's; [`Kind::Invalid`] if the endpoint is
     /// bound already.
@@ -105,7 +104,7 @@ impl Engine {
         Ok(local)
     }
 
-    /// The addresses of the netdev may be others than before.
+    /// The addresses of the netdev may have changed.
     pub(crate) fn cm_follow_addresses(&mut self) {
         let own = self.own_addresses();
         let super::CmService { ports, directory, .. } = &mut self.cm;
@@ -119,8 +118,8 @@ impl Engine {
     }
 
     /// Takes requests from now on. `backlog` is how many may wait for [`Engine::cm_taken`], at
-    /// least one; of those beyond no notice is taken, so that their senders ask again. An endpoint
-    /// that is not bound gets a free port of all addresses.
+    /// least one; requests beyond those are ignored, so that their senders retry. An endpoint that
+    /// is not bound gets a free port on all addresses.
     ///
     /// # Errors
     /// As for [`Engine::cm_bind`], if the address is shared; [`Kind::Invalid`] if the endpoint is
@@ -157,7 +156,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The way from an address of this device (any suitable one if `None`) to `to`, without an
+    /// The path from an address of this device (any suitable one if `None`) to `to`, without an
     /// endpoint.
     ///
     /// # Errors
@@ -167,8 +166,8 @@ impl Engine {
         self.common.path(from, to)
     }
 
-    /// Gives an endpoint its peer's address, binds it to a free port if it is not bound, and finds
-    /// the path.
+    /// Sets the address of an endpoint's peer, binds it to a free port if it is not bound, and
+    /// finds the path.
     ///
     /// # Errors
     /// As [`Engine::cm_bind`] and [`Engine::cm_path`].
@@ -225,7 +224,7 @@ impl Engine {
     /// Sets how long the endpoint waits for answers.
     ///
     /// # Errors
-    /// [`Kind::Invalid`] if a number does not fit its field.
+    /// [`Kind::Invalid`] if a number does not fit in its field.
     pub fn cm_set_timeouts(&mut self, id: CmId, timeouts: Timeouts) -> Result<()> {
         if timeouts.response_timeout > 31 || timeouts.max_retries > 15 {
             refuse!(Invalid, "{timeouts:?}: five bits and four bits");
@@ -241,7 +240,7 @@ impl Engine {
         Ok(Addresses { local: endpoint.local, remote: endpoint.remote })
     }
 
-    /// The way to an endpoint's peer, once it is resolved or came with a request.
+    /// The path to an endpoint's peer, once it is resolved or came with a request.
     ///
     /// # Errors
     /// [`Kind::Invalid`] before that.

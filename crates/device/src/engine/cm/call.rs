@@ -15,7 +15,7 @@ use crate::random::random;
 use crate::rdma_cm::{ConnParam, RejReason, SidrStatus};
 use crate::refusal::{Kind, Refusal, Result, refuse};
 
-/// The Q_Key of datagram QPs that a program does not give one (`RDMA_UDP_QKEY`).
+/// The Q_Key of datagram QPs for which the program sets none (`RDMA_UDP_QKEY`).
 const UDP_QKEY: QKey = QKey(0x0123_4567);
 
 fn refusal(error: &CmError) -> Refusal {
@@ -28,7 +28,7 @@ fn refusal(error: &CmError) -> Refusal {
 }
 
 impl Engine {
-    /// Asks the peer for a connection (REQ), or for a QP (SIDR_REQ).
+    /// Requests a connection from the peer (REQ), or a QP (SIDR_REQ).
     ///
     /// # Errors
     /// [`Kind::Invalid`] if the endpoint is not resolved, is something else already, or must reach
@@ -45,7 +45,7 @@ impl Engine {
         };
         if remote.ip().is_multicast() {
             let to = remote.ip();
-            refuse!(Invalid, "{to} is a multicast group, to which there are no connections");
+            refuse!(Invalid, "{to} is a multicast group, which cannot be connected to");
         }
         let spec = endpoint.spec;
         let header = CmaHeader { port: local.port(), src: local.ip(), dst: remote.ip() };
@@ -96,7 +96,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The program knows of a request: it no longer counts towards its listener's backlog.
+    /// The program has taken a request: it no longer counts towards its listener's backlog.
     ///
     /// # Errors
     /// [`Kind::Invalid`] if the endpoint is not a connection.
@@ -110,7 +110,7 @@ impl Engine {
     /// Accepts a request (REP, or SIDR_REP).
     ///
     /// # Errors
-    /// [`Kind::Invalid`] if there is no request to accept, or not any more, or the private data is
+    /// [`Kind::Invalid`] if there is no request to accept, or it is gone, or the private data is
     /// too long.
     #[doc(alias = "rdma_accept")]
     pub fn cm_accept(&mut self, id: CmId, param: &ConnParam) -> Result<()> {
@@ -179,8 +179,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Tells the peer that the answer takes long (MRA): it waits for `4.096 us * 2^service_timeout`
-    /// longer. A peer that asks again is told so in any case.
+    /// Tells the peer that the answer will take long (MRA): it waits for `4.096 us *
+    /// 2^service_timeout` longer. A peer that repeats its request is told so in any case.
     ///
     /// # Errors
     /// [`Kind::Invalid`] if nothing waits for an answer.
@@ -195,7 +195,7 @@ impl Engine {
     /// The QP of the active side is ready: confirms the response (RTU).
     ///
     /// # Errors
-    /// [`Kind::Invalid`] if no response came, or the connection ended meanwhile.
+    /// [`Kind::Invalid`] if no response came, or the connection has ended.
     pub fn cm_ready(&mut self, id: CmId, private_data: &[u8]) -> Result<()> {
         self.cm_alive()?;
         let conn = self.cm.conn(id, "ready")?;
@@ -218,11 +218,11 @@ impl Engine {
         Ok(())
     }
 
-    /// Ends a connection (DREQ), or confirms that the peer did (DREP). Of one that does not stand
+    /// Ends a connection (DREQ), or confirms that the peer did (DREP). If it is not established,
     /// nothing happens, as with the kernel's `rdma_disconnect`.
     ///
     /// # Errors
-    /// [`Kind::Invalid`] if the endpoint never was a connection.
+    /// [`Kind::Invalid`] if the endpoint has never been a connection.
     #[doc(alias = "rdma_disconnect")]
     pub fn cm_disconnect(&mut self, id: CmId) -> Result<()> {
         self.cm_alive()?;
@@ -241,8 +241,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Destroys an endpoint: no event of it comes any more. A request that waits is refused, a
-    /// connection ended. Requests that came to a listener, and were reported, are endpoints of
+    /// Destroys an endpoint: it has no more events. A request that waits is refused, and a
+    /// connection is ended. Requests that came to a listener, and were reported, are endpoints of
     /// their own.
     ///
     /// # Errors
@@ -332,7 +332,7 @@ impl Engine {
                 attr.rq_psn = endpoint.rq_psn;
                 let mut mask = A::STATE | A::AV | A::PATH_MTU | A::DEST_QPN | A::RQ_PSN;
                 if matches!(endpoint.spec.qp_type, QpType::Rc | QpType::XrcRecv) {
-                    // A peer may ask for more than is available.
+                    // A peer may request more than is available.
                     attr.max_dest_rd_atomic = cmp::min(info.responder_resources, most);
                     attr.min_rnr_timer = RnrTimer::default();
                     mask |= A::MAX_DEST_RD_ATOMIC | A::MIN_RNR_TIMER;

@@ -11,10 +11,10 @@ use crate::ids::CmId;
 use crate::random::random;
 use crate::rdma_cm::{Event, EventKind, Path, Sink, Spec, Timeouts};
 
-/// What an endpoint is.
+/// The role of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
-    /// Nothing yet.
+    /// None yet.
     Idle,
     Listener(ListenId),
     /// An end of a connection, or of a request for a service.
@@ -40,7 +40,7 @@ pub(super) struct Endpoint {
     /// The first PSN that the peer must send. It is fixed from the start, since a passive side
     /// brings its QP up before it accepts (the kernel's `seq_num`).
     pub(super) rq_psn: Psn,
-    /// Whether its end was reported.
+    /// Whether its end has been reported.
     pub(super) ended: bool,
 }
 
@@ -63,7 +63,7 @@ impl Endpoint {
         }
     }
 
-    /// Hands an event to the endpoint's sink.
+    /// Passes an event to the endpoint's sink.
     pub(super) fn tell(&self, id: CmId, kind: EventKind) {
         tracing::debug!(target: "peerdma::cm", id = id.handle(), ?kind, "event");
         self.sink.deliver(Event { id, cookie: self.cookie, kind });

@@ -1,4 +1,4 @@
-//! From what the communication manager reports to what an endpoint is told (the kernel's
+//! Turns reports of the communication manager into events of an endpoint (the kernel's
 //! `cma_ib_handler`).
 
 use std::net::SocketAddr;
@@ -11,12 +11,12 @@ use super::Engine;
 use super::endpoint::{Endpoint, Role};
 use crate::rdma_cm::{ConnParam, EventKind, Path, RejReason, SidrStatus, Spec};
 
-/// A peer that asks again while the program thinks about its request is told to wait for
-/// `4.096 us * 2^24`, 69 s (the kernel's `CMA_CM_MRA_SETTING`).
+/// A peer that repeats its request while the program decides about it is told to wait for `4.096 us
+/// * 2^24`, 69 s (the kernel's `CMA_CM_MRA_SETTING`).
 const MRA_SERVICE_TIMEOUT: u8 = 24;
 
 impl Engine {
-    /// Hands the events of the communication manager to the endpoints they are about.
+    /// Passes the events of the communication manager to their endpoints.
     pub(super) fn deliver_cm_events(&mut self) {
         while let Some(event) = self.cm.cm.poll_event() {
             match event {
@@ -27,7 +27,7 @@ impl Engine {
                     self.service_request(listener, conn, from, &req);
                 }
                 CmEvent::Rep { conn, rep, ece } => {
-                    // The program has to bring its QP up, which can take a while.
+                    // The program must bring up its QP, which can take a while.
                     let _ = self.cm.cm.delay(conn, MRA_SERVICE_TIMEOUT, true);
                     let qpn =
                         self.cm.cm.qp_info(conn).map_or(rep.local_qpn, |info| info.remote_qpn);
@@ -82,7 +82,9 @@ impl Engine {
                     };
                     self.tell(conn, kind);
                 }
-                other => tracing::debug!(target: "peerdma::cm", ?other, "nobody is told"),
+                other => {
+                    tracing::debug!(target: "peerdma::cm", ?other, "no endpoint for this event")
+                }
             }
         }
     }
@@ -133,7 +135,7 @@ impl Engine {
         self.offer(listener, conn, QpType::Ud, path, addresses, param);
     }
 
-    /// Makes an endpoint for a request, and tells the listener.
+    /// Creates an endpoint for a request, and notifies the listener.
     fn offer(
         &mut self,
         listener: ListenId,
@@ -151,9 +153,9 @@ impl Engine {
             return;
         };
         if of.spec.qp_type != qp_type {
-            // As of cma_ib_check_req_qp_type of the kernel: refused in the consumer's name.
+            // As in cma_ib_check_req_qp_type of the kernel: refused on behalf of the consumer.
             let wanted = of.spec.qp_type;
-            tracing::info!(target: "peerdma::cm", "a request for {qp_type}; the listener takes {wanted}");
+            tracing::info!(target: "peerdma::cm", "a request for {qp_type}; the listener accepts {wanted}");
             self.cm.cm.destroy(now, conn);
             return;
         }

@@ -1,9 +1,9 @@
 //! QP 1: management datagrams in and out, over every carrier.
 //!
-//! All processes of a host share its address, so a datagram for QP 1 has to find its process: a
-//! request by the service it names, anything else by the communication id, whose high bits are a
-//! VF. Between processes of one host the sender does that; a datagram from another host reaches
-//! some process, which forwards it as it forwards other packets.
+//! All processes of a host share its address, so a datagram for QP 1 must find its process: a
+//! request through the service that it names, all others through the communication id, whose high
+//! bits are a VF. Between processes of one host the sender does that; a datagram from another host
+//! reaches some process, which forwards it as it forwards other packets.
 
 use ::cm::{PortSpace, Route as CmRoute, Transmit};
 use iba::{Av, Qpn};
@@ -22,10 +22,10 @@ use crate::engine::common::Common;
 use crate::mad::Arrived;
 use crate::payload::InPayload;
 
-/// Datagrams for QP 1 that wait to be processed.
+/// The most datagrams for QP 1 that wait to be processed.
 const MAX_ARRIVED: usize = 2048;
 impl Common {
-    /// Takes a packet for QP 1. Of one that came from the socket, `whole` is the datagram.
+    /// Takes a packet for QP 1. If it came from the socket, `whole` is the datagram.
     pub(crate) fn arrive_at_gsi(
         &mut self,
         rx: &Rx<'_, InPayload<'_>>,
@@ -43,7 +43,7 @@ impl Common {
         let grh = rx.grh.map(Grh::parse).filter(|grh| self.nic.port.gids.contains(&grh.dgid()));
         let (true, Some(grh)) = (is_ours && rx.payload.read(&mut mad[..]), grh) else {
             self.counters.rx_malformed_packets += 1;
-            tracing::debug!(target: "peerdma::drop", ?via, "no management datagram, and for QP 1");
+            tracing::debug!(target: "peerdma::drop", ?via, "not a management datagram, but for QP 1");
             return;
         };
         let is_down = self.is_port_down();
@@ -58,7 +58,7 @@ impl Common {
     }
 }
 
-/// By what a message finds its process, and what its sender calls the connection.
+/// How a message finds its process, and its sender's id of the connection.
 pub(super) fn route_of(mad: &[u8; LEN]) -> Option<(CmRoute, Option<CommId>)> {
     let service = |service: u64, private_data: &[u8]| {
         let header = private_data.first_chunk().and_then(|raw| CmaHeader::parse(raw).ok());
@@ -82,9 +82,9 @@ pub(super) fn route_of(mad: &[u8; LEN]) -> Option<(CmRoute, Option<CommId>)> {
 }
 
 impl Engine {
-    /// Acts on the datagrams that arrived for QP 1.
+    /// Handles the datagrams that arrived for QP 1.
     pub(super) fn handle_arrived(&mut self) {
-        // Those that wait for an answer go to the end again: each is processed once.
+        // Those that wait for an answer go back to the end: each is processed once.
         for _ in 0..self.common.gsi.len() {
             let Some(arrived) = self.common.gsi.pop_front() else { break };
             let Some(arrived) = self.pass_on(arrived) else { continue };
@@ -93,7 +93,7 @@ impl Engine {
         }
     }
 
-    /// Acts on a datagram that is ours, whatever a fault plan has for it.
+    /// Handles a datagram of ours, without asking a fault plan.
     pub(crate) fn handle_mad(&mut self, arrived: &Arrived) {
         let (now, from) = (self.common.now, arrived.from);
         if let Err(ignored) = self.cm.cm.handle(now, from, &arrived.mad[..]) {
@@ -102,7 +102,7 @@ impl Engine {
         }
     }
 
-    /// Passes a datagram of the wire on to its process. Gives it back if it is ours.
+    /// Forwards a datagram from the wire to its process. Returns it if it is ours.
     pub(super) fn pass_on(&mut self, arrived: Arrived) -> Option<Arrived> {
         let Some((about, bytes)) = &arrived.whole else { return Some(arrived) };
         let vf = self.common.nic.vf;
@@ -113,8 +113,8 @@ impl Engine {
                 match forwarded {
                     Forwarded::Yes => self.common.counters.forwarded_packets += 1,
                     Forwarded::NoRoom => self.common.counters.dropped_packets += 1,
-                    // A connection of a process that died: a peer that asks for its end is answered
-                    // in its place.
+                    // A connection of a process that died: we answer a peer's disconnect in its
+                    // place.
                     Forwarded::NoSuchProcess => return Some(arrived),
                 }
                 None
@@ -145,7 +145,7 @@ impl Engine {
         moved
     }
 
-    /// Sends one datagram. False if it has to wait.
+    /// Sends one datagram. Returns false if it must wait.
     pub(crate) fn send_mad(&mut self, mut transmit: Transmit) -> bool {
         let peer = transmit.peer;
         let own = self.common.nic.vf;
@@ -181,8 +181,7 @@ impl Engine {
                     self.cm.keep_unsent(transmit);
                     return false;
                 }
-                // The process is gone. A request is refused in its place, anything else not
-                // answered.
+                // The process is gone. We refuse a request in its place, and answer nothing else.
                 Err(_) if matches!(transmit.route, CmRoute::Service(..)) => {
                     if let Some(conn) = transmit.conn {
                         self.cm.cm.forget_via(conn);
@@ -192,7 +191,7 @@ impl Engine {
             }
         }
         // An answer to one of our own, or a request for a listener of ours. A request that is
-        // refused since there is none was never sent.
+        // refused because there is none was never sent.
         if !self.common.is_plain() && matches!(target, Target::Vf(_)) {
             let (av, headers) = (self.gsi_av(&transmit), gsi_headers(self.cm.next_psn()));
             self.common.record_mad(&av, &headers, &transmit.mad[..]);

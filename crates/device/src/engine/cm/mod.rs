@@ -26,7 +26,7 @@ mod unheard;
 pub(crate) use self::service::CmService;
 use super::Engine;
 
-/// Rounds in which a message of ours to ourselves is processed before others have their turn.
+/// How many rounds of messages from us to ourselves are processed before others have their turn.
 const ROUNDS: usize = 16;
 
 impl Engine {
@@ -48,7 +48,7 @@ impl Engine {
         moved
     }
 
-    /// Lets what was just done have its effects.
+    /// Carries out the effects of what was just done.
     fn settle_cm(&mut self) -> bool {
         let mut moved = false;
         for _ in 0..ROUNDS {
@@ -69,7 +69,7 @@ impl Engine {
         self.after_transmit();
     }
 
-    /// Answers processes that ask for our names, and checks again what waited for an answer.
+    /// Answers processes that ask for our names, and rechecks what waited for an answer.
     pub(super) fn poll_directory(&mut self) {
         let Some(directory) = &mut self.cm.directory else { return };
         if directory.poll() {
@@ -77,7 +77,7 @@ impl Engine {
         }
     }
 
-    /// Connections of processes of this host that are gone have ended.
+    /// Ends the connections of processes of this host that are gone.
     pub(super) fn cm_peers_gone(&mut self, vfs: &[u16]) {
         // Their last messages are still in the queue.
         self.handle_arrived();

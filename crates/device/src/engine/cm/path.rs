@@ -1,4 +1,4 @@
-//! The way to an address.
+//! The path to an address.
 
 use std::net::IpAddr;
 
@@ -15,7 +15,7 @@ const PACKET_LIFE_TIME: u8 = 16;
 const HOP_LIMIT: u8 = 64;
 
 impl Common {
-    /// The way to `to`, from `from` or any suitable address of the port.
+    /// The path to `to`, from `from` or any suitable address of the port.
     pub(super) fn path(&self, from: Option<IpAddr>, to: IpAddr) -> Result<Path> {
         let own = || self.nic.port.gids.iter().map(|gid| gid.to_ip());
         let suits =
@@ -41,7 +41,7 @@ impl Common {
                 }
             }
         };
-        // The kernel also takes the wildcard for this host (cma_resolve_loopback).
+        // The kernel also treats the wildcard as this host (cma_resolve_loopback).
         let to = if to.is_unspecified() { source } else { to };
         Ok(self.path_between(source.into(), to.into()))
     }
@@ -60,7 +60,7 @@ impl Common {
         }
     }
 
-    /// The way back to where a request came from, as it proposes it.
+    /// The path back to the sender of a request, as the request proposes it.
     pub(super) fn path_of_req(&self, from: &Peer, req: &wire::cm::Req) -> Path {
         let path = self.path_between(from.local, req.primary_local_gid);
         Path {

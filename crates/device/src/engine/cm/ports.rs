@@ -1,8 +1,8 @@
-//! Ports of this host: which of its processes has which.
+//! Ports of this host, and which process has which.
 //!
-//! A port that a program asked for by number, or listens on, is a *name* that this process holds in
+//! A port that a program requested by number, or listens on, is a *name* that this process holds in
 //! the registry ([`link::registry::Directory`]): one per address. A wildcard has one per family and
-//! all those of the netdev's addresses, as requests ask for the address first: otherwise a later
+//! all those of the netdev's addresses, as requests look up the address first: otherwise a later
 //! process would get them. A free port for an endpoint that only connects needs no descriptor of
 //! its own: processes claim *blocks* of the host's range of ephemeral ports.
 
@@ -16,12 +16,12 @@ use crate::random::random;
 use crate::rdma_cm::PortSpace;
 use crate::refusal::{Kind, Refusal, Result, refuse};
 
-/// Ports of a block.
+/// Ports in a block.
 const BLOCK: u16 = 64;
-/// The range of ephemeral ports, where the host does not tell (Linux's own default).
+/// The range of ephemeral ports, where the host does not report one (Linux's own default).
 const RANGE: (u16, u16) = (32768, 60999);
 
-/// What an endpoint is bound to.
+/// The port and address of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Bound {
     pub(super) space: PortSpace,
@@ -33,7 +33,7 @@ pub(super) struct Bound {
 }
 
 impl Bound {
-    /// The names that stand for it where the netdev has these addresses.
+    /// The names for it if the netdev has these addresses.
     fn names(&self, own: &[IpAddr]) -> Vec<String> {
         let service = self.space.service_id(self.port);
         let mut names = match self.ip {
@@ -50,7 +50,7 @@ impl Bound {
         names
     }
 
-    /// The name of others that would conflict with it, besides its own.
+    /// The name that would conflict with it if others held it, besides its own.
     fn rival(&self) -> Option<String> {
         let service = self.space.service_id(self.port);
         (!self.ip.is_unspecified()).then(|| any_name(service, self.ip.is_ipv4()))
@@ -73,9 +73,8 @@ impl Bound {
     }
 }
 
-/// How a port that is in use is refused: in the kernel's `cma_check_port` one of the wildcard, on
-/// either side, is not available, and only one of the same address is in use. See docs/semantics.md
-/// 6.
+/// How a port in use is refused: in the kernel's `cma_check_port`, if either side is the wildcard,
+/// the address is not available; only for the same address, it is in use. See docs/semantics.md 6.
 const fn when_taken(of_wildcard: bool) -> Kind {
     if of_wildcard { Kind::AddressNotAvailable } else { Kind::AddressInUse }
 }
@@ -93,7 +92,7 @@ pub(super) fn name_of(service: u64, ip: IpAddr) -> String {
     }
 }
 
-/// A block of ephemeral ports that this process has.
+/// A block of ephemeral ports of this process.
 #[derive(Debug)]
 struct Block {
     space: PortSpace,
@@ -101,7 +100,7 @@ struct Block {
     used: u64,
 }
 
-/// An endpoint's port, and the names that it stands on; none for a free port that was only bound.
+/// The port of an endpoint, and its names; none for a free port that was only bound.
 #[derive(Debug)]
 struct Held {
     bound: Bound,
@@ -112,9 +111,9 @@ struct Held {
 #[derive(Debug, Default)]
 pub(super) struct Ports {
     bound: BTreeMap<CmId, Held>,
-    /// Names we hold, and how many endpoints stand on each.
+    /// The names that we hold, and how many endpoints use each.
     names: BTreeMap<String, (NameKey, usize)>,
-    /// Blocks stay until the device is closed: a port is not used again soon.
+    /// Blocks stay until the device is closed: a port is not reused soon.
     blocks: Vec<Block>,
     range: Option<(u16, u16)>,
     /// Where the search for a free port continues.
@@ -122,7 +121,7 @@ pub(super) struct Ports {
 }
 
 impl Ports {
-    /// Binds an endpoint. Port 0 is a free one.
+    /// Binds an endpoint. Port 0 means any free port.
     pub(super) fn bind(
         &mut self,
         directory: &mut Directory,
@@ -154,7 +153,7 @@ impl Ports {
         };
         let (listening, is_free) = (Bound { listening: true, ..*bound }, names.is_empty());
         self.check(id, &listening)?;
-        // One of the ephemeral ports has no names yet.
+        // An ephemeral port has no names yet.
         let names = if is_free { self.take_names(directory, &listening, own)? } else { Vec::new() };
         if let Some(held) = self.bound.get_mut(&id) {
             held.bound = listening;
@@ -163,7 +162,7 @@ impl Ports {
         Ok(listening)
     }
 
-    /// Gives back what an endpoint had.
+    /// Releases the port of an endpoint.
     pub(super) fn release(&mut self, directory: &mut Directory, id: CmId) {
         let Some(Held { bound, names }) = self.bound.remove(&id) else { return };
         let same =
@@ -195,7 +194,7 @@ impl Ports {
                     Ok(()) => names.push(name),
                     Err(error) => tracing::warn!(
                         target: "peerdma::cm",
-                        "{:?} port {} of all addresses is not ours on one that came: {error}",
+                        "{:?} port {} on all addresses is not ours on a new address: {error}",
                         bound.space,
                         bound.port
                     ),
@@ -229,18 +228,18 @@ impl Ports {
         }
     }
 
-    /// Against the endpoints of this process.
+    /// Checks for conflicts with endpoints of this process.
     fn check(&self, id: CmId, bound: &Bound) -> Result<()> {
         let mut others = self.bound.iter().filter(|(other, _)| **other != id);
         let collision = others.find(|(_, held)| held.bound.collides(bound));
         let Some((other, rival)) = collision else { return Ok(()) };
         let (space, port, ip) = (bound.space, bound.port, bound.ip);
         let kind = when_taken(ip.is_unspecified() || rival.bound.ip.is_unspecified());
-        let what = format!("{space:?} port {port} of {ip}: endpoint {} has it", other.handle());
+        let what = format!("{space:?} port {port} of {ip}: in use by endpoint {}", other.handle());
         Err(Refusal::new(kind, what))
     }
 
-    /// Against other processes.
+    /// Claims the names, so that no other process has them.
     fn take_names(
         &mut self,
         directory: &mut Directory,
@@ -257,8 +256,8 @@ impl Ports {
             taken.push(name);
         }
         if refused.is_none() {
-            // After our own names are claimed, so that of two processes that come at once at least
-            // one sees the other.
+            // After our own names are claimed, so that of two processes that claim at once, at
+            // least one sees the other.
             let rival = bound.rival().filter(|name| !self.names.contains_key(name));
             refused = rival.and_then(|name| {
                 let by = directory.occupant(&name)?;
@@ -300,7 +299,8 @@ impl Ports {
             (0..BLOCK).filter(move |at| used >> at & 1 == 0).map(move |at| first + at)
         };
         let mut ports: Vec<u16> = mine.flat_map(free).collect();
-        // The one after the last that was given out, so that a port rests before it is used again.
+        // Continue after the last one that was handed out, so that a port rests before it is
+        // reused.
         ports.sort_unstable_by_key(|port| port.wrapping_sub(self.next));
         let service = |port| bound.space.service_id(port);
         let is_free = |port: &u16| {
@@ -353,7 +353,7 @@ fn host_range() -> (u16, u16) {
     let text = text.unwrap_or_default();
     let mut numbers = text.split_ascii_whitespace().map_while(|word| word.parse().ok());
     match (numbers.next(), numbers.next()) {
-        // Two blocks at least.
+        // At least two blocks.
         (Some(low), Some(high)) if low >= BLOCK && high > low && high - low >= 3 * BLOCK => {
             (low, high)
         }
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn what_collides() {
+    fn ports_collide_by_space_family_and_address() {
         let (any, one, other) =
             (bound([0; 4], 5), bound([10, 0, 0, 1], 5), bound([10, 0, 0, 2], 5));
         assert!(any.collides(&one) && one.collides(&any) && one.collides(&one));
@@ -425,7 +425,7 @@ mod tests {
             }
         }
         assert_eq!((a.0.blocks.len(), b.0.blocks.len()), (2, 2), "few descriptors");
-        // Refusals name the process that has it.
+        // Refusals name the process that has the port.
         bind(&mut a, 199, bound([10, 0, 0, 1], 7175)).expect("free");
         let refusal = bind(&mut b, 199, bound([0; 4], 7175)).expect_err("it is another's");
         assert!(refusal.what().contains(&format!("pid {}", std::process::id())), "{refusal:?}");
@@ -436,20 +436,20 @@ mod tests {
     }
 
     #[test]
-    fn a_port_of_all_addresses_is_held_on_each_also_on_those_that_come_later() {
+    fn a_port_of_all_addresses_is_held_on_each_even_on_later_ones() {
         let nic = format!("wildcard-{}", std::process::id());
         let directory = |vf| Directory::new(&nic, vf).expect("descriptors");
         let (mut ours, mut ports, mut stranger) = (directory(1), Ports::default(), directory(2));
         let [first, second, third] = [1, 2, 3].map(|last| IpAddr::from([10, 0, 0, last]));
         ports.bind(&mut ours, CmId(1), bound([0; 4], 7174), &[first]).expect("free");
         let name = |ip| name_of(PortSpace::Tcp.service_id(7174), ip);
-        // A stranger keeps no rule but the kernel's.
+        // A stranger follows no rule but the kernel's.
         let taken = |stranger: &mut Directory, ip| stranger.claim(&name(ip)).is_err();
         assert!(taken(&mut stranger, first));
         stranger.claim(&name(third)).expect("no address of ours");
         ports.follow(&mut ours, &[first, second, third]);
         assert!(taken(&mut stranger, first) && taken(&mut stranger, second));
-        // One that went is free, and the others stay.
+        // The name of a removed address is free, and the others stay.
         ports.follow(&mut ours, &[second]);
         assert!(!taken(&mut stranger, first) && taken(&mut stranger, second));
         ports.release(&mut ours, CmId(1));

@@ -1,4 +1,4 @@
-//! What connection management keeps: endpoints, ports, connections, and datagrams that wait.
+//! The state of connection management: endpoints, ports, connections, and datagrams that wait.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
@@ -24,15 +24,15 @@ const _: () = assert!(VF_COUNT as u32 == 1 << (32 - COMM_VF_SHIFT as u32));
 
 /// How long we take to acknowledge a packet: `4.096 us * 2^code`, as the kernel's rxe reports.
 const ACK_DELAY: u8 = 15;
-/// Endpoints of one process: as many QPs as its numbers allow, with listeners.
+/// Endpoints of one process: as many QPs as its numbers allow, and listeners.
 const MAX_ENDPOINTS: usize = 1 << 16;
-/// Datagrams that wait for a carrier, or for the answer which process listens.
+/// Datagrams that wait for a carrier, or for the answer to which process listens.
 pub(super) const MAX_UNSENT: usize = 4096;
-/// Requests whose process is remembered, for messages that name neither service nor communication
-/// id.
+/// The most requests whose process is remembered, for messages that name neither service nor
+/// communication id.
 const MAX_REMEMBERED: usize = 1024;
 
-/// A forwarded request: whose it is, and which process it went to.
+/// A forwarded request: its sender, and the process that got it.
 #[derive(Clone, Copy, Debug)]
 struct Remembered {
     from: Gid,
@@ -45,14 +45,14 @@ pub(super) enum Target {
     Vf(u16),
     /// Nobody listens: we answer for the host.
     Nobody,
-    /// It is being found out.
+    /// It is being determined.
     Asked,
 }
 
-/// The requests that wait.
+/// The requests that wait for a listener.
 #[derive(Debug, Default)]
 pub(super) struct Unheard {
-    /// Until when.
+    /// Requests, and until when each waits.
     pub(super) waiting: VecDeque<(Time, Arrived)>,
     pub(super) look_at: Option<Time>,
 }
@@ -71,7 +71,7 @@ impl Unheard {
 #[derive(Debug)]
 pub(crate) struct CmService {
     pub(super) cm: Cm,
-    /// `None` where there are no descriptors left, and in the child of a fork.
+    /// `None` where there are no descriptors left, and in a forked child.
     pub(crate) directory: Option<Directory>,
     pub(super) ports: Ports,
     pub(super) endpoints: BTreeMap<CmId, Endpoint>,
@@ -79,16 +79,16 @@ pub(crate) struct CmService {
     pub(super) by_conn: BTreeMap<CommId, CmId>,
     pub(super) by_listener: BTreeMap<ListenId, CmId>,
     pub(super) mads: Mads,
-    /// Processes of this host that went away just now.
+    /// Processes of this host that have just gone.
     pub(crate) lost: Vec<u16>,
 }
 
-/// Datagrams of QP 1 that wait, and where others went.
+/// Datagrams of QP 1 that wait, and where others were forwarded.
 #[derive(Debug)]
 pub(super) struct Mads {
-    /// Those that wait for room, or for the answer which process listens.
+    /// Those that wait for room, or for the answer to which process listens.
     pub(super) unsent: VecDeque<Transmit>,
-    /// Those of the wire that wait for that answer.
+    /// Datagrams from the wire that wait for that answer.
     pub(super) waiting: VecDeque<Arrived>,
     pub(super) unheard: Unheard,
     remembered: VecDeque<Remembered>,
@@ -145,7 +145,7 @@ impl CmService {
         !self.mads.unsent.is_empty()
     }
 
-    /// The device failed: every endpoint is told, and its ports are free.
+    /// The device failed: notifies every endpoint, and frees the ports.
     pub(crate) fn fail(&mut self) {
         for (id, endpoint) in &mut self.endpoints {
             endpoint.role = Role::Over;
@@ -157,7 +157,7 @@ impl CmService {
         self.mads.unheard.clear();
     }
 
-    /// Gives up, in the child of a fork, what is the parent's. Nothing is reported.
+    /// In a forked child, gives up what belongs to the parent, without reporting anything.
     pub(crate) fn abandon_in_child(&mut self) {
         if let Some(directory) = self.directory.take() {
             directory.abandon_in_child();
@@ -191,7 +191,7 @@ impl CmService {
         }
     }
 
-    /// Adds an endpoint. Numbers come round only after all others.
+    /// Adds an endpoint. A number is reused only after all others.
     pub(super) fn insert(&mut self, endpoint: Endpoint) -> Result<CmId> {
         if self.endpoints.len() >= MAX_ENDPOINTS {
             refuse!(NoMemory, "this process has {} endpoints", MAX_ENDPOINTS);
@@ -206,7 +206,7 @@ impl CmService {
         }
     }
 
-    /// Which process of this host a message is for.
+    /// The process of this host that a message is for.
     pub(super) fn target(
         &mut self,
         vf: u16,
@@ -228,7 +228,7 @@ impl CmService {
                     match directory.lookup(&name) {
                         Holder::Nobody => {}
                         Holder::Asked => return Target::Asked,
-                        // We have the name and do not listen.
+                        // We have the name but do not listen.
                         Holder::Vf(own) if own == vf => return Target::Nobody,
                         Holder::Vf(vf) => {
                             self.remember(from, id, vf);

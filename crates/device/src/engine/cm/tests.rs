@@ -1,4 +1,4 @@
-//! Endpoints over real carriers: within a process, between two by rings, between two over UDP.
+//! Endpoints over real carriers: within a process, between two processes over rings, and over UDP.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -62,7 +62,7 @@ impl Side {
         self.objects.qp(&mut self.engine, QpType::Rc)
     }
 
-    /// Brings a QP to RTS, as its endpoint specifies.
+    /// Brings a QP to RTS, as its endpoint says.
     fn bring_up(&mut self, id: CmId, qp: QpId) {
         for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
             let (attr, mask) = self.engine.cm_qp_attr(id, state).expect("the endpoint knows");
@@ -83,7 +83,7 @@ fn param(qpn: Qpn) -> ConnParam {
     }
 }
 
-/// Lets all run until one of the queues has an event: packets of a socket take their time.
+/// Lets all run until one of the queues has an event: packets of a socket take time.
 #[track_caller]
 fn next(sides: &mut [&mut Side], of: usize) -> Event {
     let give_up = Instant::now() + Duration::from_secs(30);
@@ -97,7 +97,7 @@ fn next(sides: &mut [&mut Side], of: usize) -> Event {
     }
 }
 
-/// Lets a request without a listener wait as long as it does.
+/// Lets time pass until a request without a listener stops waiting.
 fn in_vain(sides: &mut [&mut Side]) {
     run(&mut sides.iter_mut().map(|side| &mut side.engine).collect::<Vec<_>>());
     for side in sides {
@@ -178,7 +178,7 @@ fn assert_clean(side: &mut Side, listeners: usize) {
 }
 
 #[test]
-fn a_connection_within_a_process() {
+fn a_connection_within_a_process_works() {
     let nic = nic("cm-loopback");
     let mut side = Side::new(&nic);
     let (listener, at) = side.listener(&TCP, addr(&nic, 0));
@@ -189,7 +189,7 @@ fn a_connection_within_a_process() {
 }
 
 #[test]
-fn connections_between_processes() {
+fn connections_between_processes_work() {
     let nic = nic("cm-rings");
     let (mut a, mut b, mut c) = (Side::new(&nic), Side::new(&nic), Side::new(&nic));
     let at = addr(&nic, 7174);
@@ -207,7 +207,7 @@ fn connections_between_processes() {
 }
 
 #[test]
-fn a_request_that_names_anothers_qp_ends_no_connection() {
+fn a_request_that_names_the_qp_of_another_connection_ends_none() {
     let nic = nic("cm-not-stale");
     let (mut a, mut b, mut stranger) = (Side::new(&nic), Side::new(&nic), Side::new(&nic));
     let at = addr(&nic, 7174);
@@ -247,13 +247,13 @@ fn a_stranger_does_not_take_over_what_a_wildcard_listener_has() {
 }
 
 #[test]
-fn connections_over_the_wire() {
+fn connections_over_the_wire_work() {
     let mut nic = nic("cm-udp");
     nic.config = NicConfig { force_udp: true, ..nic.config };
     let (mut a, mut b) = (Side::new(&nic), Side::new(&nic));
     let at = addr(&nic, 7174);
     b.listener(&TCP, at);
-    // Whichever of them the kernel gives the packets for QP 1, they find their way.
+    // Packets for QP 1 find their process, whichever one the kernel gives them to.
     live(&mut [&mut a, &mut b], 0, 1, at);
     let at = addr(&nic, 7175);
     a.listener(&TCP, at);
@@ -263,7 +263,7 @@ fn connections_over_the_wire() {
 }
 
 #[test]
-fn nobody_listens() {
+fn a_request_that_nobody_listens_for_is_refused() {
     let nic = nic("cm-nobody");
     let (mut a, mut b) = (Side::new(&nic), Side::new(&nic));
     for (spec, refused) in [(TCP, RejReason::INVALID_SERVICE_ID), (UDP, RejReason(0))] {
@@ -298,10 +298,10 @@ fn a_process_that_only_holds_the_port_does_not_listen() {
 }
 
 #[test]
-fn a_process_that_listens_a_moment_later_is_asked() {
+fn a_process_that_listens_a_moment_later_gets_the_request() {
     let nic = nic("cm-late");
     let (mut a, mut b) = (Side::new(&nic), Side::new(&nic));
-    // Its port is free, another process's, or this one's.
+    // Its port is free, or belongs to another process, or to this one.
     for (port, by) in [(7174, 1), (7175, 1), (7176, 0)] {
         let bound = (port == 7175).then(|| {
             let id = b.create(&TCP);
@@ -316,7 +316,7 @@ fn a_process_that_listens_a_moment_later_is_asked() {
         } else {
             [&mut a, &mut b][by].listener(&TCP, addr(&nic, port));
         }
-        // The process that has the port by now is asked first.
+        // The process that has the port now is asked first.
         let event = (0..15).find_map(|_| {
             a.engine.clock.pass(PATIENCE / 20);
             b.engine.clock.pass(PATIENCE / 20);
@@ -327,7 +327,7 @@ fn a_process_that_listens_a_moment_later_is_asked() {
         assert!(matches!(kind, Some(EventKind::ConnectRequest { .. })), "{port}: {kind:?}");
         assert_eq!(a.queue.pop(), None);
     }
-    // A peer that does not wait for the answer is not waited for.
+    // A peer that has stopped waiting for the answer gets none.
     let id = a.resolved(&TCP, addr(&nic, 7177));
     a.engine.cm_connect(id, &param(Qpn::new(5))).expect("it is resolved");
     a.engine.cm_destroy(id).expect("it exists");
@@ -390,7 +390,7 @@ fn a_peer_whose_process_dies_has_ended_its_connections() {
     let event = next(&mut [&mut a], 0);
     assert_eq!((event.id, event.kind), (id, EventKind::Disconnected { timed_out: false }));
     a.engine.cm_disconnect(id).expect("it has ended");
-    // Its port is free, and no process listens there.
+    // Its port is free, and no process listens on it.
     let again = a.resolved(&TCP, addr(&nic, 7174));
     a.engine.cm_connect(again, &param(Qpn::new(5))).expect("it is resolved");
     in_vain(&mut [&mut a]);
@@ -399,7 +399,7 @@ fn a_peer_whose_process_dies_has_ended_its_connections() {
 }
 
 #[test]
-fn a_stopped_peer_is_unreachable_in_the_end() {
+fn a_stopped_peer_is_reported_unreachable_after_the_retries() {
     let nic = nic("cm-stopped");
     let (mut a, mut b) = (Side::new(&nic), Side::new(&nic));
     b.listener(&TCP, addr(&nic, 7174));
@@ -413,7 +413,7 @@ fn a_stopped_peer_is_unreachable_in_the_end() {
     }
     let event = a.queue.pop().expect("three times 0.6 s are over");
     assert_eq!((event.id, event.kind), (id, EventKind::Unreachable));
-    // Its request from that time is a leftover, and refused once it comes.
+    // Its request from that time arrives late, and is refused.
     a.engine.cm_destroy(id).expect("it exists");
     run(&mut [&mut a.engine, &mut b.engine]);
     assert!(a.queue.pop().is_none());
@@ -512,11 +512,11 @@ fn a_storm_of_connections_leaves_nothing_behind() {
     run(&mut [&mut a.engine, &mut b.engine]);
     assert_clean(&mut a, 0);
     assert_clean(&mut b, 1);
-    // Other tests of this process open and close theirs meanwhile, but not by hundreds.
+    // Other tests of this process open and close descriptors at the same time, but not hundreds.
     assert!(fds() < before + 500, "a descriptor per connection");
 }
 
-/// A process that floods QP 1 with nonsense.
+/// A process floods QP 1 with invalid datagrams.
 #[test]
 fn garbage_for_qp_1_is_counted_and_bounded() {
     let nic = nic("cm-garbage");

@@ -1,6 +1,6 @@
 //! Requests without a listener yet.
 //!
-//! Programs tell each other by other means that one of them is about to listen, and then the other
+//! Some programs agree by other means that one of them is about to listen, and then the other
 //! connects (perftest with `-R`, whose retry does not work). A request through hardware takes
 //! longer than a call to listen; here the request often arrives first. So a request without a
 //! listener is refused only if there is still none a moment later.
@@ -14,16 +14,16 @@ use super::service::Target;
 use crate::engine::Engine;
 use crate::mad::Arrived;
 
-/// How long a request waits for a listener: longer than a busy machine keeps a program from its
-/// next call, and short compared with the 4.3 s after which its sender asks again.
+/// How long a request waits for a listener: longer than a busy machine delays the next call of a
+/// program, and short compared with the 4.3 s after which its sender retries.
 pub(super) const PATIENCE: Duration = Duration::from_millis(200);
-/// How often they are checked.
+/// How often requests that wait are checked.
 const LOOK: Duration = Duration::from_millis(10);
-/// How many may wait. Those beyond are refused at once.
+/// How many may wait. Requests beyond that are refused at once.
 const MAX: usize = 64;
 
 impl Engine {
-    /// Keeps a request that no listener of this process takes. Returns a message that is not a
+    /// Keeps a request that no listener of this process accepts. Returns a message that is not a
     /// request.
     pub(super) fn wait_for_listener(&mut self, arrived: Arrived) -> Option<Arrived> {
         let Some((Route::Service(service, dst), _)) = route_of(&arrived.mad) else {
@@ -39,7 +39,7 @@ impl Engine {
         None
     }
 
-    /// Checks whether a process listens by now, and refuses requests that waited long enough.
+    /// Checks whether a process listens now, and refuses requests that have waited long enough.
     pub(super) fn look_for_listeners(&mut self) {
         let now = self.common.now;
         if self.cm.mads.unheard.look_at.is_none_or(|at| at > now) {
@@ -61,7 +61,7 @@ impl Engine {
                 self.cm.mads.unheard.waiting.push_back((until, arrived));
                 continue;
             }
-            // A request of ours, for another process of this host.
+            // A request of ours for another process of this host.
             let route = Route::Service(service, dst);
             if self.cm.cm.state(id).is_none() {
                 continue;

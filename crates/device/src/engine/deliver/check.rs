@@ -1,4 +1,4 @@
-//! What a datagram is checked for before a QP sees it, and to whom it goes.
+//! The checks of a datagram before a QP sees it, and its destination.
 
 use std::ops::Range;
 
@@ -15,14 +15,13 @@ use crate::carrier::shm::Forwarded;
 use crate::carrier::udp::Intake;
 use crate::qp::{QpTable, vf_of};
 
-/// The bits of a P_Key that name the partition; the other says how far its member is trusted (IBA
-/// 10.9.1.1).
+/// The bits of a P_Key that name the partition; the remaining bit is the membership (IBA 10.9.1.1).
 const PARTITION: u16 = 0x7fff;
 
 /// Bytes of a UDP header.
 const UDP_HEADER: usize = 8;
 
-/// To whom a datagram of this port goes.
+/// The destination of a datagram of this port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Dest {
     /// To the QP that it names.
@@ -35,12 +34,12 @@ pub(super) enum Dest {
     Process(u16),
 }
 
-/// What the ICRC of so many datagrams covers of the headers around them; none, if they are not for
-/// this port. They are counted.
+/// The part of the outer headers that the ICRC of these datagrams covers; `None` if they are not
+/// for this port, which is counted.
 pub(in crate::engine) fn flow_of(common: &mut Common, about: &About, count: usize) -> Option<Flow> {
     let &About { src, dst, .. } = about;
     common.counters.rx_udp_packets += count as u64;
-    // The socket hears every address of the host; the port is only those of its netdev (the
+    // The socket receives on every address of the host; the port has only those of its netdev (the
     // kernel's rxe_match_dgid).
     if !dst.ip().is_multicast() && !common.nic.port.gids.contains(&dst.ip().into()) {
         common.counters.rx_wrong_destination += count as u64;
@@ -50,8 +49,8 @@ pub(in crate::engine) fn flow_of(common: &mut Common, about: &About, count: usiz
     Flow::new(src, dst)
 }
 
-/// The packet that a datagram carries, without its ICRC, and the identification that this was right
-/// for; none, if it was not. That is counted.
+/// The packet in a datagram, without its ICRC, and the identification that the ICRC is for; `None`
+/// if the ICRC is wrong, which is counted.
 #[inline]
 pub(super) fn check<'a>(
     common: &mut Common,
@@ -77,14 +76,14 @@ pub(super) fn check<'a>(
     }
 }
 
-/// Whether a datagram, good or not, is for this process rather than for another one of the host.
+/// Whether a datagram, valid or not, is for this process rather than for another one of the host.
 pub(in crate::engine) fn is_for(vf: u16, bytes: &[u8]) -> bool {
     let dest = Headers::parse_prefix(bytes).map_or(0, |(headers, _)| headers.bth.dest_qp.value());
     dest <= 1 || dest == Qpn::MULTICAST.value() || vf_of(Qpn::new(dest)) == vf
 }
 
-/// Reads the headers of a packet, and says where its payload lies; not of one that cannot be read,
-/// or of another partition. That is counted.
+/// Reads the headers of a packet, and returns where its payload is; `None` for an invalid packet,
+/// or one of another partition, which is counted.
 #[inline]
 pub(super) fn read(
     common: &mut Common,
@@ -111,7 +110,7 @@ pub(super) fn read(
     Some(range)
 }
 
-/// To whom a packet goes; to nobody, if that cannot be.
+/// The destination of a packet; `None` if it is invalid.
 #[inline]
 pub(super) fn destination(
     common: &mut Common,
@@ -122,11 +121,11 @@ pub(super) fn destination(
     let (dest_qp, is_of_socket) = (headers.bth.dest_qp, arrival.way == Way::Socket);
     let Some(to_group) = is_for_group(dest_qp, dst) else {
         common.counters.rx_wrong_destination += 1;
-        tracing::debug!(target: "peerdma::drop", %src, %dst, "a group's QP or address without the other");
+        tracing::debug!(target: "peerdma::drop", %src, %dst, "the QP of a group without its address, or the reverse");
         return None;
     };
     if to_group {
-        // The kernel gave every process that joined a copy, so none comes by way of another.
+        // The kernel gave every process that joined a copy, so none is forwarded.
         return (is_of_socket && !common.is_port_down()).then_some(Dest::Group);
     }
     let vf = vf_of(dest_qp);
@@ -137,7 +136,7 @@ pub(super) fn destination(
     })
 }
 
-/// Gives a datagram to the process of this host whose it is.
+/// Forwards a datagram to its process of this host.
 pub(super) fn pass_on(
     common: &mut Common,
     intake: &mut Intake,
@@ -155,19 +154,19 @@ pub(super) fn pass_on(
         Forwarded::NoSuchProcess => {
             common.counters.rx_unknown_qpn += 1;
             let (qpn, src) = (headers.bth.dest_qp, about.src);
-            tracing::debug!(target: "peerdma::drop", %qpn, %src, "no such QP, as no such process");
+            tracing::debug!(target: "peerdma::drop", %qpn, %src, "no such QP, as there is no such process");
         }
     }
 }
 
-/// How many packets, this one included, a QP would take together if more like it came with it.
+/// How many packets, this one included, a QP would handle together if more like it arrived with it.
 pub(super) fn joinable(
     common: &Common,
     qps: &mut QpTable,
     arrival: Arrival<'_>,
     headers: &Headers,
 ) -> u32 {
-    // Who records packets or tampers with them sees each.
+    // Observers that record packets or tamper with them see each packet.
     let is_plain = arrival.way == Way::Socket
         && headers.bth.opcode.position() == Position::Middle
         && common.is_plain();
@@ -180,7 +179,7 @@ pub(super) fn joinable(
     if is_from_peer { entry.qp.joinable(headers) } else { 0 }
 }
 
-/// What a receive of a datagram of so many bytes has before the payload.
+/// The GRH that a receive of a datagram of this many bytes has before the payload.
 pub(super) fn grh_of(about: &About, bytes: usize) -> Option<[u8; grh::LEN]> {
     let &About { src, dst, traffic_class, hop_limit } = about;
     // CAST: a datagram is shorter than 64 KiB.

@@ -12,7 +12,7 @@ use crate::rig::{self, Objects, post, send, to_rts};
 
 /// The peer: nobody.
 const PEER: Qpn = Qpn::new(0xa0b3);
-/// Where it would be: not an address of our port, and so reached over UDP.
+/// Its address: not an address of our port, and so reached over UDP.
 const THERE: [u8; 4] = [127, 0, 0, 2];
 
 /// A process with a QP that is connected over UDP to a peer that never answers.
@@ -35,7 +35,7 @@ impl Lonely {
         Self { engine, objects, qp, qpn }
     }
 
-    /// The part of every sentence about where the request went (`to`) or the message came from
+    /// The part of every sentence that says where the request went (`to`) or the message came from
     /// (`from`).
     fn line(&self, way: &str) -> String {
         let Nic { port, config, .. } = &self.engine.common.nic;
@@ -67,7 +67,7 @@ fn sent(status: WcStatus, reason: Reason) -> Account {
     }
 }
 
-/// The same of a WRITE.
+/// The same for a WRITE.
 fn written(status: WcStatus, reason: Reason) -> Account {
     let remote = Some((RKey(0x1207), 0x7000));
     Account { opcode: Some(WrOpcode::RdmaWrite), remote, ..sent(status, reason) }
@@ -78,7 +78,7 @@ fn never_sent(account: Account) -> Account {
     Account { psns: None, ..account }
 }
 
-/// Of a receive.
+/// For a receive.
 fn received(status: WcStatus, reason: Reason) -> Account {
     let expected = Psn::new(0x77);
     let (side, opcode, psns) = (Side::Recv, None, Some((expected, expected)));
@@ -88,13 +88,14 @@ fn received(status: WcStatus, reason: Reason) -> Account {
 const SENT: &str = "; sent as PSN 0x3d8a01 to 0x3d8a04, last acknowledged PSN 0x3d8a00";
 const NEVER_SENT: &str = "; never sent, last acknowledged PSN 0x3d8a00";
 
-/// An account that leads to each reason, and the whole sentence: before the line, and after it.
+/// An account for each reason, and the whole sentence: the part before the path, and the part after
+/// it.
 fn told(reason: Reason, udp_port: u16) -> Option<(Account, &'static str, String)> {
     use WcStatus as S;
     let behind = |said: &str, how: &str| format!(": {said}{how}");
     Some(match reason {
-        // Nothing failed, or what failed is the account of another request. What is of no QP is
-        // shown below.
+        // Nothing failed, or another request has the account. A failure without a QP is shown
+        // below.
         Reason::None | Reason::Flushed | Reason::NoSuchTag => return None,
         Reason::AckTimeout => (
             sent(S::RetryExcErr, reason),
@@ -201,7 +202,7 @@ fn told(reason: Reason, udp_port: u16) -> Option<(Account, &'static str, String)
 }
 
 #[test]
-fn every_reason_has_a_sentence_with_all_that_is_known() {
+fn every_reason_has_a_sentence_with_everything_that_is_known() {
     let lonely = Lonely::new("explain-all");
     let udp_port = lonely.engine.common.nic.config.udp_port;
     for reason in Reason::ALL {
@@ -212,7 +213,7 @@ fn every_reason_has_a_sentence_with_all_that_is_known() {
     }
 }
 
-/// The whole path, from a request without an answer to the sentence.
+/// The whole way from a request without an answer to the sentence.
 #[test]
 fn a_peer_over_udp_that_never_answers_is_named_with_address_and_port() {
     let mut lonely = Lonely::new("explain-udp");
@@ -246,7 +247,7 @@ fn a_flushed_request_has_a_sentence_whether_another_failed_or_not() {
     let why = lonely.engine.explain(lonely.qpn, wc.wr_id, wc.status).expect("a sentence");
     let said = format!(
         "WR_FLUSH_ERR (5): wr_id 0x1, QP {}: the QP was in error before this request was processed; no work request of it is known \
-         to have failed: the program put it into the error state, or an asynchronous event says why",
+         to have failed: the program moved it to the error state, or an asynchronous event has the reason",
         lonely.qpn
     );
     assert_eq!(why, said);
@@ -266,9 +267,10 @@ fn a_flushed_request_has_a_sentence_whether_another_failed_or_not() {
     assert_eq!(why, format!("flushed, as another work request had failed: {first}"));
 }
 
-/// A list of tags takes back a receive that it does not have: without a QP, but explained as well.
+/// A tag list is asked to remove a receive that it does not have: there is no QP, but it is
+/// explained as well.
 #[test]
-fn an_operation_on_a_list_of_tags_that_failed_has_a_sentence() {
+fn a_failed_operation_on_a_tag_list_has_a_sentence() {
     let mut lonely = Lonely::new("explain-tags");
     let Lonely { engine, objects, .. } = &mut lonely;
     let srq = engine.create_srq(objects.pd, 8, 1, 0, 0).expect("below max_srq");
@@ -281,7 +283,7 @@ fn an_operation_on_a_list_of_tags_that_failed_has_a_sentence() {
     assert_eq!(Reason::from_vendor_err(wc.vendor_err), Some(Reason::NoSuchTag));
     let why = engine.explain(wc.qpn, wc.wr_id, wc.status).expect("it failed");
     let said = format!(
-        "TM_ERR (22): taking back the receive with handle 0x5, wr_id 0x1d, SRQ {}: no receive in the tag list has that handle: its \
+        "TM_ERR (22): removing the receive with handle 0x5, wr_id 0x1d, SRQ {}: no receive in the tag list has that handle: its \
          message has arrived, or it was removed",
         srq.handle()
     );

@@ -1,4 +1,4 @@
-//! The fast path of what goes over a wire.
+//! The fast path over a wire.
 
 use iba::{Av, Gid, Qpn};
 use transport::FastPacket;
@@ -13,11 +13,11 @@ use crate::ids::QpId;
 use crate::payload::{InPayload, fill};
 use crate::qp::QpTable;
 
-/// Gives a datagram of which the ICRC is right to its QP, if it takes the fast path. If not,
-/// nothing happened.
+/// Gives a datagram with a valid ICRC to its QP, if it can take the fast path. If not, nothing has
+/// happened.
 ///
-/// Whoever records packets or tampers with them is not asked: the caller sees to that, and that it
-/// was neither marked nor forwarded.
+/// Observers do not see it: the caller makes sure that there are none, and that the datagram was
+/// neither marked nor forwarded.
 #[inline]
 pub(in super::super) fn deliver_fast(
     common: &mut Common,
@@ -54,7 +54,7 @@ impl QpEnv<'_, '_> {
         let av = Av { traffic_class, ..self.context.av };
         let Common { out, memory, nic, .. } = &mut *self.common;
         let (mrs, port) = (&memory.mrs, &nic.port);
-        // The long way says what becomes of it.
+        // The full path reports the error.
         let sgid = port.gids.get(usize::from(av.sgid_index)).ok_or(TransmitError::Blocked)?;
         let headers = &words.as_bytes()[..size];
         out.udp

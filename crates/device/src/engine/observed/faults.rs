@@ -1,6 +1,6 @@
 //! What a fault plan does to the packets, QPs, queues, regions and the port of this process.
 //!
-//! Packets are met at the two doors that every carrier shares: where a QP sends one
+//! The plan sees packets at the two points that all carriers share: where a QP sends one
 //! ([`QpEnv::transmit_observed`]) and where one is delivered to a QP ([`deliver_by_plan`]). There
 //! is no direct path under a plan, and a packet is never longer than the path MTU, so that a rule
 //! means the same on every carrier. Packets that are held back are kept here with their bytes.
@@ -21,11 +21,11 @@ use crate::payload::InPayload;
 use crate::qp::QpTable;
 use crate::receiver::Receiver;
 
-/// Does to GPUs what packets trigger: devices and GPUs do not know each other.
+/// Carries out faults of GPUs that packets trigger: devices and GPUs do not know each other.
 static WEATHER: OnceLock<fn(GpuStrike)> = OnceLock::new();
 
-/// Has faults of GPUs that packets trigger done by `weather`, which returns at once: an engine is
-/// held. The first one stays.
+/// Sets the function that carries out faults of GPUs that packets trigger. It must return at once,
+/// as an engine is locked. The first one stays.
 pub fn set_weather(weather: fn(GpuStrike)) {
     WEATHER.get_or_init(|| weather);
 }
@@ -39,7 +39,7 @@ pub(super) fn spoil(bytes: &mut [u8]) {
 }
 
 impl QpEnv<'_, '_> {
-    /// Sends a packet that observers see, by the plan if there is one.
+    /// Sends a packet that observers see, following the plan if there is one.
     #[cold]
     pub(crate) fn transmit_observed(
         &mut self,
@@ -74,7 +74,7 @@ impl QpEnv<'_, '_> {
             Verdict::Duplicate => {
                 let sent = self.transmit_recorded(to, headers, &source, skipped);
                 if sent.is_ok() {
-                    // If there is no room for the second one it is lost, as on any network.
+                    // If there is no room for the second one, it is lost, as on any network.
                     let _ = self.transmit_recorded(to, headers, &source, skipped);
                 }
                 sent
@@ -114,7 +114,7 @@ impl QpEnv<'_, '_> {
         done
     }
 
-    /// Sends a packet whose ICRC is wrong. In memory there is no ICRC: the packet is lost as it
+    /// Sends a packet whose ICRC is wrong. In memory there is no ICRC: the packet is lost, as it
     /// would be at the port that checks it.
     fn send_spoilt(
         &mut self,
@@ -131,7 +131,7 @@ impl QpEnv<'_, '_> {
     }
 }
 
-/// Gives a packet to its receiver under a plan.
+/// Gives a packet to its receiver, following the plan.
 #[cold]
 pub(super) fn deliver_by_plan(
     common: &mut Common,
@@ -198,7 +198,7 @@ pub(super) fn deliver_by_plan(
 }
 
 impl Engine {
-    /// Does what the plan has for this time. Says whether that was anything.
+    /// Carries out what the plan has for this time. Returns whether there was anything.
     #[cold]
     pub(super) fn run_plan(&mut self) -> bool {
         let now = self.common.now;
@@ -229,7 +229,7 @@ impl Engine {
         true
     }
 
-    /// Lets a packet go that was held back.
+    /// Releases a packet that was held back.
     fn release(&mut self, held: Held) {
         let now = self.common.now;
         let Self { common, qps, schedule, .. } = self;
@@ -248,7 +248,7 @@ impl Engine {
             }
             Rest::Out { id, av, skipped } => {
                 let found = qps.get_mut(*id).filter(|entry| entry.context.qpn == held.qpn);
-                // Its QP went meanwhile.
+                // Its QP has gone in the meantime.
                 let Some(entry) = found else { return };
                 let mut env = QpEnv::new(common, &mut entry.context);
                 let to = av.as_ref().map_or(To::Peer, To::Av);

@@ -1,8 +1,8 @@
 //! A fault plan and the datagrams of QP 1.
 //!
-//! They are met where the communication manager hands one over, and where it is handed one of this
-//! process: what is only passed on to another process is not ours. To rules they are of `qp = 0`,
-//! and `opcode = "cm"`.
+//! The plan sees them where the communication manager sends one, and where it receives one for this
+//! process: a datagram that is only forwarded to another process is not ours. In rules they have
+//! `qp = 0` and `opcode = "cm"`.
 
 use ::cm::Transmit;
 use fault::{Packet, Verdict, Way};
@@ -16,7 +16,7 @@ use crate::mad::Arrived;
 use crate::observe::plan::HeldMad;
 
 impl Common {
-    /// What the plan decides for a datagram of QP 1.
+    /// The plan's verdict on a datagram of QP 1.
     fn judge_mad(&mut self, way: Way) -> Verdict {
         let now = self.now;
         let opcode = Opcode::new(Service::Ud, Operation::Send, Position::Only);
@@ -39,7 +39,7 @@ impl Common {
         }
     }
 
-    /// A datagram passed: those that it had to overtake may be sent.
+    /// A datagram has passed: those that it had to overtake may be sent.
     fn overtake_mads(&mut self, way: Way) {
         let now = self.now;
         if let Some(plan) = self.plan() {
@@ -49,7 +49,7 @@ impl Common {
 }
 
 impl Engine {
-    /// Sends what the communication manager hands over. False if it has to wait.
+    /// Sends a datagram of the communication manager. Returns false if it must wait.
     pub(crate) fn emit_mad(&mut self, mut transmit: Transmit) -> bool {
         if self.common.known_plan().is_none() {
             return self.send_mad(transmit);
@@ -72,7 +72,7 @@ impl Engine {
         sent
     }
 
-    /// Acts on a datagram that is ours.
+    /// Handles a datagram of ours.
     pub(crate) fn take_mad(&mut self, mut arrived: Arrived) {
         if self.common.known_plan().is_none() {
             return self.handle_mad(&arrived);
@@ -95,7 +95,7 @@ impl Engine {
         self.common.overtake_mads(Way::In);
     }
 
-    /// Lets a datagram go that was held back.
+    /// Releases a datagram that was held back.
     pub(super) fn release_mad(&mut self, held: HeldMad) {
         match held {
             HeldMad::Out(transmit) => {

@@ -1,8 +1,8 @@
-//! The doors at which observers stand ([`crate::observe`]): where a QP hands a packet to a carrier,
-//! where one is handed to a QP, where datagrams and those of QP 1 come and go, and what they have
-//! to do when it is time.
+//! The points at which observers see packets ([`crate::observe`]): where a QP passes a packet to a
+//! carrier, where one is passed to a QP, where datagrams and those of QP 1 come and go, and where
+//! their timers fire.
 //!
-//! The rest of the engine only knows of them by [`Common::is_plain`], which is then false.
+//! The rest of the engine knows of them only by [`Common::is_plain`], which is then false.
 
 mod faults;
 mod mads;
@@ -73,13 +73,13 @@ impl Common {
         self.observed.get()?.plan.as_deref()
     }
 
-    /// Whether a plan has the packet at hand find no receive.
+    /// Whether a plan lets the current packet find no receive.
     #[inline]
     pub(super) fn withholds_receives(&self) -> bool {
         self.known_plan().is_some_and(|plan| plan.withholds)
     }
 
-    /// Whether a plan has the request at hand refused.
+    /// Whether a plan refuses the current request.
     #[inline]
     pub(super) fn refuses_request(&self) -> bool {
         self.known_plan().is_some_and(|plan| plan.refuses)
@@ -104,14 +104,14 @@ impl Common {
         }
     }
 
-    /// Ends the records of this NIC. Once.
+    /// Ends the records of this NIC, once.
     pub(crate) fn finish_records(&mut self) {
         if let Some(observers) = self.observed.get_mut() {
             observers.finish();
         }
     }
 
-    /// Closes, in the child of a fork, what is the parent's.
+    /// In a forked child, closes what belongs to the parent.
     pub(super) fn abandon_records(&mut self) {
         self.observed.abandon_in_child();
     }
@@ -131,7 +131,7 @@ impl Common {
         });
     }
 
-    /// When an observer has something to do.
+    /// When an observer next has something to do.
     #[inline]
     pub(super) fn observers_deadline(&self) -> Option<Time> {
         self.observed.get()?.deadline()
@@ -139,7 +139,7 @@ impl Common {
 }
 
 impl Engine {
-    /// Does what is due of the observers. Says whether that was anything.
+    /// Does what is due for the observers. Returns whether there was anything.
     #[inline]
     pub(super) fn run_observers(&mut self) -> bool {
         if self.common.is_plain() {

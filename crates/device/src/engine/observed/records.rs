@@ -1,4 +1,4 @@
-//! Where packets are recorded, if they are: at every door through which they leave or come.
+//! Records packets, at every point where they leave or arrive.
 
 use iba::{Av, Qpn};
 use pcap::Direction;
@@ -23,7 +23,7 @@ impl Common {
         }
     }
 
-    /// A record came out of a ring.
+    /// Records a record that came out of a ring.
     #[cold]
     pub(crate) fn record_from_ring(
         &mut self,
@@ -42,14 +42,14 @@ impl Common {
         let (now, note) = (self.now, self.note_in(headers));
         let Some(tap) = self.tap() else { return };
         let mut bytes = tap.payload(payload.len());
-        // A capture shows zeros for what cannot be read.
+        // A capture shows zeros for bytes that cannot be read.
         if payload.copy_to(&mut bytes).is_err() {
             bytes.fill(0);
         }
         tap.memory(now, Direction::Inbound, (ends, mtu), headers, bytes, note);
     }
 
-    /// A datagram of QP 1 went to a process of this host, or stays here.
+    /// Records a datagram of QP 1 that went to a process of this host, or stays here.
     #[cold]
     pub(crate) fn record_mad(&mut self, av: &Av, headers: &Headers, mad: &[u8]) {
         let (now, ends, mtu) = (self.now, self.ends(av), self.nic.port.active_mtu());
@@ -60,7 +60,7 @@ impl Common {
         tap.memory(now, Direction::Outbound, (ends, mtu), headers, bytes, note);
     }
 
-    /// A datagram came in, good or not.
+    /// Records a received datagram, valid or not.
     #[cold]
     pub(crate) fn record_datagram(&mut self, about: &About, id: u16, bytes: &[u8]) {
         let About { src, dst, traffic_class, hop_limit } = *about;

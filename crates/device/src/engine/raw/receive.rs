@@ -1,4 +1,4 @@
-//! Frames that come in, and where they go.
+//! Received frames, and their destinations.
 
 use iba::WcFlags;
 use link::ether::Listener;
@@ -15,10 +15,10 @@ use crate::qp::QpTable;
 use crate::qp::Role;
 use crate::refusal::Result;
 
-/// Frames taken before other packets have their turn.
+/// The most frames taken before other packets have their turn.
 const BURST: usize = 64;
 impl Engine {
-    /// Begins to look at frames, if that has not begun.
+    /// Starts listening for frames, unless that has started.
     pub(super) fn listen(&mut self) -> Result<()> {
         if self.receivers.frames.is_some() {
             return Ok(());
@@ -79,7 +79,7 @@ impl Engine {
     }
 }
 
-/// The queue of receives that a frame for a QP goes to, if the QP takes frames now.
+/// The receive queue for a frame of a QP, if the QP accepts frames now.
 fn queue_for(common: &Common, qps: &QpTable, id: QpId, frame: &Frame) -> Option<QpId> {
     let entry = qps.get(id)?;
     if let Some(Role::Rss { table, hash }) = entry.context.role.as_deref() {
@@ -102,7 +102,7 @@ fn waits_for_receive(common: &mut Common, qps: &mut QpTable, id: QpId) -> bool {
     entry.context.waits_for_receive(has_one, common.now)
 }
 
-/// Gives a frame to a queue, if that has a receive.
+/// Gives a frame to a queue, if it has a receive.
 fn deliver(common: &mut Common, qps: &mut QpTable, id: QpId, bytes: &[u8], flags: WcFlags) {
     let Some(entry) = qps.get_mut(id) else { return };
     let receive = match entry.context.srq {

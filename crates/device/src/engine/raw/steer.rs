@@ -8,15 +8,15 @@ use crate::ids::{CtxId, FlowId, QpId};
 use crate::objects::flows::Flow;
 use crate::refusal::{Result, refuse};
 
-/// Rules of one process.
+/// The most rules of one process.
 const MOST_FLOWS: usize = 1 << 16;
 
 impl Engine {
-    /// Makes frames that a rule describes go to a raw packet QP. All rules of the process are
+    /// Directs the frames that a rule describes to a raw packet QP. All rules of the process are
     /// checked in the order of their kinds and priorities; see [`FlowAttr`].
     ///
-    /// Refused as [`Invalid`](crate::Kind::Invalid) for a QP of another type and a rule that
-    /// nothing can fit; as [`NotPermitted`](crate::Kind::NotPermitted) without CAP_NET_RAW.
+    /// Refused as [`Invalid`](crate::Kind::Invalid) for a QP of another type and for a rule that no
+    /// frame can match; as [`NotPermitted`](crate::Kind::NotPermitted) without CAP_NET_RAW.
     #[doc(alias = "ibv_create_flow")]
     pub fn create_flow(&mut self, qp: QpId, attr: FlowAttr) -> Result<FlowId> {
         let Some(entry) = self.qps.get(qp) else {
@@ -25,7 +25,7 @@ impl Engine {
         let context = &entry.context;
         let (ctx, qpn, qp_type) = (context.ctx, context.qpn, context.qp_type);
         if qp_type != QpType::RawPacket || context.is_wq() {
-            refuse!(Invalid, "create_flow: QP {qpn} is {qp_type}; frames are for RAW_PACKET");
+            refuse!(Invalid, "create_flow: QP {qpn} is {qp_type}; only RAW_PACKET receives frames");
         }
         attr.check()?;
         if self.common.objects.flows.rules.len() >= MOST_FLOWS {
@@ -38,7 +38,7 @@ impl Engine {
         Ok(id.into())
     }
 
-    /// Takes a rule back.
+    /// Removes a rule.
     #[doc(alias = "ibv_destroy_flow")]
     pub fn destroy_flow(&mut self, id: FlowId) -> Result<()> {
         if self.failure().is_some() {
@@ -52,19 +52,19 @@ impl Engine {
         Ok(())
     }
 
-    /// How many rules lead to a QP. While there are any it cannot be destroyed (`ib_destroy_qp` of
+    /// How many rules lead to a QP. While there are any, it cannot be destroyed (`ib_destroy_qp` of
     /// the kernel).
     pub(crate) fn flows_of(&self, id: QpId) -> usize {
         self.common.objects.flows.rules.iter().filter(|(_, flow)| flow.qp == id).count()
     }
 
-    /// Takes back the rules of a context.
+    /// Removes the rules of a context.
     pub(crate) fn drop_flows(&mut self, ctx: CtxId) {
         self.common.objects.flows.rules.retain(|_, flow| flow.ctx != ctx);
         self.rules_went();
     }
 
-    /// Puts those that are left in order. Without any, frames are not examined.
+    /// Sorts the remaining rules. Without any, frames are not examined.
     fn rules_went(&mut self) {
         self.common.objects.flows.sort();
         if self.common.objects.flows.rules.is_empty() {

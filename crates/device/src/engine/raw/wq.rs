@@ -1,7 +1,7 @@
 //! Work queues, indirection tables, and the QPs that spread frames over them.
 //!
 //! A work queue is a QP without a send queue: it is in the table of QPs, so that no QP has its
-//! number, and its receives are posted, filled and flushed as any QP's.
+//! number, and its receives are posted, filled and flushed like those of any QP.
 
 use iba::{AttrMask, QpAttr, QpCap, QpState, QpType, Qpn};
 use transport::PostError;
@@ -62,7 +62,7 @@ impl Engine {
         }
         let ctx = self.pd(pd)?.ctx;
         if self.cq(cq)?.ctx != ctx {
-            refuse!(Invalid, "create_wq: the CQ is of another context than the PD");
+            refuse!(Invalid, "create_wq: the CQ belongs to another context than the PD");
         }
         let cap = QpCap { max_recv_wr: max_wr, max_recv_sge: max_sge, ..QpCap::default() };
         let spec = receiving(pd, cq, cap, 0);
@@ -72,8 +72,8 @@ impl Engine {
         Ok((WqId(id), number))
     }
 
-    /// Moves a work queue to another state. Entering ERR flushes its receives; entering RESET
-    /// forgets them.
+    /// Moves a work queue to another state. Entering ERR flushes its receives; entering RESET drops
+    /// them.
     ///
     /// Refused as [`Invalid`](crate::Kind::Invalid) if it is in another state than the caller
     /// claims, or cannot go from there: RESET leads to RDY, RDY to ERR and RESET, ERR to RESET, and
@@ -137,14 +137,14 @@ impl Engine {
         };
         if uses.count() > 0 {
             let uses = uses.count();
-            refuse!(Busy, "destroy_wq: {uses} places of indirection tables name it");
+            refuse!(Busy, "destroy_wq: {uses} entries of indirection tables name it");
         }
         // No peer ever copies to one.
         let _ = self.destroy_qp(id.0)?;
         Ok(())
     }
 
-    /// Puts a receive on a work queue. In ERR it is taken, and [`Engine::kick_wq`] flushes it.
+    /// Adds a receive to a work queue. In ERR it is accepted, and [`Engine::kick_wq`] flushes it.
     #[doc(alias = "ibv_post_wq_recv")]
     pub fn post_wq_recv(&mut self, id: WqId, wr: RecvWr) -> core::result::Result<(), PostError> {
         self.post_recv(id.0, wr)
@@ -157,7 +157,8 @@ impl Engine {
         }
     }
 
-    /// Makes a table of work queues, as many as a power of two; one may stand in it several times.
+    /// Creates a table of work queues. Their number is a power of two; a queue may be in it several
+    /// times.
     #[doc(alias = "ibv_create_rwq_ind_table")]
     pub fn create_rwq_table(&mut self, ctx: CtxId, queues: &[WqId]) -> Result<RwqTableId> {
         let most = self.common.nic.attr.max_rwq_table_size;
@@ -166,7 +167,10 @@ impl Engine {
         }
         if !queues.len().is_power_of_two() || queues.len() > most as usize {
             let count = queues.len();
-            refuse!(Invalid, "create_rwq_ind_table: {count} places; a power of two up to {most}");
+            refuse!(
+                Invalid,
+                "create_rwq_ind_table: {count} entries; it must be a power of two up to {most}"
+            );
         }
         if self.common.objects.rwq_tables.len() >= self.common.nic.attr.max_rwq_tables as usize {
             refuse!(
@@ -178,7 +182,11 @@ impl Engine {
         for id in queues {
             let entry = self.qps.get(id.0).filter(|entry| entry.context.is_wq());
             if entry.is_none_or(|entry| entry.context.ctx != ctx) {
-                refuse!(Invalid, "create_rwq_ind_table: no work queue {} here", id.handle());
+                refuse!(
+                    Invalid,
+                    "create_rwq_ind_table: there is no work queue {} in this context",
+                    id.handle()
+                );
             }
         }
         let queues: Vec<QpId> = queues.iter().map(|id| id.0).collect();
@@ -187,7 +195,7 @@ impl Engine {
         Ok(self.common.objects.rwq_tables.insert(table).into())
     }
 
-    /// Destroys a table that no QP spreads over.
+    /// Destroys a table that no QP uses.
     #[doc(alias = "ibv_destroy_rwq_ind_table")]
     pub fn destroy_rwq_table(&mut self, id: RwqTableId) -> Result<()> {
         if self.failure().is_some() {
@@ -196,7 +204,7 @@ impl Engine {
         match self.common.objects.rwq_tables.get(id.index()).map(|table| table.uses.count()) {
             None => refuse!(Invalid, "there is no indirection table {}", id.handle()),
             Some(0) => {}
-            Some(uses) => refuse!(Busy, "destroy_rwq_ind_table: {uses} QPs spread over it"),
+            Some(uses) => refuse!(Busy, "destroy_rwq_ind_table: {uses} QPs use it"),
         }
         self.common.objects.rwq_tables.remove(id.index());
         Ok(())
@@ -210,8 +218,8 @@ impl Engine {
         }
     }
 
-    /// Makes a QP that spreads the frames which its rules give it over the work queues of a table.
-    /// It has no queues and no states of its own.
+    /// Creates a QP that spreads the frames of its rules over the work queues of a table. It has no
+    /// queues and no state of its own.
     #[doc(alias = "rx_hash_conf")]
     pub fn create_rss_qp(
         &mut self,
@@ -224,7 +232,11 @@ impl Engine {
         let ctx = self.pd(pd)?.ctx;
         let found = self.common.objects.rwq_tables.get(table.index());
         let Some(found) = found.filter(|found| found.ctx == ctx) else {
-            refuse!(Invalid, "create_qp: there is no indirection table {} here", table.handle());
+            refuse!(
+                Invalid,
+                "create_qp: there is no indirection table {} in this context",
+                table.handle()
+            );
         };
         let table_use = found.uses.take();
         let holds = vec![self.pd(pd)?.uses.take(), table_use];
@@ -244,7 +256,7 @@ impl Engine {
         }
     }
 
-    /// The QPs of a context that spread frames, and its tables.
+    /// The QPs of a context that spread frames over work queues, and its tables.
     pub(crate) fn rss_of(&self, ctx: CtxId) -> (Vec<QpId>, Vec<RwqTableId>) {
         let qps =
             self.qps.iter().filter(|entry| entry.context.ctx == ctx && entry.context.is_rss());

@@ -20,7 +20,7 @@ use crate::waits::Woken;
 const MANY: u64 = 50;
 
 /// The background thread of a process, as `hca` runs it while the program does not poll, until it
-/// sleeps. False if nothing woke it.
+/// sleeps. Returns false if nothing woke it.
 fn run_thread(engine: &mut Engine, asleep: &mut bool) -> bool {
     let woken = engine.common.out.shm.waits().wait(Some(Duration::ZERO), false);
     let is_due = until_alarm(engine).is_some_and(|wait| wait.is_zero());
@@ -49,8 +49,8 @@ fn until_alarm(engine: &Engine) -> Option<Duration> {
     }
 }
 
-/// Lets threads run, and time pass where all sleep, until it is done, nothing would ever wake them,
-/// or `limit` has passed.
+/// Lets threads run, and time pass when all sleep, until `is_done` holds, nothing would ever wake
+/// them, or `limit` has passed.
 fn settle(
     pair: &mut [Process; 2],
     limit: Duration,
@@ -96,7 +96,7 @@ fn asleep(test: &str, qp_type: QpType, force_udp: bool, ring_size: u64) -> [Proc
     pair
 }
 
-/// The work left by a program that posts much at once.
+/// Posts many sends at once, as a program that leaves work behind.
 fn post_many(sender: &mut Process, count: u64) {
     for wr_id in 0..count {
         sender.engine.queue_send(sender.qp, rig::send(wr_id, None)).expect("room for it");
@@ -132,7 +132,7 @@ fn a_full_ring_is_tried_again_soon() {
     assert_eq!(one.engine.alarm(), Alarm::Awake);
     let wait = one.engine.fall_asleep(None);
     assert!(wait.is_some_and(|wait| wait <= Duration::from_millis(2)), "{wait:?}");
-    // A thread that looks soon enough is let sleep.
+    // A thread that checks soon enough is not woken.
     let alarm = one.engine.alarm();
     one.engine.mind_alarm();
     assert_eq!(one.engine.alarm(), alarm);
@@ -140,10 +140,10 @@ fn a_full_ring_is_tried_again_soon() {
     assert!(!pair[0].engine.has_blocked());
 }
 
-/// Every send completes, whoever slept when, on every carrier, although the programs make no call
-/// except to post.
+/// Every send completes on every carrier, whichever thread sleeps when, although the programs make
+/// no call except to post.
 #[test]
-fn what_programs_that_wait_for_events_post_is_done() {
+fn requests_of_programs_that_wait_for_events_are_carried_out() {
     for seed in 1..=200 {
         let mut random = Numbers(0x9E37_79B9_7F4A_7C15 ^ seed << 32);
         let mut draw = |below: u64| random.next() % below;

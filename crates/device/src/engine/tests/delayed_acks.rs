@@ -1,4 +1,4 @@
-//! Acknowledgements that wait for the program's answer, on a wire.
+//! Delayed acknowledgements on a wire, which wait for the program's answer.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use crate::rig::{self, Process, run};
 const RECEIVE: u64 = 100;
 /// The time that a program takes to answer at once.
 const SOON: Duration = Duration::from_micros(1);
-/// Longer than a datagram is under way, and than the ACK timeout.
+/// Longer than a datagram takes, and longer than the ACK timeout.
 const PATIENCE: Duration = Duration::from_millis(300);
 /// Longer than any acknowledgement waits for an answer.
 const LATE: Duration = Duration::from_millis(1);
@@ -25,14 +25,14 @@ impl Process {
         self.engine.counters().tx_udp_packets
     }
 
-    /// Polls until a message of the peer is there, as a program does. What the kernel gave to the
-    /// peer's socket comes back by a ring.
+    /// Polls until a message of the peer has arrived, as a program does. A packet that the kernel
+    /// gave to the peer's socket comes back through a ring.
     fn await_message(&mut self, peer: &mut Self) {
         let mut got = Vec::new();
         let mut began = Instant::now();
         while !got.contains(&RECEIVE) {
             if began.elapsed() >= PATIENCE {
-                // There was no ring yet: it is sent again.
+                // There was no ring yet: the packet is sent again.
                 peer.engine.clock.pass(PATIENCE);
                 began = Instant::now();
             }
@@ -43,19 +43,19 @@ impl Process {
         self.post_recv(RECEIVE);
     }
 
-    /// Looks again, as the background thread does.
+    /// Checks again, as the background thread does.
     fn look(&mut self) {
         self.engine.progress_of_timers();
     }
 }
 
-/// Two processes of one host that take each other for processes of different ones.
+/// Two processes of one host that treat each other as processes of different hosts.
 fn pair(test: &str) -> [Process; 2] {
     let mut nic = rig::nic(test);
     nic.config.force_udp = true;
     let mut pair = Process::pair(&nic, QpType::Rc);
     pair.iter_mut().for_each(|process| process.post_recv(RECEIVE));
-    // Each learns which socket is whose, or has a ring for what comes to the wrong one.
+    // Each learns which socket is whose, or has a ring for packets that reach the wrong one.
     let [one, two] = &mut pair;
     one.send(50);
     two.await_message(one);
@@ -64,8 +64,8 @@ fn pair(test: &str) -> [Process; 2] {
     pair
 }
 
-/// Both send when they have received, until that is a habit and it is settled which socket is
-/// whose. The first has received last.
+/// Each sends after it has received, until the policy trusts both and each knows which socket is
+/// whose. The first one has received last.
 fn play([one, two]: &mut [Process; 2]) {
     for wr_id in 0.. {
         one.send(wr_id);
@@ -83,7 +83,7 @@ fn play([one, two]: &mut [Process; 2]) {
 }
 
 #[test]
-fn who_answers_at_once_sends_the_acknowledgement_with_the_answer() {
+fn a_program_that_answers_at_once_sends_the_acknowledgement_with_the_answer() {
     let mut pair = pair("late-joined");
     play(&mut pair);
     let [one, two] = &mut pair;
@@ -97,7 +97,7 @@ fn who_answers_at_once_sends_the_acknowledgement_with_the_answer() {
 }
 
 #[test]
-fn who_did_not_answer_before_acknowledges_at_once() {
+fn a_program_that_did_not_answer_before_acknowledges_at_once() {
     let [one, two] = &mut pair("late-stranger");
     let before = two.sent();
     one.send(1);
@@ -106,14 +106,14 @@ fn who_did_not_answer_before_acknowledges_at_once() {
 }
 
 #[test]
-fn a_poll_that_finds_nothing_lets_it_go_and_it_waits_no_more() {
+fn a_poll_that_finds_nothing_releases_the_acknowledgement_and_the_next_does_not_wait() {
     let mut pair = pair("late-idle");
     play(&mut pair);
     let [one, two] = &mut pair;
     let before = one.sent();
     one.engine.progress(Turn::Poll);
     assert_eq!(one.sent(), before + 1);
-    // The habit is broken.
+    // The program is no longer trusted.
     run(&mut [&mut two.engine]);
     two.send(31);
     one.await_message(two);
@@ -121,12 +121,12 @@ fn a_poll_that_finds_nothing_lets_it_go_and_it_waits_no_more() {
 }
 
 #[test]
-fn the_background_thread_lets_it_go_when_it_is_overdue() {
+fn the_background_thread_releases_an_overdue_acknowledgement() {
     let mut pair = pair("late-overdue");
     play(&mut pair);
     let [one, _two] = &mut pair;
     let before = one.sent();
-    assert!(one.engine.delayed_acks.take_waited(), "the thread is to look more often");
+    assert!(one.engine.delayed_acks.take_waited(), "the thread must check more often");
     one.look();
     assert_eq!(one.sent(), before, "it is not yet overdue");
     one.engine.clock.pass(LATE);
@@ -135,11 +135,11 @@ fn the_background_thread_lets_it_go_when_it_is_overdue() {
 }
 
 #[test]
-fn an_answer_that_takes_long_is_none() {
+fn a_late_answer_does_not_count() {
     let mut pair = pair("late-slow");
     play(&mut pair);
     let [one, two] = &mut pair;
-    // The first time it may have been the poll that came late.
+    // The first time, the poll may have been late.
     for wr_id in [30, 31] {
         one.engine.clock.pass(LATE);
         let before = one.sent();
@@ -154,7 +154,7 @@ fn an_answer_that_takes_long_is_none() {
 }
 
 #[test]
-fn a_timer_starts_when_its_packet_goes_however_long_nobody_looked_at_the_clock() {
+fn a_timer_starts_when_its_packet_is_sent_however_old_the_last_clock_reading() {
     let mut pair = pair("late-timer");
     play(&mut pair);
     let [one, _two] = &mut pair;
@@ -167,7 +167,7 @@ fn a_timer_starts_when_its_packet_goes_however_long_nobody_looked_at_the_clock()
 }
 
 #[test]
-fn who_polls_late_and_answers_then_does_so_at_once() {
+fn a_program_that_polls_late_and_then_answers_still_answers_at_once() {
     let mut pair = pair("late-poll");
     play(&mut pair);
     let [one, two] = &mut pair;
@@ -183,7 +183,7 @@ fn who_polls_late_and_answers_then_does_so_at_once() {
 }
 
 #[test]
-fn a_qp_in_a_hurry_acknowledges_at_once() {
+fn a_qp_with_a_short_timeout_acknowledges_at_once() {
     let mut pair = pair("late-hurry");
     play(&mut pair);
     let [one, two] = &mut pair;

@@ -51,7 +51,7 @@ impl Victim {
     }
 }
 
-/// A datagram of a stranger with a right ICRC.
+/// A datagram of a stranger with a valid ICRC.
 fn packet(nic: &NicInfo, to: Qpn) -> (About, Vec<u8>) {
     let (port, av) = (nic.config.udp_port, rig::av(nic));
     let mut headers = Headers::new(Opcode::UdSendOnly, to, Psn::new(0));
@@ -74,7 +74,7 @@ fn packet(nic: &NicInfo, to: Qpn) -> (About, Vec<u8>) {
 /// The engine of another user, with a ring to the victim.
 fn stranger(victim: &mut Victim) -> Engine {
     let mut engine = user::stranger(&victim.nic, victim.engine.common.nic.vf);
-    // A thread takes what another user sends.
+    // A thread receives what another user sends.
     while victim.engine.receivers.shm.len() == 0 {
         run(&mut [&mut engine, &mut victim.engine]);
         std::thread::yield_now();
@@ -83,14 +83,14 @@ fn stranger(victim: &mut Victim) -> Engine {
 }
 
 #[test]
-fn a_process_of_the_same_user_forwards() {
+fn a_process_of_the_same_user_may_forward() {
     let mut victim = Victim::new(rig::nic("forwarded-same"));
     let mut sibling = rig::engine(&victim.nic);
     let to = victim.qpn;
     victim.forward(&mut sibling, to);
     assert_eq!(victim.completed(), [7]);
-    // The receive shows the traffic class and the hop limit that the packet had, in the IPv4 header
-    // of the last 20 bytes.
+    // The receive reports the traffic class and the hop limit of the packet, in the IPv4 header of
+    // the last 20 bytes.
     let mut grh = [0; 40];
     victim.objects.buffer.read(0, &mut grh).expect("our own memory");
     assert_eq!((grh[20], grh[21], grh[28]), (0x45, 0x6a, 7));
@@ -99,9 +99,9 @@ fn a_process_of_the_same_user_forwards() {
     assert_eq!(grh.sgid(), STRANGER.into());
 }
 
-/// Two rings between three processes would let a third one borrow the good name of the second.
+/// Otherwise a third process could send in the name of the second, through two rings.
 #[test]
-fn what_was_forwarded_is_not_forwarded_again() {
+fn a_forwarded_datagram_is_not_forwarded_again() {
     let mut victim = Victim::new(rig::nic("forwarded-twice"));
     let mut sibling = rig::engine(&victim.nic);
     let mut third = Victim::new(victim.nic.clone());
@@ -143,16 +143,16 @@ fn the_user_that_holds_the_port_forwards_to_those_that_do_not() {
     victim.forward(&mut holder, to);
     assert_eq!(victim.completed(), [7]);
 
-    // And is believed no longer when it gave the port up.
+    // It is no longer trusted after it has given up the port.
     drop(held);
     victim.engine.clock.pass(Duration::from_millis(100));
     victim.forward(&mut holder, to);
     assert_eq!(victim.engine.counters().rx_wrong_source, 1);
 }
 
-/// Nobody would forward any more.
+/// Otherwise nobody would forward any more.
 #[test]
-fn the_port_that_another_user_gave_up_is_taken() {
+fn a_port_that_another_user_gave_up_is_taken() {
     if !is_root() {
         return;
     }
@@ -174,7 +174,7 @@ fn the_port_that_another_user_gave_up_is_taken() {
     run(&mut [&mut engine]);
     assert!(!engine.common.out.udp.is_deaf());
     assert_eq!(source(&mut engine), Some(port));
-    // Packets leave from there.
+    // Packets now leave from that port.
     let (headers, av) = (Headers::new(Opcode::UcSendOnly, Qpn::new(9), Psn::new(0)), rig::av(&nic));
     let queue = &mut engine.common.out.udp;
     queue.push(av.dgid, &av, &headers, 0, |_| Ok(())).expect("room for it");
@@ -184,8 +184,8 @@ fn the_port_that_another_user_gave_up_is_taken() {
     assert_eq!(batch, fresh.front().expect("one was pushed").bytes(), "the ICRC covers the port");
 }
 
-/// A datagram that never left the host names its source in the GRH that its sender made, and in the
-/// DETH.
+/// A datagram that never left the host names its source in the GRH that its sender built, and in
+/// the DETH.
 #[test]
 fn a_local_datagram_has_a_local_source() {
     let mut victim = Victim::new(rig::nic("forwarded-local"));

@@ -44,7 +44,7 @@ impl Scene {
         self.engine.req_notify_cq(self.objects.cq, false).expect("a CQ");
     }
 
-    /// Makes one completion.
+    /// Causes one completion.
     fn complete(&mut self) {
         post(&mut self.engine, self.qp, datagram(1, &self.nic, self.qpn));
     }
@@ -60,7 +60,7 @@ impl Scene {
 }
 
 #[test]
-fn an_event_comes_with_the_last_of_so_many_completions() {
+fn an_event_comes_when_the_count_of_completions_is_reached() {
     let mut scene = Scene::new("moderated-count");
     scene.moderate(3, 1000);
     for _ in 0..2 {
@@ -79,7 +79,7 @@ fn an_event_comes_with_the_last_of_so_many_completions() {
 }
 
 #[test]
-fn or_when_the_first_has_waited_for_the_period() {
+fn an_event_comes_when_the_first_completion_has_waited_for_the_period() {
     let mut scene = Scene::new("moderated-period");
     scene.moderate(3, 1000);
     scene.arm();
@@ -96,7 +96,7 @@ fn or_when_the_first_has_waited_for_the_period() {
 }
 
 #[test]
-fn with_either_at_zero_every_event_comes_at_once() {
+fn if_count_or_period_is_zero_every_event_comes_at_once() {
     let mut scene = Scene::new("moderated-off");
     for (count, period) in [(0, 100), (100, 0), (1, 100)] {
         scene.moderate(count, period);
@@ -120,7 +120,7 @@ fn the_end_of_a_cq_is_the_end_of_its_event() {
 }
 
 #[test]
-fn a_nic_reports_what_it_can_moderate() {
+fn a_nic_reports_the_moderation_that_it_supports() {
     let mut scene = Scene::new("moderated-range");
     let refused = scene.engine.moderate_cq(scene.objects.cq, 1, 4096).expect_err("too long");
     assert_eq!(refused.kind(), Kind::Invalid);
@@ -136,7 +136,7 @@ fn a_nic_reports_what_it_can_moderate() {
 #[test]
 fn the_background_thread_is_woken_for_a_deadline_before_its_own() {
     let mut scene = Scene::new("moderated-alarm");
-    // Until it is known which socket packets come to, the thread checks again soon.
+    // Until it is known which socket gets the packets, the thread checks again soon.
     while scene.engine.receivers.udp.wants_upkeep() {
         scene.engine.progress(Turn::Everything);
     }

@@ -36,7 +36,7 @@ impl Process {
         Self { engine, objects, qps }
     }
 
-    /// Posts a receive, named after it, to each QP.
+    /// Posts a receive to each QP, with a `wr_id` that names the QP.
     fn post_recvs(&mut self) {
         for (wr_id, qp) in (100..).zip(self.qps) {
             let wr = self.objects.recv(wr_id);
@@ -58,7 +58,7 @@ fn to_group(wr_id: u64, nic: &NicInfo, qkey: iba::QKey) -> SendWr {
     send(wr_id, Some(UdDest { av, remote_qpn: Qpn::MULTICAST, remote_qkey: qkey }))
 }
 
-/// Runs everyone until each has completed what is named, and nothing else.
+/// Runs all until each has completed the given receives, and nothing else.
 #[track_caller]
 fn expect(processes: &mut [&mut Process], wanted: &[&[u64]]) {
     let mut seen = vec![Vec::new(); processes.len()];
@@ -118,7 +118,7 @@ fn a_member_that_left_receives_nothing() {
 }
 
 #[test]
-fn a_key_has_to_be_right_and_a_receive_to_be_there() {
+fn a_member_needs_the_right_key_and_a_receive() {
     let nic = rig::nic("gkeys");
     let mut one = Process::new(&nic);
     let [first, second] = one.qps;
@@ -146,7 +146,7 @@ fn attaching_follows_the_kernels_rules() {
     let unicast = Gid::from(std::net::IpAddr::from([127, 0, 0, 1]));
     assert_eq!(kind(engine.attach_mcast(qp, unicast)), Kind::Invalid);
     assert_eq!(kind(engine.detach_mcast(qp, group())), Kind::Invalid);
-    // Twice is once.
+    // Attaching twice changes nothing.
     engine.attach_mcast(qp, group()).expect("a free group");
     engine.attach_mcast(qp, group()).expect("a member already");
     assert_eq!(engine.destroy_qp(qp).map(drop).expect_err("in a group").kind(), Kind::Busy);

@@ -23,7 +23,7 @@ fn flags(preset: Preset, qp_type: QpType) -> WcFlags {
 }
 
 #[test]
-fn a_connected_qp_has_no_grh_but_with_rxe() {
+fn a_connected_qp_reports_no_grh_except_with_rxe() {
     for qp_type in [QpType::Rc, QpType::Uc] {
         assert_eq!(flags(Preset::Mlx5, qp_type), WcFlags::WITH_IMM);
         assert_eq!(flags(Preset::Rxe, qp_type), WcFlags::WITH_IMM | WcFlags::GRH);

@@ -1,4 +1,4 @@
-//! A VF that passes to another process.
+//! A VF that another process takes over.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::rig::{self, Objects, post, run, send, to_rts};
 const TIMEOUT: Duration = Duration::from_millis(70);
 
 #[test]
-fn what_the_dead_did_not_take_is_not_expected_of_the_next() {
+fn packets_that_a_dead_process_did_not_take_are_not_expected_of_the_next() {
     let nic = rig::nic("reused-vf");
     let mut dying = rig::engine(&nic);
     let mut sender = rig::engine(&nic);

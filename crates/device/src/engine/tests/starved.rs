@@ -1,4 +1,4 @@
-//! Datagrams and unreliable messages that meet no receive.
+//! Datagrams and unreliable messages that find no receive.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ fn out_of_buffer(process: &Process) -> u64 {
     process.engine.counters().out_of_buffer
 }
 
-/// A receiver and a sender, connected if the type is.
+/// A receiver and a sender, connected if the QP type is.
 fn pair(test: &str, qp_type: QpType) -> (NicInfo, Process, Process) {
     let nic = rig::nic(test);
     let [mut receiver, mut sender] = Process::pair(&nic, qp_type);
@@ -37,14 +37,14 @@ fn a_datagram_waits_for_a_receive_and_is_delivered_when_it_comes() {
     assert_eq!(receiver.completed(), [7]);
     assert_eq!(out_of_buffer(&receiver), 0);
     assert!(!receiver.engine.has_blocked());
-    // Behind the place of the GRH.
+    // After the space for the GRH.
     let mut bytes = [0; 8];
     receiver.objects.buffer.read(40, &mut bytes).expect("our own memory");
     assert_eq!(u64::from_be_bytes(bytes), 1);
 }
 
 #[test]
-fn after_its_time_it_is_dropped_and_counted_and_what_follows_goes_on() {
+fn after_its_time_it_is_dropped_and_counted_and_later_messages_continue() {
     let (nic, mut receiver, mut sender) = pair("starved-drop", QpType::Ud);
     for wr_id in [1, 2] {
         sender.post(datagram(wr_id, &nic, receiver.qpn));
@@ -57,7 +57,7 @@ fn after_its_time_it_is_dropped_and_counted_and_what_follows_goes_on() {
     run(&mut [&mut receiver.engine]);
     assert_eq!(out_of_buffer(&receiver), 2, "one that waited, and what came behind it");
 
-    // A QP that had a receive since has its patience back.
+    // A QP that has had a receive since then waits again.
     receiver.post_recv(7);
     for wr_id in [3, 4] {
         sender.post(datagram(wr_id, &nic, receiver.qpn));
@@ -82,7 +82,7 @@ fn a_message_of_an_unreliable_connection_also_waits() {
 }
 
 #[test]
-fn what_other_processes_sent_is_not_held_up() {
+fn messages_of_other_processes_are_not_held_up() {
     let (nic, mut receiver, mut sender) = pair("starved-others", QpType::Ud);
     let (fed, fed_qpn) = receiver.objects.qp(&mut receiver.engine, QpType::Ud);
     to_rts(&mut receiver.engine, fed, QpType::Ud, &nic, Qpn::new(0));
@@ -91,7 +91,7 @@ fn what_other_processes_sent_is_not_held_up() {
     let mut other = Process::new(&nic, QpType::Ud);
     other.connect(&nic, Qpn::new(0));
 
-    // The first process's datagram to the starved QP also holds up the one it sent after it.
+    // The first process's datagram to the starved QP also holds up the one sent after it.
     sender.post(datagram(1, &nic, receiver.qpn));
     sender.post(datagram(2, &nic, fed_qpn));
     run(&mut [&mut sender.engine, &mut receiver.engine]);

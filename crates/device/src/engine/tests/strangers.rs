@@ -1,4 +1,4 @@
-//! What processes of other users may do to an engine, and what not.
+//! What processes of other users may do to an engine, and what they may not.
 
 use std::time::{Duration, Instant};
 
@@ -8,8 +8,8 @@ use crate::engine::Engine;
 use crate::rig::user::{as_another_user, is_root, stranger};
 use crate::rig::{self, Objects, run};
 
-/// Runs engines until there is a number of rings to the first one, and nothing else to do. Threads
-/// take what strangers send.
+/// Runs engines until the first one has a number of rings, and there is nothing else to do. Threads
+/// receive what strangers send.
 fn run_until_rings(engines: &mut [&mut Engine], rings: usize) {
     let began = Instant::now();
     loop {
@@ -23,7 +23,7 @@ fn run_until_rings(engines: &mut [&mut Engine], rings: usize) {
 }
 
 #[test]
-fn what_others_push_is_left_while_the_last_words_of_one_that_went_are_taken() {
+fn records_of_others_wait_while_the_last_ones_of_a_dead_process_are_taken() {
     let nic = rig::nic("strangers-drain");
     let mut victim = rig::engine(&nic);
     let [mut goes, mut stays] = [rig::engine(&nic), rig::engine(&nic)];
@@ -32,7 +32,7 @@ fn what_others_push_is_left_while_the_last_words_of_one_that_went_are_taken() {
         peer.common.out.shm.prepare(vf);
     }
     run_until_rings(&mut [&mut victim, &mut goes, &mut stays], 2);
-    // Records of no kind that there is: they are counted as malformed.
+    // Records of an unknown kind: they count as malformed.
     for peer in [&mut goes, &mut stays] {
         let pushed = peer.common.out.shm.push_after(vf, &[0; 12], 0, |_| Ok::<_, ()>(()));
         assert!(pushed.is_ok());
@@ -65,7 +65,7 @@ fn a_vf_has_one_ring_to_us() {
 }
 
 #[test]
-fn a_stranger_has_so_many_rings_and_our_own_user_as_many_as_it_likes() {
+fn a_stranger_has_a_limit_of_rings_and_our_own_user_has_none() {
     if !is_root() {
         return;
     }
@@ -94,7 +94,7 @@ fn a_stranger_has_so_many_rings_and_our_own_user_as_many_as_it_likes() {
 }
 
 #[test]
-fn a_ring_between_users_carries_what_any_ring_does() {
+fn a_ring_between_users_works_like_any_ring() {
     if !is_root() {
         return;
     }

@@ -1,4 +1,4 @@
-//! Two processes that take turns on a ring: what a poll that always finds something still does.
+//! Two processes that take turns on a ring: what a poll still does if it always finds something.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ fn pair(test: &str) -> [Process; 2] {
 }
 
 #[test]
-fn messages_that_come_together_are_answered_together() {
+fn messages_that_arrive_together_are_answered_together() {
     let [mut one, mut other] = pair("turns-answers");
     let answers = |process: &Process| process.engine.counters().tx_shm_packets;
     for (count, expected) in [(1, 1), (5, 2)] {
@@ -40,7 +40,7 @@ fn messages_that_come_together_are_answered_together() {
 }
 
 #[test]
-fn a_poll_that_always_finds_something_looks_at_the_clock_at_last() {
+fn a_poll_that_always_finds_something_still_reads_the_clock_in_the_end() {
     let [mut one, mut other] = pair("turns-clock");
     let passed = Duration::from_millis(10);
     one.engine.clock.pass(passed);
@@ -54,6 +54,6 @@ fn a_poll_that_always_finds_something_looks_at_the_clock_at_last() {
         polls += 1;
         assert!(polls <= 2 * u64::from(POLLS_PER_CLOCK), "who polls looks at no timer");
     }
-    // Incoming records precede the clock, so that this took longer than where nothing comes.
+    // Incoming records go before the clock, so this took longer than if nothing came.
     assert!(polls > u64::from(POLLS_PER_CLOCK));
 }

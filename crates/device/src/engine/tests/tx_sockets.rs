@@ -7,9 +7,9 @@ use iba::QpType;
 use crate::engine::Turn;
 use crate::rig::{self, Process};
 
-/// More trains than make a destination a busy one, and then a source.
+/// More trains than it takes to make a destination busy, and then a source.
 const MANY: u64 = 800;
-/// Longer than a destination that nothing goes to keeps its transmit socket.
+/// Longer than an idle destination keeps its transmit socket.
 const LONG: Duration = Duration::from_secs(30);
 
 /// Sends messages, and lets the other process receive each.
@@ -39,7 +39,7 @@ fn busy_pair(test: &str) -> [Process; 2] {
 }
 
 #[test]
-fn messages_go_on_a_line_and_without_it_when_it_breaks() {
+fn messages_use_a_transmit_socket_and_continue_without_it_when_it_breaks() {
     let mut pair = busy_pair("tx-sockets");
     for process in &mut pair {
         let Process { engine, .. } = process;
@@ -48,7 +48,7 @@ fn messages_go_on_a_line_and_without_it_when_it_breaks() {
         assert_eq!(engine.counters().rx_malformed_packets, 0);
         let udp = engine.receivers.udp.link().expect("a socket");
         assert_eq!(udp.rx_sockets(), 1, "one process, one receive socket");
-        // The kernel says no from now on.
+        // From now on, the kernel refuses.
         udp.close_tx_socket(tx_sockets[0]);
     }
     send(MANY, &mut pair);
@@ -63,7 +63,7 @@ fn messages_go_on_a_line_and_without_it_when_it_breaks() {
 }
 
 #[test]
-fn a_line_where_nothing_gets_through_is_given_up_before_the_peer_is() {
+fn a_transmit_socket_where_nothing_gets_through_is_given_up_before_the_peer_is() {
     let mut pair = busy_pair("silent-tx-socket");
     let [one, other] = &mut pair;
     assert_eq!(one.engine.common.out.udp.open_tx_sockets().count(), 1);

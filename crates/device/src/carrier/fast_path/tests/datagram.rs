@@ -25,7 +25,7 @@ fn packets() -> [(FastPacket, u32); 5] {
     ]
 }
 
-/// A train of the packet, put together by the way given.
+/// A train of the packet, built by `put`.
 fn train(put: impl FnOnce(&mut UdpQueue, Gid, &Av)) -> Vec<u8> {
     let mut queue = UdpQueue::new(4, 4791, 4791);
     let av = Av { dgid: IpAddr::from([10, 0, 0, 2]).into(), ..Av::default() };
@@ -46,7 +46,7 @@ fn datagram(packet: FastPacket, length: u32) -> Vec<u8> {
 }
 
 #[test]
-fn a_datagram_is_the_same_whichever_way_its_packet_goes() {
+fn a_datagram_is_the_same_whichever_path_its_packet_takes() {
     for (packet, length) in packets() {
         let long = train(|queue, here, av| {
             let fill = |room: &mut [u8]| {
@@ -61,7 +61,7 @@ fn a_datagram_is_the_same_whichever_way_its_packet_goes() {
 }
 
 #[test]
-fn a_datagram_with_anything_else_in_it_goes_the_long_way() {
+fn a_datagram_with_anything_else_in_it_takes_the_full_path() {
     for (packet, length) in packets() {
         let sealed = datagram(packet, length);
         let bytes = &sealed[..sealed.len() - icrc::LEN];
@@ -69,13 +69,13 @@ fn a_datagram_with_anything_else_in_it_goes_the_long_way() {
         assert_eq!(read_datagram(bytes), Some((packet, DEST, payload)));
         for short in 0..bytes.len() {
             let is_whole = read_datagram(&bytes[..short]).is_none_or(|(_, _, payload)| {
-                // Four bytes less are a shorter message, if they were all payload.
+                // Four bytes less make a shorter message, if they were all payload.
                 payload.len() + 4 * ((bytes.len() - short) / 4) == length as usize
             });
             assert!(is_whole, "{packet:?}, {short} bytes of it");
         }
 
-        // What may differ: numbers, and whether the receiver is to raise an event.
+        // The bytes that may differ: numbers, and whether the receiver raises an event.
         let may_differ = |at: usize| matches!(at, 5..=7 | 9..=11 | 13..=15);
         let (_, size) = headers(packet, DEST, length);
         for at in (0..size).filter(|at| !may_differ(*at)) {
@@ -83,7 +83,7 @@ fn a_datagram_with_anything_else_in_it_goes_the_long_way() {
                 let mut bytes = bytes.to_vec();
                 bytes[at] ^= 1 << bit;
                 let is_send = matches!(packet, FastPacket::Send { .. });
-                // Another padding is another length.
+                // Another padding means another length.
                 let is_allowed = at == 1 && (bit == 7 || bit == 4 || bit == 5) && is_send;
                 let read = read_datagram(&bytes);
                 assert!(read.is_none() || is_allowed, "{packet:?}, byte {at}, bit {bit}");
@@ -93,7 +93,7 @@ fn a_datagram_with_anything_else_in_it_goes_the_long_way() {
 }
 
 #[test]
-fn nothing_is_left_in_a_train_of_a_packet_whose_memory_is_gone() {
+fn a_packet_whose_memory_is_gone_leaves_nothing_in_a_train() {
     let gone = TransmitError::Memory(transport::env::LocalError::Fault);
     let mut queue = UdpQueue::new(4, 4791, 4791);
     let av = Av { dgid: IpAddr::from([10, 0, 0, 2]).into(), ..Av::default() };

@@ -1,4 +1,4 @@
-//! The two halves together: what one process pushes is what the other takes.
+//! The two halves together: what one process pushes, the other takes.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -39,7 +39,7 @@ impl End {
         self.sender.push(to, &record, |room| room.copy_from(bytes).map_err(|_| ())).map(|_| ())
     }
 
-    /// Takes in who connected.
+    /// Accepts new connections.
     fn accept(&mut self) {
         let claim = self.sender.claim.as_mut().expect("no child of a fork");
         for event in claim.poll_events() {
@@ -97,7 +97,7 @@ fn a_full_ring_and_a_missing_process_are_reported() {
 }
 
 #[test]
-fn a_process_that_goes_is_found_gone_after_its_last_words() {
+fn a_process_that_ends_is_found_gone_after_its_last_records() {
     let [mut one, mut other] = pair("carrier-shm-gone");
     let vf = one.vf;
     assert!(one.push(other.vf, b"last").is_ok());

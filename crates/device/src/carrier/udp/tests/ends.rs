@@ -34,7 +34,7 @@ fn queue_of(count: u32, port: u16) -> UdpQueue {
 }
 
 #[test]
-fn what_the_sending_half_queues_the_receiving_half_takes_in_order_with_its_icrc() {
+fn the_receiving_half_takes_what_the_sending_half_queued_in_order_with_its_icrc() {
     let (mut end, port) = bound();
     let mut queue = queue_of(20, port);
     let (mut counters, mut left) = (Counters::default(), Vec::new());
@@ -61,7 +61,7 @@ fn what_the_sending_half_queues_the_receiving_half_takes_in_order_with_its_icrc(
 }
 
 #[test]
-fn without_a_socket_all_is_dropped_and_nothing_comes() {
+fn without_a_socket_everything_is_dropped_and_nothing_arrives() {
     let mut nobody = Receiver::new(None, 4791);
     let mut queue = queue_of(3, 4791);
     let mut counters = Counters::default();

@@ -1,4 +1,4 @@
-//! Runs of packets: cut from a message into a train, and one payload where they arrive.
+//! Runs of packets: cut from a message into a train, and joined to one payload where they arrive.
 
 use std::net::IpAddr;
 
@@ -12,7 +12,7 @@ use crate::carrier::udp::queue::{Fill, UdpQueue};
 use crate::payload::{Cut, InPayload};
 
 #[test]
-fn a_run_is_what_its_packets_would_be_one_by_one() {
+fn a_run_is_the_same_as_its_packets_one_by_one() {
     let av = Av { dgid: IpAddr::from([10, 0, 0, 2]).into(), ..Av::default() };
     let here = IpAddr::from([10, 0, 0, 1]);
     let message: Vec<u8> = (0..40 * 1024_u32).map(|at| (at * 7 + at / 256) as u8).collect();
@@ -33,15 +33,15 @@ fn a_run_is_what_its_packets_would_be_one_by_one() {
     }
     let bytes = run.front().unwrap().bytes();
     assert_eq!(bytes, single.front().unwrap().bytes());
-    // Their ICRCs are what a receiver computes, who sees each packet by itself.
+    // Their ICRCs are what a receiver computes that sees each packet by itself.
     let flow = Flow::new((here, 4791).into(), (av.dgid.to_ip(), 4791).into()).unwrap();
     for (id, datagram) in bytes.chunks(bytes.len() / most as usize).enumerate() {
         let packet = &datagram[..datagram.len() - icrc::LEN];
         assert_eq!(icrc::verify(&flow, datagram), Ok((packet, id as u16)));
     }
 
-    // Memory that ends in the middle of a run: what went before goes, and the next attempt finds it
-    // first.
+    // Memory that ends in the middle of a run: the packets before that are sent, and the next
+    // attempt fails with the first one.
     let gone = TransmitError::Memory(LocalError::Fault);
     let ends = |at: u32, room: &mut [u8], crc: Option<&mut u32>| {
         if at < 3 * 1024 { part(at, room, crc) } else { Err(gone) }
@@ -53,7 +53,7 @@ fn a_run_is_what_its_packets_would_be_one_by_one() {
     assert_eq!(run.push_run(here.into(), &av, &headers(), 512, 2, part), Ok(1));
 }
 
-/// A message in memory, some of which is not there.
+/// A message in memory, part of which is missing.
 struct InMemory {
     umem: Umem,
     there: u64,
@@ -84,7 +84,7 @@ impl Fill for InMemory {
 }
 
 #[test]
-fn packets_that_are_written_several_at_once_are_the_same() {
+fn packets_that_are_written_together_are_the_same() {
     let av = Av { dgid: IpAddr::from([10, 0, 0, 2]).into(), ..Av::default() };
     let here = IpAddr::from([10, 0, 0, 1]);
     let message: Vec<u8> = (0..40 * 1024_u32).map(|at| (at * 7 + at / 256) as u8).collect();
@@ -92,7 +92,7 @@ fn packets_that_are_written_several_at_once_are_the_same() {
     let umem = Umem::host(&memory);
     umem::guard::recheck();
     umem.write(0, &message).unwrap();
-    // All of it is there, or it ends in the first pass, between two, or in the second.
+    // All of it is present, or it ends in the first pass, between the two passes, or in the second.
     for there in [40_u32, 9, 16, 17, 0] {
         for begun in [0_u32, 1, 5] {
             let [mut run, mut single] = [(); 2].map(|()| UdpQueue::new(64, 4791, 4791));

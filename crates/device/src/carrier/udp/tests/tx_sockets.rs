@@ -14,7 +14,7 @@ use crate::carrier::udp::queue::UdpQueue;
 use crate::carrier::udp::tx_sockets::TxSockets;
 
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
-/// Longer than a destination that nothing goes to keeps its transmit socket.
+/// Longer than an idle destination keeps its transmit socket.
 const LONG: Duration = Duration::from_secs(30);
 
 fn push(queue: &mut UdpQueue, traffic_class: u8, fill: Result<(), TransmitError>) {
@@ -27,7 +27,7 @@ fn push(queue: &mut UdpQueue, traffic_class: u8, fill: Result<(), TransmitError>
 }
 
 /// The transmit socket of the first batch, and the identifications that its ICRCs are for, if the
-/// packets go between these ports.
+/// packets travel between these ports.
 fn front(queue: &UdpQueue, [from, to]: [u16; 2]) -> (Option<TxSocketId>, Vec<u16>) {
     let flow = Flow::new((HERE, from).into(), (HERE, to).into()).expect("one version");
     let batch = queue.front().expect("a batch");
@@ -35,8 +35,8 @@ fn front(queue: &UdpQueue, [from, to]: [u16; 2]) -> (Option<TxSocketId>, Vec<u16
     (batch.tx_socket, ids.map(|packet| icrc::verify(&flow, packet).expect("right").1).collect())
 }
 
-/// A queue whose packets go to its own link, the transmit socket that this busy destination was
-/// given, and between which ports packets go without it and on it.
+/// A queue whose packets go to its own link, the transmit socket of this busy destination, and the
+/// ports of packets without it and on it.
 struct WithTxSocket {
     queue: UdpQueue,
     udp: UdpLink,
@@ -65,7 +65,7 @@ fn with_tx_socket() -> WithTxSocket {
 }
 
 #[test]
-fn a_train_on_a_line_begins_one_after_the_one_before() {
+fn a_train_on_a_transmit_socket_begins_one_identification_after_the_last() {
     let WithTxSocket { mut queue, tx_socket, usual, on_it, .. } = with_tx_socket();
     push(&mut queue, 0, Ok(()));
     push(&mut queue, 0, Ok(()));
@@ -73,7 +73,7 @@ fn a_train_on_a_line_begins_one_after_the_one_before() {
     let first = ids[0];
     assert_eq!((on, ids), (Some(tx_socket), vec![first, first.wrapping_add(1)]));
     queue.pop();
-    // One that is not sent takes no place.
+    // A packet that is not sent takes no identification.
     push(&mut queue, 0, Err(TransmitError::Memory(LocalError::Fault)));
     assert!(queue.front().is_none());
     push(&mut queue, 0, Ok(()));
@@ -84,7 +84,7 @@ fn a_train_on_a_line_begins_one_after_the_one_before() {
 }
 
 #[test]
-fn what_waits_for_a_line_that_breaks_goes_the_usual_way() {
+fn batches_for_a_transmit_socket_that_breaks_are_sent_like_others() {
     let WithTxSocket { mut queue, tx_socket, usual, on_it, .. } = with_tx_socket();
     for _ in 0..3 {
         push(&mut queue, 0, Ok(()));
@@ -98,7 +98,7 @@ fn what_waits_for_a_line_that_breaks_goes_the_usual_way() {
 }
 
 #[test]
-fn a_line_that_is_not_used_is_closed() {
+fn an_unused_transmit_socket_is_closed() {
     let WithTxSocket { mut queue, mut udp, tx_socket, usual, .. } = with_tx_socket();
     let after = |times: u32| Time::ZERO + LONG * times;
     queue.tx_sockets.sweep(after(1), &mut udp);

@@ -16,7 +16,7 @@ const MS: Duration = Duration::from_millis(1);
 /// Longer than anything takes on `lo`.
 const LONG: Duration = Duration::from_secs(30);
 
-/// A process with two pairs of QPs, each pair connected, in whose buffer WRITEs end.
+/// A process with two pairs of QPs, each pair connected, whose buffer is the target of WRITEs.
 struct Planned {
     engine: Engine,
     objects: Objects,
@@ -27,7 +27,7 @@ struct Planned {
 }
 
 impl Planned {
-    /// `plan` is given the numbers of the QPs that send.
+    /// `plan` gets the numbers of the sending QPs.
     fn new(test: &str, force_udp: bool, plan: impl FnOnce([Qpn; 2]) -> String) -> Self {
         let mut nic = rig::nic(test);
         nic.config.force_udp = force_udp;
@@ -47,13 +47,13 @@ impl Planned {
         Self { engine, objects, from, to }
     }
 
-    /// Lets time pass, and whatever is due in it happen.
+    /// Lets time pass, and handles what is due in it.
     fn pass(&mut self, wait: Duration) {
         self.engine.clock.pass(wait);
         run(&mut [&mut self.engine]);
     }
 
-    /// WRITEs eight bytes, which name the place, to that place of the buffer, and waits for the
+    /// WRITEs eight bytes, a pattern of the place, to that place in the buffer, and waits for the
     /// completion.
     fn write(&mut self, pair: usize, place: u64) -> WcStatus {
         let data = Data::Inline(SmallVec::from_slice(&pattern(place)));
@@ -86,9 +86,8 @@ fn pattern(place: u64) -> [u8; 8] {
     (place + 1).wrapping_mul(0x0101_0101_0101_0101).to_be_bytes()
 }
 
-/// Which WRITEs have wrong bytes of those with the sequence numbers 0 to 4, of two QPs, one
-/// millisecond apart, if a rule with these conditions spoils payloads: the QP, from 0, and the
-/// number.
+/// Of the WRITEs of two QPs with the sequence numbers 0 to 4, one millisecond apart: those with
+/// wrong bytes (the QP, from 0, and the number) if a rule with these conditions corrupts payloads.
 #[track_caller]
 fn spoilt(test: &str, conditions: impl FnOnce([Qpn; 2]) -> String) -> Vec<(usize, u64)> {
     let text = |qpns| format!("[[fault]]\ndo = 'junk'\nopcode = 'write'\n{}", conditions(qpns));
@@ -110,7 +109,7 @@ fn spoilt(test: &str, conditions: impl FnOnce([Qpn; 2]) -> String) -> Vec<(usize
 }
 
 #[test]
-fn a_qpn_is_one_qp_and_no_other() {
+fn a_qpn_names_one_qp_and_no_other() {
     let of_second = spoilt("plan-qpn", |[_, second]| format!("qpn = {}", second.value()));
     assert_eq!(of_second, [(1, 0), (1, 1), (1, 2), (1, 3), (1, 4)]);
     let of_none = spoilt("plan-no-qpn", |[_, second]| format!("qpn = {}", second.value() + 9));
@@ -118,7 +117,7 @@ fn a_qpn_is_one_qp_and_no_other() {
 }
 
 #[test]
-fn a_psn_is_one_packet_of_each_qp() {
+fn a_psn_names_one_packet_of_each_qp() {
     let spanned = spoilt("plan-psn", |_| "psn = '0x1-2'".to_owned());
     assert_eq!(spanned, [(0, 1), (1, 1), (0, 2), (1, 2)]);
     let one = spoilt("plan-qpn-psn", |[first, _]| format!("psn = 3\nqpn = {}", first.value()));
@@ -134,7 +133,7 @@ fn until_is_the_last_time_at_which_a_rule_fires() {
 }
 
 #[test]
-fn a_region_that_is_revoked_late_serves_what_comes_before() {
+fn a_region_that_is_revoked_late_serves_earlier_accesses() {
     let mut planned = Planned::new("plan-revoke", false, |_| {
         "[[fault]]\ndo = 'revoke'\nmr = 1\nby = '10ms'\nway = 'in'\nopcode = 'write'\nnth = 2\ntimes = 1"
             .to_owned()
@@ -162,9 +161,10 @@ fn a_region_that_is_revoked_late_serves_what_comes_before() {
     assert!(said.contains("revoke: fired once, of 5 packets"), "{said}");
 }
 
-/// The mark of the plan is answered as that of a switch: one notification, which the sender obeys.
+/// A mark of the plan is answered like that of a switch: by one notification, which the sender
+/// obeys.
 #[test]
-fn a_mark_is_of_the_packet_that_is_named_and_is_answered() {
+fn a_mark_hits_the_named_packet_and_is_answered() {
     let mut planned = Planned::new("plan-mark", true, |_| {
         "[[fault]]\ndo = 'mark'\nway = 'in'\nopcode = 'send'\npsn = 1\nqp = 3".to_owned()
     });
@@ -189,7 +189,7 @@ fn a_mark_is_of_the_packet_that_is_named_and_is_answered() {
             ));
         }
     }
-    // The first QP that receives is the third that was made; each pair counts its packets from 0.
+    // The first receiving QP is the third one created; each pair counts its packets from 0.
     let (none, one) = ((0, 0, 0), (1, 1, 1));
     assert_eq!(seen, [none, none, one, one, one, one], "{:?}", planned.said());
     assert!(
