@@ -10,17 +10,17 @@ use crate::param::{Ece, Peer, ReqParam};
 use crate::time::{ack_timeout, duration};
 use crate::{Cm, CmError, Ignored, RejReason, fit};
 
-/// The LID of ports that are reached by routing (`IB_LID_PERMISSIVE`).
+/// The LID of ports that are reached through routing (`IB_LID_PERMISSIVE`).
 const LID_PERMISSIVE: u16 = 0xffff;
 /// A vendor's id has 24 bits.
 const VENDOR_MASK: u32 = 0xff_ffff;
-/// Codes of what an MRA or a REJ is about.
+/// Codes for the message that an MRA or a REJ is about.
 pub(crate) const ABOUT_REQ: u8 = 0;
 pub(crate) const ABOUT_REP: u8 = 1;
 pub(crate) const ABOUT_OTHER: u8 = 2;
 
 impl Cm {
-    /// Asks for a connection.
+    /// Requests a connection.
     ///
     /// # Errors
     /// [`CmError::QpType`], [`CmError::TooLong`] and [`CmError::NoIds`].
@@ -88,7 +88,7 @@ impl Cm {
         Ok(id)
     }
 
-    /// Gives a connection that begins here its transaction.
+    /// Sets the transaction of a connection that begins here.
     pub(crate) fn set_tid(&mut self, id: CommId) {
         let high = u64::from(self.local.start) << 32;
         if let Some(conn) = self.table.get_mut(id) {
@@ -140,7 +140,7 @@ impl Cm {
         conn.state = State::RepRcvd;
         conn.remote = Remote { id: rep.local_comm_id, guid: rep.local_ca_guid, qpn };
         conn.peer.via = conn.peer.via.or(from.via);
-        // We may have outstanding as many as the peer accepts, and the other way round.
+        // We may have as many outstanding as the peer accepts, and vice versa.
         conn.initiator_depth = rep.responder_resources;
         conn.responder_resources = rep.initiator_depth;
         conn.sq_psn = rep.starting_psn;
@@ -167,8 +167,8 @@ impl Cm {
         Ok(())
     }
 
-    /// Tells the peer that an answer takes `4.096 us * 2^service_timeout` longer: at once, or when
-    /// the peer asks again if `when_asked`.
+    /// Tells the peer that an answer takes `4.096 us * 2^service_timeout` longer: at once, or if
+    /// `when_asked`, when the peer repeats its message.
     ///
     /// # Errors
     /// [`CmError::State`] if nothing waits for an answer.

@@ -23,7 +23,7 @@ pub enum State {
     MraReqRcvd,
     /// A REQ came.
     ReqRcvd,
-    /// A REQ came, and the peer was told, or will be if it asks again, that the answer takes
+    /// A REQ came, and the peer was told, or will be if it repeats the REQ, that the answer takes
     /// longer.
     MraReqSent,
     /// A REP is out.
@@ -34,7 +34,7 @@ pub enum State {
     RepRcvd,
     /// A REP came, and the peer was told that the answer takes longer.
     MraRepSent,
-    /// It stands.
+    /// It is established.
     Established,
     /// A DREQ is out.
     DreqSent,
@@ -57,10 +57,10 @@ pub(crate) struct Pending {
     pub(crate) retries_left: u8,
 }
 
-/// The other end of a connection, by which copies and leftovers are recognised.
+/// The other end of a connection, which identifies duplicates and late messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Remote {
-    /// Its name for the connection; 0 while it is not known.
+    /// Its id for the connection; 0 while that is not known.
     pub(crate) id: CommId,
     pub(crate) guid: Guid,
     pub(crate) qpn: Qpn,
@@ -69,13 +69,14 @@ pub(crate) struct Remote {
 #[derive(Debug)]
 pub(crate) struct Conn {
     pub(crate) state: State,
-    /// Whether its owner has let go of it: nothing is reported any more.
+    /// Whether its owner has released it: nothing is reported any more.
     pub(crate) is_orphan: bool,
-    /// The listener it came from, until the owner answers or takes it.
+    /// The listener of the request, until the owner answers or takes it.
     pub(crate) waits_at: Option<ListenId>,
     pub(crate) peer: Peer,
     pub(crate) remote: Remote,
-    /// Whose remote ids, QPs and requests `remote` is listed among, if it is in those tables.
+    /// The sender under which `remote` is listed in the tables of remote ids, QPs and requests, if
+    /// it is.
     pub(crate) known_by_id: Option<Origin>,
     pub(crate) known_by_qpn: Option<Origin>,
     pub(crate) known_by_request: Option<Origin>,
@@ -92,12 +93,12 @@ pub(crate) struct Conn {
     pub(crate) mtu: Mtu,
     /// The ACK timeout of the QP.
     pub(crate) ack_timeout: u8,
-    /// How long the peer's communication manager may take, and how often it is asked.
+    /// How long the peer's communication manager may take, and how often a message is sent.
     pub(crate) response: Duration,
     pub(crate) max_retries: u8,
     pub(crate) pending: Option<Pending>,
-    /// The message sent last, which is sent again when the message it answers comes again: MRA, RTU
-    /// or DREP.
+    /// The last message sent, which is repeated when the message that it answers comes again: MRA,
+    /// RTU or DREP.
     pub(crate) reply: Option<Box<[u8; mad::LEN]>>,
     pub(crate) deadline: Option<Time>,
 }
@@ -133,7 +134,7 @@ impl Conn {
         }
     }
 
-    /// Whether a message may be about this connection, by where it came from.
+    /// Whether a message may be about this connection, judging by its sender.
     pub(crate) fn is_from_peer(&self, from: &Peer) -> bool {
         from.remote == self.peer.remote && (self.peer.via.is_none() || self.peer.via == from.via)
     }
@@ -147,7 +148,7 @@ pub struct QpInfo {
     pub state: State,
     /// Its service.
     pub qp_type: QpType,
-    /// Between whom.
+    /// The two ends.
     pub peer: Peer,
     /// The peer's QP; 0 until it is known.
     pub remote_qpn: Qpn,

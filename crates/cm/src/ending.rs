@@ -38,7 +38,7 @@ impl Cm {
             S::MraRepRcvd,
         ];
         let conn = self.conn_in(id, "REJ", &states)?;
-        // A peer that has not been told anything knows no id of ours.
+        // A peer that has got no answer yet does not know our id.
         let (local_comm_id, message) = match conn.state {
             S::ReqRcvd => (0, ABOUT_REQ),
             S::MraReqSent => (id, ABOUT_REQ),
@@ -64,7 +64,7 @@ impl Cm {
         Ok(())
     }
 
-    /// Refuses a message for which there is no connection. `ids` are ours and the peer's.
+    /// Refuses a message for which there is no connection. `ids` are our id and the peer's.
     pub(crate) fn issue_rej(
         &mut self,
         to: Peer,
@@ -90,7 +90,7 @@ impl Cm {
     pub(crate) fn handle_rej(&mut self, now: Time, from: Peer, rej: Rej) -> Result<(), Ignored> {
         use State as S;
         let id = if RejReason(rej.reason) == RejReason::TIMEOUT && rej.remote_comm_id == 0 {
-            // A peer that gives up before it was answered knows no id of ours; it gives its own.
+            // A peer that gives up before it gets an answer does not know our id; it names its own.
             let guid = rej.ari.first_chunk().map_or(0, |guid| u64::from_be_bytes(*guid));
             let id = self.table.with_remote_id(from.origin(), iba::Guid(guid), rej.local_comm_id);
             id.ok_or(Ignored::NoConnection("REJ"))?
@@ -166,7 +166,7 @@ impl Cm {
     /// Confirms that the peer ended a connection.
     ///
     /// # Errors
-    /// [`CmError::State`] if it did not, [`CmError::TooLong`].
+    /// [`CmError::State`] if it has not, [`CmError::TooLong`].
     #[doc(alias = "ib_send_cm_drep")]
     pub fn confirm_disconnect(
         &mut self,

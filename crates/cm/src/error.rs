@@ -11,7 +11,7 @@ pub enum CmError {
     /// No such connection.
     #[error("there is no connection {0:#010x}")]
     NoSuchConnection(CommId),
-    /// The connection is not in a state for it.
+    /// The connection is not in a state for the call.
     #[error("{call}: the connection is in the state {state:?}")]
     State {
         /// The call.
@@ -35,12 +35,12 @@ pub enum CmError {
     /// All communication ids are in use.
     #[error("no communication id is free")]
     NoIds,
-    /// Connections of this type are not made by requests.
+    /// QPs of this type are not connected by requests.
     #[error("QPs of type {0} are not connected by REQ")]
     QpType(iba::QpType),
 }
 
-/// Why a message was not acted on.
+/// Why a message was ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Ignored {
@@ -53,13 +53,13 @@ pub enum Ignored {
     /// It came from somewhere other than the peer.
     #[error("{0} from somewhere other than the connection's peer")]
     WrongSource(&'static str),
-    /// It does not fit what came before, as a copy of an earlier message does not.
+    /// It does not fit the state of the connection, like a duplicate of an earlier message.
     #[error("{0} in the state {1:?}")]
     State(&'static str, State),
     /// There is no room for another request; the peer will try again.
     #[error("{0} beyond the backlog")]
     Backlog(&'static str),
-    /// Nothing here migrates paths.
+    /// Path migration is not supported.
     #[error("{0}: no path migrates")]
     NotSupported(&'static str),
     /// It names a QP that is not the connection's.

@@ -1,4 +1,4 @@
-//! What the communication manager tells its owner.
+//! What the communication manager reports to its owner.
 
 use wire::cm::{CommId, Rej, Rep, Req, Rtu, SidrRep, SidrReq};
 use wire::mad;
@@ -14,37 +14,36 @@ pub enum Event {
     Req {
         /// The listener.
         listener: ListenId,
-        /// The connection made for it.
+        /// The connection created for it.
         conn: CommId,
-        /// Where it came from.
+        /// The sender.
         from: Peer,
-        /// What it says.
+        /// Its contents.
         req: Box<Req>,
-        /// What the peer asks of an end by the same vendor.
+        /// What the peer requests from an end of the same vendor.
         ece: Ece,
     },
     /// The peer accepted.
     Rep {
         /// The connection.
         conn: CommId,
-        /// What it says.
+        /// Its contents.
         rep: Box<Rep>,
-        /// What the peer grants an end by the same vendor.
+        /// What the peer grants to an end of the same vendor.
         ece: Ece,
     },
-    /// The connection is established, at the passive side. `None` if a packet came before the RTU
-    /// did.
+    /// The connection is established, at the passive side. `None` if a packet came before the RTU.
     Rtu {
         /// The connection.
         conn: CommId,
-        /// What the RTU says.
+        /// The contents of the RTU.
         rtu: Option<Box<Rtu>>,
     },
     /// The peer refused, or ended the attempt.
     Rej {
         /// The connection.
         conn: CommId,
-        /// What it says.
+        /// Its contents.
         rej: Box<Rej>,
     },
     /// The peer ends the connection.
@@ -73,18 +72,18 @@ pub enum Event {
     SidrReq {
         /// The listener.
         listener: ListenId,
-        /// The request's name here.
+        /// Our id for the request.
         conn: CommId,
-        /// Where it came from.
+        /// The sender.
         from: Peer,
-        /// What it says.
+        /// Its contents.
         req: Box<SidrReq>,
     },
     /// The answer to a SIDR_REQ of ours. The request is gone.
     SidrRep {
-        /// The request's name.
+        /// Our id for the request.
         conn: CommId,
-        /// What it says.
+        /// Its contents.
         rep: Box<SidrRep>,
     },
 }
@@ -107,9 +106,9 @@ pub enum Unanswered {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "an owner may send one again")]
 pub struct Transmit {
-    /// Between whom.
+    /// The sender and the receiver.
     pub peer: Peer,
-    /// Which receiver it is for, where several share the address and `peer` does not tell.
+    /// The receiver, if several share the address and `peer` does not say which.
     pub route: Route,
     /// The connection it is about, if it is one of ours.
     pub conn: Option<CommId>,

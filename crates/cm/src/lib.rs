@@ -2,7 +2,7 @@
 //! output.
 //!
 //! A [`Cm`] acts for one channel adapter. It has no socket, no clock and no thread: its owner, a
-//! device or a test, hands in datagrams and the time, and takes out events and datagrams.
+//! device or a test, passes in datagrams and the time, and takes events and datagrams.
 //!
 //! ```text
 //!   active                              passive
@@ -20,28 +20,30 @@
 //! |---|---|---|
 //! | commands | [`Cm::listen`], [`Cm::connect`], [`Cm::accept`], [`Cm::ready`], [`Cm::reject`], [`Cm::disconnect`], [`Cm::destroy`], ... | change state, send |
 //! | input | [`Cm::handle`], [`Cm::handle_timeout`] | change state, report, send |
-//! | output | [`Cm::poll_event`], [`Cm::poll_transmit`], [`Cm::poll_timeout`] | hand out |
+//! | output | [`Cm::poll_event`], [`Cm::poll_transmit`], [`Cm::poll_timeout`] | return what there is |
 //!
-//! After any command or input, take all events and all datagrams, then ask when to call again.
+//! After any command or input, take all events and all datagrams, then ask [`Cm::poll_timeout`]
+//! when to call again.
 //!
-//! **Lost messages.** REQ, REP, DREQ and SIDR_REQ are sent until they are answered, as often as the
-//! asking side says in its REQ; RTU, MRA and DREP are sent again when the message they answer comes
-//! again. A copy of a REQ is known by the peer's channel adapter and communication id.
+//! **Lost messages.** REQ, REP, DREQ and SIDR_REQ are repeated until they are answered, at most as
+//! often as the active side says in its REQ; RTU, MRA and DREP are sent again when the message that
+//! they answer comes again. A duplicate of a REQ is recognised by the peer's channel adapter and
+//! communication id.
 //!
-//! **Forgotten connections.** A REQ or REP that names a QP of the peer which is in a connection
-//! here is refused (stale connection), and that connection is ended: the peer cannot know it any
-//! more (IBA 12.9.8.3.1).
+//! **Forgotten connections.** A REQ or REP that names a QP of the peer that is in a connection here
+//! is refused (stale connection), and that connection is ended: the peer must have forgotten it
+//! (IBA 12.9.8.3.1).
 //!
-//! **Many processes behind one address.** Communication ids carry a prefix by which a message finds
-//! the process it is for ([`Local::prefix`]); a first message names a service instead ([`Route`]).
+//! **Many processes behind one address.** Communication ids carry a prefix that leads a message to
+//! its process ([`Local::prefix`]); a first message names a service instead ([`Route`]).
 //!
 //! **Strangers.** A message counts for a connection only if it comes from the address of its peer.
-//! Waiting requests are bounded by their listener's backlog and by a total; nothing else that a
-//! stranger sends is kept.
+//! Their listener's backlog and a total limit the requests that wait; nothing else that a stranger
+//! sends is kept.
 //!
-//! What it does not do: alternate paths and their migration (LAP, APR), which no RoCE device has,
-//! and redirection. Addresses and ports are the owner's business, except for the RDMA-CM header of
-//! a request, which tells apart listeners on one port and different addresses.
+//! Alternate paths and their migration (LAP, APR), which no RoCE device has, and redirection are
+//! not supported. Addresses and ports are up to the owner, except for the RDMA-CM header of a
+//! request, which distinguishes listeners on one port and different addresses.
 #![forbid(unsafe_code)]
 
 mod active;

@@ -1,5 +1,5 @@
-//! The names of listeners.
+//! The ids of listeners.
 
-/// A listener's name.
+/// The id of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ListenId(pub(crate) u32);

@@ -1,4 +1,4 @@
-//! The communication manager: listeners, connections, and what goes in and out.
+//! The communication manager: listeners, connections, input and output.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
@@ -13,7 +13,7 @@ use crate::param::{Local, Peer};
 use crate::table::Table;
 use crate::{CmError, Ignored, PortSpace, RejReason, SidrStatus};
 
-/// For which addresses a listener on a port takes requests.
+/// The addresses for which a listener on a port takes requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "the kinds of address that a program binds")]
 pub enum ListenAddr {
@@ -63,14 +63,14 @@ pub(crate) struct Listener {
     mask: u64,
     addr: ListenAddr,
     backlog: u32,
-    /// Requests that wait for the owner.
+    /// The number of requests that wait for the owner.
     pub(crate) waiting: u32,
 }
 
 /// The most requests that wait for their owners or for their peers, over all listeners: beyond
 /// that, a flood of requests is dropped and costs nothing.
 const MAX_HALF_OPEN: u32 = 4096;
-/// The most connections that proceed to their end without an owner.
+/// The most connections without an owner that proceed to their end.
 const MAX_ORPHANS: usize = 16384;
 
 /// The communication manager of one channel adapter. The owner must take events and messages after
@@ -104,8 +104,8 @@ impl Cm {
     }
 
     /// Takes requests for services: those that agree with `service_id` in the bits of `mask`, and
-    /// with `addr` if they name an address. At most `backlog` wait for [`Cm::taken`]; those beyond
-    /// are ignored, so that the peer asks again.
+    /// with `addr` if they name an address. At most `backlog` wait for [`Cm::taken`]; further ones
+    /// are ignored, so that the peer retries.
     ///
     /// # Errors
     /// [`CmError::ServiceInUse`] if another listener takes any of them.
@@ -129,7 +129,7 @@ impl Cm {
         Ok(id)
     }
 
-    /// Takes no more requests. Those that have arrived stay.
+    /// Stops taking requests. Those that have arrived stay.
     pub fn unlisten(&mut self, listener: ListenId) {
         self.listeners.remove(&listener);
     }
@@ -148,7 +148,7 @@ impl Cm {
         self.listener(service_id, dst).is_some()
     }
 
-    /// The owner knows of a request: it no longer counts towards its listener's backlog.
+    /// The owner has taken a request: it no longer counts towards its listener's backlog.
     pub fn taken(&mut self, conn: CommId) {
         let Some(listener) = self.table.get_mut(conn).and_then(|conn| conn.waits_at.take()) else {
             return;
@@ -170,11 +170,10 @@ impl Cm {
         true
     }
 
-    /// Acts on a datagram.
+    /// Handles a datagram.
     ///
     /// # Errors
-    /// Why it was not acted on. The owner is not at fault: it may be a copy, a leftover or a
-    /// forgery.
+    /// Why it was ignored. The owner is not at fault: it may be a duplicate, late or forged.
     pub fn handle(&mut self, now: Time, from: Peer, bytes: &[u8]) -> Result<(), Ignored> {
         let Mad { tid, attr_mod, message } = Mad::parse(bytes)?;
         match message {
@@ -187,7 +186,7 @@ impl Cm {
             Message::Drep(drep) => self.handle_drep(now, from, &drep),
             Message::SidrReq(req) => self.handle_sidr_req(from, tid, req),
             Message::SidrRep(rep) => self.handle_sidr_rep(from, rep),
-            // The kernel does not answer these over RoCE either.
+            // The kernel does not answer these over RoCE, either.
             Message::Lap(_) | Message::Apr(_) => Err(Ignored::NotSupported(message.name())),
         }
     }
@@ -197,7 +196,7 @@ impl Cm {
         self.table.first_deadline().map(|(at, _)| at)
     }
 
-    /// Sends unanswered messages again, and gives up those that were sent often enough.
+    /// Repeats unanswered messages, and gives up those that were sent often enough.
     pub fn handle_timeout(&mut self, now: Time) {
         while let Some((at, id)) = self.table.first_deadline()
             && at <= now
@@ -248,7 +247,8 @@ impl Cm {
         self.out.pop_front()
     }
 
-    /// A message of ours went to this process of the peer's host: later ones go there as well.
+    /// Notes that a message of ours went to this process of the peer's host: later ones go there as
+    /// well.
     pub fn set_via(&mut self, conn: CommId, via: u16) {
         if let Some(conn) = self.table.get_mut(conn) {
             conn.peer.via.get_or_insert(via);
@@ -309,7 +309,7 @@ impl Cm {
         }
     }
 
-    /// Tells the owner, if there is one.
+    /// Reports to the owner, if there is one.
     pub(crate) fn report(&mut self, id: CommId, event: Event) {
         if self.table.get(id).is_some_and(|conn| !conn.is_orphan) {
             self.events.push_back(event);
@@ -362,13 +362,14 @@ impl Cm {
         self.table.set_deadline(id, Some(now + timeout));
     }
 
-    /// Sends a message of a connection, and again whenever the one it answers comes again.
+    /// Sends a message of a connection, and repeats it whenever the one that it answers comes
+    /// again.
     pub(crate) fn send_reply(&mut self, id: CommId, message: impl Into<Message>) {
         self.keep_reply(id, message);
         self.repeat_reply(id);
     }
 
-    /// Keeps a message for when the one it answers comes again.
+    /// Keeps a message for when the one that it answers comes again.
     pub(crate) fn keep_reply(&mut self, id: CommId, message: impl Into<Message>) {
         let Some(conn) = self.table.get_mut(id) else { return };
         conn.reply = Some(Box::new(Mad::new(conn.tid, message).to_bytes()));
@@ -386,7 +387,7 @@ impl Cm {
         if conn.remote.id == 0 { Route::Unknown } else { Route::Comm(conn.remote.id) }
     }
 
-    /// The message sent is answered.
+    /// Notes that the last message was answered.
     pub(crate) fn answered(&mut self, id: CommId) {
         if let Some(conn) = self.table.get_mut(id) {
             conn.pending = None;
@@ -394,7 +395,7 @@ impl Cm {
         self.table.set_deadline(id, None);
     }
 
-    /// The attempt is over, and left nothing in flight.
+    /// Ends an attempt that left nothing in flight.
     pub(crate) fn reset(&mut self, id: CommId) {
         self.answered(id);
         self.taken(id);
@@ -406,8 +407,7 @@ impl Cm {
         }
     }
 
-    /// The connection is over; packets may be in flight. Its peer may use its QP again, but not its
-    /// id.
+    /// Ends a connection whose packets may be in flight. Its peer may reuse its QP, but not its id.
     pub(crate) fn enter_timewait(&mut self, now: Time, id: CommId) {
         self.answered(id);
         self.taken(id);
@@ -418,7 +418,7 @@ impl Cm {
         self.table.set_deadline(id, Some(now + wait));
     }
 
-    /// Forgets a connection.
+    /// Removes a connection.
     fn finish(&mut self, id: CommId) {
         self.report(id, Event::TimewaitExit { conn: id });
         if self.table.get(id).is_some_and(|conn| conn.is_orphan) {
@@ -428,7 +428,7 @@ impl Cm {
         self.table.remove(id);
     }
 
-    /// Lets go of a connection: nothing more is reported. An attempt is refused; a connection is
+    /// Releases a connection: nothing more is reported. An attempt is refused; a connection is
     /// ended by the protocol, which proceeds without the owner.
     #[doc(alias = "ib_destroy_cm_id")]
     pub fn destroy(&mut self, now: Time, id: CommId) {
@@ -461,15 +461,15 @@ impl Cm {
         }
     }
 
-    /// The process that we took for the peer's is gone: the next message finds it again.
+    /// The process that we thought was the peer's is gone: the next message finds the right one.
     pub fn forget_via(&mut self, conn: CommId) {
         if let Some(conn) = self.table.get_mut(conn) {
             conn.peer.via = None;
         }
     }
 
-    /// The peer's process is gone, with all its connections and requests: as if it had disconnected
-    /// and refused them, as the kernel does for a process that ends.
+    /// Ends all connections and requests of a peer's process that is gone, as if it had
+    /// disconnected and refused them, as the kernel does for a process that ends.
     pub fn peer_gone(&mut self, now: Time, remote: iba::Gid, via: u16) {
         let is_its = |conn: &Conn| conn.peer.remote == remote && conn.peer.via == Some(via);
         let theirs: Vec<_> =

@@ -1,10 +1,10 @@
-//! What the owner specifies when it connects, accepts or asks.
+//! The parameters of connecting, accepting and resolving.
 
 use iba::{Gid, Guid, Mtu, PKey, Psn, QKey, QpType, Qpn};
 
 use crate::SidrStatus;
 
-/// Where messages of a connection come from and go to.
+/// The two ends of a connection's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "callers build it")]
 pub struct Peer {
@@ -12,11 +12,11 @@ pub struct Peer {
     pub local: Gid,
     /// The peer's address.
     pub remote: Gid,
-    /// Which process of the host at that address, where several share it and this is known.
+    /// The process at that address, if several share it and this one is known.
     pub via: Option<u16>,
 }
 
-/// Where a message came from, as its carrier knows it and not as the message claims.
+/// The sender of a message, as its carrier knows it and not as the message claims.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Origin {
     remote: Gid,
@@ -55,8 +55,8 @@ pub struct Patience {
     pub max_retries: u8,
 }
 
-/// What a vendor's two ends agree on (enhanced connection establishment). Nothing here interprets
-/// it.
+/// The options that two ends of one vendor agree on (enhanced connection establishment). Nothing
+/// here interprets them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[doc(alias("ibv_ece", "rdma_ucm_ece"))]
 #[expect(clippy::exhaustive_structs, reason = "the two fields of IBA")]
@@ -67,14 +67,14 @@ pub struct Ece {
     pub attr_mod: u32,
 }
 
-/// What a REQ says.
+/// The contents of a REQ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[doc(alias = "ib_cm_req_param")]
 #[expect(clippy::exhaustive_structs, reason = "callers build it")]
 pub struct ReqParam {
-    /// Whom to ask.
+    /// The peer.
     pub peer: Peer,
-    /// For what.
+    /// The service.
     pub service_id: u64,
     /// RC, UC, or the sending half of XRC.
     pub qp_type: QpType,
@@ -98,13 +98,13 @@ pub struct ReqParam {
     pub rnr_retry_count: u8,
     /// Whether our QP has a shared receive queue.
     pub srq: bool,
-    /// What we ask of a peer by the same vendor.
+    /// What we request from a peer of the same vendor.
     pub ece: Ece,
     /// At most 92 bytes.
     pub private_data: Vec<u8>,
 }
 
-/// What a REP says.
+/// The contents of a REP.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[doc(alias = "ib_cm_rep_param")]
 #[expect(clippy::exhaustive_structs, reason = "callers build it")]
@@ -123,20 +123,20 @@ pub struct RepParam {
     pub rnr_retry_count: u8,
     /// Whether our QP has a shared receive queue.
     pub srq: bool,
-    /// What we grant a peer by the same vendor.
+    /// What we grant to a peer of the same vendor.
     pub ece: Ece,
     /// At most 196 bytes.
     pub private_data: Vec<u8>,
 }
 
-/// What a SIDR_REQ says.
+/// The contents of a SIDR_REQ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[doc(alias = "ib_cm_sidr_req_param")]
 #[expect(clippy::exhaustive_structs, reason = "callers build it")]
 pub struct SidrReqParam {
-    /// Whom to ask.
+    /// The peer.
     pub peer: Peer,
-    /// For what.
+    /// The service.
     pub service_id: u64,
     /// How long to wait.
     pub patience: Patience,
@@ -144,12 +144,12 @@ pub struct SidrReqParam {
     pub private_data: Vec<u8>,
 }
 
-/// What a SIDR_REP says.
+/// The contents of a SIDR_REP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[doc(alias = "ib_cm_sidr_rep_param")]
 #[expect(clippy::exhaustive_structs, reason = "callers build it")]
 pub struct SidrRepParam {
-    /// What came of it.
+    /// The outcome.
     pub status: SidrStatus,
     /// The QP of the service.
     pub qpn: Qpn,
@@ -159,7 +159,7 @@ pub struct SidrRepParam {
     pub private_data: Vec<u8>,
 }
 
-/// What the communication manager knows of the adapter it acts for.
+/// What the communication manager knows about the adapter that it acts for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "callers build it")]
 pub struct Local {
@@ -169,7 +169,7 @@ pub struct Local {
     pub ack_delay: u8,
     /// The partition.
     pub pkey: PKey,
-    /// The high bits of every communication id, by which messages find their way here.
+    /// The high bits of every communication id, which lead messages here.
     pub prefix: u32,
     /// How many low bits are left to count in.
     pub index_bits: u8,

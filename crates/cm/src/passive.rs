@@ -91,7 +91,7 @@ impl Cm {
         Ok(())
     }
 
-    /// A REQ that came before (IBA 12.9.8.3.2).
+    /// Handles a duplicate of a REQ (IBA 12.9.8.3.2).
     fn handle_copy(
         &mut self,
         from: Peer,
@@ -117,7 +117,7 @@ impl Cm {
     /// Accepts a REQ.
     ///
     /// # Errors
-    /// [`CmError::State`] if there is none, or not any more; [`CmError::TooLong`].
+    /// [`CmError::State`] if there is none, or it is gone; [`CmError::TooLong`].
     #[doc(alias = "ib_send_cm_rep")]
     pub fn accept(&mut self, now: Time, id: CommId, param: &RepParam) -> Result<(), CmError> {
         let private_data = fit("private data of a REP", &param.private_data)?;
@@ -134,7 +134,7 @@ impl Cm {
         let mut rep = Rep {
             local_comm_id: id,
             remote_comm_id: conn.remote.id,
-            // The number of an XRC target takes the place of that of an EE context.
+            // The number of an XRC target is in the field of the EE context.
             local_qpn: if is_xrc { none } else { param.qpn },
             local_eecn: if is_xrc { param.qpn.value() } else { 0 },
             starting_psn: param.starting_psn,
@@ -171,7 +171,8 @@ impl Cm {
         Ok(())
     }
 
-    /// A packet arrived on the QP, so the peer is ready, though its RTU has not arrived.
+    /// Notes that a packet arrived on the QP, so the peer is ready, although its RTU has not
+    /// arrived.
     ///
     /// # Errors
     /// [`CmError::State`] if no RTU is expected. A connection that is already established is no

@@ -10,10 +10,10 @@ pub enum PortSpace {
     /// Connections.
     #[doc(alias = "RDMA_PS_TCP")]
     Tcp = 0x0106,
-    /// For any QP type: programs that use XRC have it (`cma_select_inet_ps` of the kernel).
+    /// For any QP type: programs that use XRC choose it (`cma_select_inet_ps` of the kernel).
     #[doc(alias = "RDMA_PS_IB")]
     Ib = 0x013f,
-    /// Datagrams: a connection is the resolution of a service to a QP.
+    /// Datagrams: to connect is to resolve a service to a QP.
     #[doc(alias = "RDMA_PS_UDP")]
     Udp = 0x0111,
 }

@@ -1,4 +1,4 @@
-//! From a service to a QP, for datagrams: SIDR_REQ and SIDR_REP (IBA 12.11).
+//! Resolution of a service to a QP, for datagrams: SIDR_REQ and SIDR_REP (IBA 12.11).
 
 use iba::Time;
 use wire::cm::{CommId, Mad, SidrRep, SidrReq};
@@ -11,7 +11,7 @@ use crate::time::duration;
 use crate::{Cm, CmError, Ignored, SidrStatus, fit};
 
 impl Cm {
-    /// Asks for the QP of a service.
+    /// Requests the QP of a service.
     ///
     /// # Errors
     /// [`CmError::TooLong`] and [`CmError::NoIds`].
@@ -86,7 +86,7 @@ impl Cm {
         self.send(to, Route::Comm(req.request_id), None, mad);
     }
 
-    /// Answers a SIDR_REQ. The request is over; if the answer is lost, the peer asks again.
+    /// Answers a SIDR_REQ. The request is done; if the answer is lost, the peer retries.
     ///
     /// # Errors
     /// [`CmError::State`] if there is none, [`CmError::TooLong`].

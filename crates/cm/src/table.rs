@@ -1,4 +1,4 @@
-//! The connections, and the ways to find one.
+//! The connections, and the tables to find one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,15 +16,15 @@ pub(crate) struct Table {
     index_bits: u8,
     next: u32,
     conns: BTreeMap<CommId, Conn>,
-    // A sender may have made up what its message says of it, so this counts only among that
-    // sender's own. Otherwise a sender that names another's id or QP would end the other's
-    // connection, or keep it from making one.
-    /// By the peer's channel adapter and its id, to recognise a REQ that came before.
+    // A sender may lie about itself, so its message is compared only with that sender's own
+    // connections. Otherwise a sender that names another's id or QP would end the other's
+    // connection, or prevent one.
+    /// By the peer's channel adapter and its id, to recognise a duplicate of a REQ.
     by_remote_id: BTreeMap<(Origin, Guid, CommId), CommId>,
     /// By the peer's channel adapter and its QP, to recognise a connection that the peer has
     /// forgotten.
     by_remote_qpn: BTreeMap<(Origin, Guid, Qpn), CommId>,
-    /// Requests for services, by where they came from and the name they have there.
+    /// Requests for services, by their sender and its id for them.
     by_request: BTreeMap<(Origin, CommId), CommId>,
     deadlines: BTreeSet<(Time, CommId)>,
 }
@@ -59,8 +59,8 @@ impl Table {
         self.conns.iter().map(|(id, conn)| (*id, conn))
     }
 
-    /// Adds a connection under the next free id. An id is used again only after all others, so that
-    /// a late message finds no other connection.
+    /// Adds a connection under the next free id. An id is reused only after all others, so that a
+    /// late message finds no other connection.
     pub(crate) fn insert(&mut self, conn: Conn) -> Result<CommId, CmError> {
         let mask = (1u32 << self.index_bits) - 1;
         if self.conns.len() >= mask as usize {
@@ -77,7 +77,7 @@ impl Table {
         }
     }
 
-    /// Forgets a connection.
+    /// Removes a connection.
     pub(crate) fn remove(&mut self, id: CommId) {
         self.set_deadline(id, None);
         self.forget_remote(id);
@@ -110,7 +110,7 @@ impl Table {
         self.by_request.get(&(from, id)).copied()
     }
 
-    /// Enters what is known of a connection's other end, under where it came from.
+    /// Enters what is known about a connection's other end, under its sender.
     pub(crate) fn remember_remote(&mut self, id: CommId, from: Origin) {
         let Some(conn) = self.conns.get_mut(&id) else { return };
         let remote = conn.remote;
@@ -128,7 +128,7 @@ impl Table {
         self.by_request.insert((from, conn.remote.id), id);
     }
 
-    /// The peer's QP may be used in another connection.
+    /// Allows the peer's QP in another connection.
     pub(crate) fn forget_remote_qpn(&mut self, id: CommId) {
         let Some(conn) = self.conns.get_mut(&id) else { return };
         if let Some(from) = conn.known_by_qpn.take() {
@@ -136,7 +136,7 @@ impl Table {
         }
     }
 
-    /// The peer may use its id again.
+    /// Allows the peer to reuse its id.
     pub(crate) fn forget_remote(&mut self, id: CommId) {
         self.forget_remote_qpn(id);
         let Some(conn) = self.conns.get_mut(&id) else { return };

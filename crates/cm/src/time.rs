@@ -7,8 +7,8 @@ pub fn duration(code: u8) -> Duration {
     Duration::from_nanos(4096 << (code & 31))
 }
 
-/// The ACK timeout for a channel adapter that takes `ack_delay` and a packet that lives
-/// `life_time`: `ack_delay + 2 * life_time`, rounded up where the smaller is half the larger (the
+/// The ACK timeout for a channel adapter that takes `ack_delay`, and a packet that lives for
+/// `life_time`: `ack_delay + 2 * life_time`, rounded up if the smaller is half the larger (the
 /// kernel's `cm_ack_timeout`).
 pub fn ack_timeout(ack_delay: u8, life_time: u8) -> u8 {
     let trip = life_time.saturating_add(1);

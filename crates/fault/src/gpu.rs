@@ -1,4 +1,4 @@
-//! Faults of GPUs: what is done to their buffers and to the GPUs themselves.
+//! Faults of GPUs: actions on their buffers and on the GPUs themselves.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 use crate::plan::{Action, Rule, Way};
 use crate::quantity::{Every, Span};
 
-/// The slowest copies, in bytes per second: so that every copy ends.
+/// The slowest rate of copies, in bytes per second, so that every copy ends.
 const SLOWEST: u64 = 1 << 20;
 
 /// A kind of memory that buffers are in.
@@ -27,20 +27,20 @@ pub enum Domain {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "the caller carries it out")]
 pub struct GpuStrike {
-    /// The rule's place in the file, from 1.
+    /// The number of the rule in the file, from 1.
     pub rule: u64,
     /// Its name.
     pub name: String,
-    /// What.
+    /// The action.
     pub act: GpuAct,
-    /// To which GPU; to all of the process if none is named.
+    /// The GPU; all GPUs of the process if none is named.
     pub gpu: Option<String>,
-    /// To which of its buffers, counted from 1 in the order in which the process made them; to all
-    /// if there are none.
+    /// Its buffers, counted from 1 in the order of creation in the process; all of them if none are
+    /// given.
     pub buffers: Option<Span>,
 }
 
-/// What is done.
+/// The action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "the caller carries out each")]
 pub enum GpuAct {
@@ -48,19 +48,19 @@ pub enum GpuAct {
     Move(Domain),
     /// Buffers move out of VRAM.
     Evict,
-    /// Buffers are taken away by their owner.
+    /// The owner revokes its buffers.
     Revoke,
     /// The GPU is reset.
     Reset,
-    /// The GPU is taken out of the machine.
+    /// The GPU is unplugged.
     Unplug,
-    /// VRAM is filled up to this many millionths of it, for this long.
+    /// VRAM is filled to this many millionths, for this long.
     Fill(u32, Option<Duration>),
     /// Copies run at this many bytes per second, for this long. At 0 they run at full speed again.
     Throttle(u64, Option<Duration>),
 }
 
-/// Functions of a runtime, in a file one name or a list of them.
+/// Functions of a runtime; in a file, one name or a list of names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Operations(Vec<String>);
 
@@ -69,14 +69,13 @@ impl Operations {
         self.0.is_empty()
     }
 
-    /// Whether a function is one of them. Versions of a function are one.
+    /// Whether a function is one of them. Versions of a function count as the same.
     pub(crate) fn include(&self, name: &str) -> bool {
         self.0.iter().any(|known| *known == name || known == plain(name))
     }
 }
 
-/// The name of a function without what tells its versions apart: `cuMemAlloc_v2`,
-/// `cuMemcpyAsync_ptsz`.
+/// The name of a function without its version suffix: `cuMemAlloc_v2`, `cuMemcpyAsync_ptsz`.
 fn plain(name: &str) -> &str {
     let name = name.strip_suffix("_ptsz").or(name.strip_suffix("_ptds")).unwrap_or(name);
     match name.rsplit_once("_v") {
@@ -129,7 +128,7 @@ impl Rule {
             || self.action == Action::Revoke && (self.gpu.is_some() || self.buffer.is_some())
     }
 
-    /// What it does to GPUs, if it does.
+    /// Its action on GPUs, if it has one.
     pub(crate) fn gpu_strike(&self, index: u64) -> Option<GpuStrike> {
         let act = match self.action {
             Action::Move => GpuAct::Move(self.to?),
@@ -228,7 +227,7 @@ impl Rule {
         Ok(())
     }
 
-    /// How often it happens by time alone.
+    /// Its period, if time alone triggers it.
     pub(crate) fn period(&self) -> Option<Duration> {
         match self.every {
             Some(Every::Time(period)) => Some(period),

@@ -1,4 +1,4 @@
-//! A plan at work.
+//! A plan at work on a NIC.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -11,11 +11,11 @@ use crate::plan::{Action, Plan, Rule, Way, Who};
 use crate::quantity::{Every, Span};
 use crate::report::Fired;
 
-/// A packet, as far as rules examine it.
+/// The parts of a packet that rules examine.
 #[derive(Clone, Copy, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "the device fills it in")]
 pub struct Packet {
-    /// Which way it goes.
+    /// Its direction.
     pub way: Way,
     /// What it is.
     pub opcode: Opcode,
@@ -35,25 +35,25 @@ pub enum Verdict {
     Pass,
     /// It is lost.
     Drop,
-    /// It comes twice.
+    /// It arrives twice.
     Duplicate,
-    /// It comes after this many later packets of its QP.
+    /// It arrives after this many later packets of its QP.
     Reorder(u32),
-    /// It comes later.
+    /// It arrives later.
     Delay(Duration),
-    /// It comes with a wrong ICRC.
+    /// It arrives with a wrong ICRC.
     Corrupt,
-    /// It comes with a wrong payload.
+    /// It arrives with a wrong payload.
     Junk,
-    /// It comes with a congestion mark.
+    /// It arrives with a congestion mark.
     Mark,
-    /// It meets no receive.
+    /// It finds no receive.
     NotReady,
     /// It is refused access.
     Refuse,
 }
 
-/// What to do to an object.
+/// An action on an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "the caller carries out each")]
 pub enum Strike {
@@ -63,8 +63,8 @@ pub enum Strike {
     CqOverrun(Span),
     /// The port goes down for this long.
     PortDown(Duration),
-    /// The region that was registered at this place, from 1, is revoked; every region if no place
-    /// is given.
+    /// The region with this number in the order of registration, from 1, is revoked; every region
+    /// if none is given.
     Revoke(Option<u64>),
     /// Something is done to GPUs.
     Gpu(GpuStrike),
@@ -72,7 +72,7 @@ pub enum Strike {
 
 /// Every QP.
 const ALL: Span = Span { first: 1, last: u64::MAX };
-/// Packets of the same QP that overtake one, if the rule does not say how many.
+/// How many packets of the same QP overtake one, if the rule does not say.
 const BEHIND: u32 = 1;
 /// The most strikes that may wait for their time; a rule does not fire on a packet that would add
 /// one more.
@@ -82,7 +82,7 @@ const MAX_WAITING: usize = 1 << 10;
 #[derive(Clone, Debug)]
 pub(crate) struct State {
     pub(crate) rule: Rule,
-    /// Its place in the file, which its decisions depend on.
+    /// Its number in the file, which its decisions depend on.
     pub(crate) index: u64,
     /// Packets that met its conditions, by QP.
     met: HashMap<u64, u64>,
@@ -94,7 +94,7 @@ pub(crate) struct State {
 struct Waiting {
     /// When.
     due: Duration,
-    /// The place of its rule among the states.
+    /// The index of its rule among the states.
     state: usize,
     strike: Strike,
 }
@@ -108,7 +108,7 @@ pub struct Injector {
 }
 
 impl Injector {
-    /// Those rules of the plan that are for this NIC and process.
+    /// Selects the rules of the plan for this NIC and process.
     pub fn new(plan: &Plan, who: &Who) -> Self {
         let rules = (0..).zip(&plan.rules).filter(|(_, rule)| rule.is_for(who));
         let states = rules.map(|(index, rule)| State::new(index, rule));
@@ -120,7 +120,7 @@ impl Injector {
         self.states.is_empty()
     }
 
-    /// What to do with a packet, `now` after the device was opened. Every packet is passed once.
+    /// The verdict on a packet, `now` after the device was opened. Call this once for every packet.
     pub fn packet(&mut self, now: Duration, packet: &Packet) -> Verdict {
         let Self { seed, states, waiting } = self;
         let mut verdict = Verdict::Pass;
@@ -145,27 +145,27 @@ impl Injector {
         verdict
     }
 
-    /// How much longer a page fault takes at this time.
+    /// The additional time of a page fault now.
     pub fn page_fault(&self, now: Duration) -> Duration {
         let slow = self.states.iter().filter(|state| state.slows(now));
         slow.filter_map(|state| state.rule.by).sum()
     }
 
-    /// A page fault began, and took as much longer as [`Self::page_fault`] returned.
+    /// Notes that a page fault began, which takes longer by the result of [`Self::page_fault`].
     pub fn page_faulted(&mut self, now: Duration) {
         for state in self.states.iter_mut().filter(|state| state.slows(now)) {
             state.fired.fire(now, None);
         }
     }
 
-    /// When the next thing happens that no packet triggers.
+    /// When the next action is due that no packet triggers.
     pub fn deadline(&self) -> Option<Duration> {
         let alone = self.states.iter().filter(|state| state.waits_for_time());
         let at = alone.map(|state| state.rule.from.unwrap_or_default());
         at.chain(self.waiting.iter().map(|waiting| waiting.due)).min()
     }
 
-    /// What to do to objects by now.
+    /// The actions on objects that are due now.
     pub fn strikes(&mut self, now: Duration) -> impl Iterator<Item = Strike> {
         let Self { states, waiting, .. } = self;
         let mut due: Vec<_> = waiting.extract_if(.., |waiting| waiting.due <= now).collect();
@@ -211,7 +211,7 @@ impl State {
         self.rule.action == Action::SlowFaults && self.is_in_time(now) && !self.is_used_up()
     }
 
-    /// Whether it is one that happens once, at its time.
+    /// Whether it happens once, at its time.
     fn waits_for_time(&self) -> bool {
         self.rule.action.is_strike() && !self.rule.is_of_packets() && self.fired.times == 0
     }
@@ -272,7 +272,8 @@ impl State {
         }
     }
 
-    /// What it does to an object; a packet names the QP, a rule without packets the QPs.
+    /// Its action on an object; the packet determines the QP, or a rule without packets names the
+    /// QPs.
     fn strike(&self, qp: u64) -> Option<Strike> {
         let one = Span { first: qp, last: qp };
         let qps = if qp > 0 { one } else { self.rule.qp.unwrap_or(ALL) };
@@ -286,10 +287,10 @@ impl State {
     }
 }
 
-/// A number from 0 up to 1 that follows from these.
+/// A number from 0 up to 1 that is a function of these.
 fn share_of(parts: &[u64]) -> f64 {
     let mixed = parts.iter().fold(0, |sum: u64, part| mix(sum.wrapping_add(*part)));
-    // CAST: 53 bits are what a double holds.
+    // CAST: a double holds 53 bits.
     (mixed >> 11) as f64 / (1u64 << 53) as f64
 }
 

@@ -20,18 +20,17 @@
 //!
 //! [`Plan`] is the file, checked as a whole when it is read: a misspelt key or a condition that an
 //! action cannot have is an error with the rule's number. [`Injector`] is a plan at work on one NIC
-//! of one process. It is told of every packet and of the time, and returns a [`Verdict`] on the
-//! packet; actions on objects rather than packets it returns separately, each as a [`Strike`]. It
-//! moves no byte itself, so the same plan runs over a device and over a simulator.
+//! of one process. It gets every packet and the time, and returns a [`Verdict`] on the packet;
+//! actions on objects are returned separately, each as a [`Strike`]. It moves no bytes itself, so
+//! the same plan runs over a device and over a simulator.
 //!
 //! [`Weather`] is the same for the GPUs of a process: rules of GPUs that the time or functions of a
-//! runtime trigger. Actions that packets trigger are returned by a NIC's injector as
-//! [`Strike::Gpu`].
+//! runtime trigger. A NIC's injector returns actions that packets trigger as [`Strike::Gpu`].
 //!
 //! Nothing here is random: whether a rule with a probability fires is a function of the seed, the
-//! rule, the QP (by the order in which QPs were made) and how many packets of that QP met the
-//! rule's conditions before. When it runs again, the same packets are hit, however the packets of
-//! the QPs interleave.
+//! rule, the QP (by its order of creation) and how many packets of that QP met the rule's
+//! conditions before. When it runs again, the same packets are hit, however the packets of the QPs
+//! interleave.
 
 mod gpu;
 mod injector;

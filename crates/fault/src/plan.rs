@@ -31,12 +31,12 @@ pub struct Rule {
     /// Its name in reports; its action if it has no name.
     #[serde(default)]
     pub name: String,
-    /// What happens.
+    /// The action.
     #[serde(rename = "do")]
     pub action: Action,
     /// How long a packet is held back (`delay`), how long a page fault takes (`slow-faults`), or
-    /// how long after its packet a region is taken away (`revoke`) or a GPU is struck: at once if
-    /// it is not given.
+    /// how long after its packet a region is revoked (`revoke`) or a GPU is struck; at once by
+    /// default.
     #[serde(default, deserialize_with = "duration")]
     pub by: Option<Duration>,
     /// How many later packets of the same QP overtake one (`reorder`).
@@ -45,18 +45,17 @@ pub struct Rule {
     /// How long the port is down, VRAM is full, or copies are slow.
     #[serde(default, rename = "for", deserialize_with = "duration")]
     pub lasts: Option<Duration>,
-    /// The region that `revoke` takes away, counted from 1 in the order of registration.
+    /// The region that `revoke` revokes, counted from 1 in the order of registration.
     #[serde(default)]
     pub mr: Option<u64>,
-    /// The GPU that it is done to; every GPU of the process if it is not given. A `revoke` of a
-    /// GPU's buffers names it, or a buffer.
+    /// The GPU that it acts on; every GPU of the process by default. A `revoke` of a GPU's buffers
+    /// names the GPU, or a buffer.
     #[serde(default)]
     pub gpu: Option<String>,
-    /// Its buffers, counted from 1 in the order in which the process made them; all of them if they
-    /// are not given.
+    /// Its buffers, counted from 1 in the order of creation in the process; all of them by default.
     #[serde(default)]
     pub buffer: Option<Span>,
-    /// Where buffers go (`move`).
+    /// Where buffers move to (`move`).
     #[serde(default)]
     pub to: Option<Domain>,
     /// How much of VRAM is then in use (`fill`).
@@ -66,18 +65,17 @@ pub struct Rule {
     #[serde(default, deserialize_with = "rate")]
     pub rate: Option<u64>,
 
-    /// Packets that leave, or packets that come.
+    /// Outgoing packets, or incoming packets.
     #[serde(default)]
     pub way: Way,
-    /// What the packet is: a name of IBA (`RC RDMA WRITE First`) or a kind of packet
-    /// (`read-response`).
+    /// The opcode: a name of IBA (`RC RDMA WRITE First`) or a kind of packet (`read-response`).
     #[serde(default)]
     pub opcode: Opcodes,
-    /// Functions of a runtime; it is done before they run (GPUs).
+    /// Functions of a runtime, before which it acts (GPUs).
     #[serde(default)]
     pub operation: Operations,
-    /// The QP, counted from 1 in the order in which the process made them on this NIC. 0: QP 1,
-    /// which manages connections.
+    /// The QP, counted from 1 in the order of creation in the process on this NIC. 0 is QP 1, for
+    /// connection management.
     #[serde(default)]
     pub qp: Option<Span>,
     /// The number of the QP.
@@ -107,7 +105,7 @@ pub struct Rule {
     /// On this NIC.
     #[serde(default)]
     pub nic: Option<String>,
-    /// In processes of this name, as `/proc/PID/comm` gives it: at most 15 characters.
+    /// In processes of this name, as in `/proc/PID/comm`: at most 15 characters.
     #[serde(default)]
     pub program: Option<String>,
 }
@@ -119,13 +117,13 @@ pub struct Rule {
 pub enum Action {
     /// The packet is lost.
     Drop,
-    /// It comes twice.
+    /// It arrives twice.
     Duplicate,
     /// Packets sent after it overtake it.
     Reorder,
-    /// It comes later.
+    /// It arrives later.
     Delay,
-    /// Bits flip on the way: the port that receives it finds the ICRC wrong.
+    /// Bits flip in transit: the port that receives it finds the ICRC wrong.
     Corrupt,
     /// Bits of the payload flip where no checksum reveals it, as in broken memory.
     Junk,
@@ -143,7 +141,7 @@ pub enum Action {
     /// The port goes down: `IBV_EVENT_PORT_ERR`, packets are lost, and then
     /// `IBV_EVENT_PORT_ACTIVE`.
     PortDown,
-    /// A region's memory is taken away by its owner.
+    /// The owner revokes a region's memory.
     Revoke,
     /// Page faults take longer.
     SlowFaults,
@@ -155,7 +153,7 @@ pub enum Action {
     Fill,
     /// A GPU is reset.
     Reset,
-    /// A GPU is taken out of the machine.
+    /// A GPU is unplugged.
     Unplug,
     /// Copies of a GPU are slow.
     Throttle,
@@ -188,7 +186,7 @@ impl Action {
         }
     }
 
-    /// Whether it is about an object, which a time alone can trigger as well as a packet.
+    /// Whether it acts on an object, so that time alone can trigger it as well as a packet.
     pub(crate) const fn is_strike(self) -> bool {
         matches!(self, Self::QpError | Self::CqOverrun | Self::PortDown | Self::Revoke)
             || self.is_of_gpus()
@@ -202,7 +200,7 @@ impl Action {
         )
     }
 
-    /// Whether it can be done to any packet, one of QP 1 included.
+    /// Whether it can act on any packet, including those of QP 1.
     pub(crate) const fn is_of_any_packet(self) -> bool {
         matches!(
             self,
@@ -210,7 +208,7 @@ impl Action {
         )
     }
 
-    /// Whether it is done where packets come in.
+    /// Whether it acts on incoming packets.
     pub(crate) const fn is_of_receiver(self) -> bool {
         matches!(self, Self::Mark | Self::NotReady | Self::Refuse)
     }
@@ -224,11 +222,11 @@ pub enum Way {
     /// It leaves the NIC.
     #[default]
     Out,
-    /// It comes to the NIC.
+    /// It arrives at the NIC.
     In,
 }
 
-/// Some packets, by what they do: in a file one name or a list of them.
+/// Some packets, by what they do; in a file, one name or a list of names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Opcodes(Vec<Kind>);
 
@@ -247,7 +245,7 @@ enum Kind {
     Opcode(Opcode),
 }
 
-/// Kinds of packets and their names in a file.
+/// Kinds of packets, and their names in a file.
 const KINDS: &[(&str, Kind)] = &[
     ("request", Kind::Request),
     ("response", Kind::Response),
@@ -260,7 +258,7 @@ const KINDS: &[(&str, Kind)] = &[
     ("cm", Kind::Cm),
 ];
 
-/// A name without the differences in how people write it.
+/// A name in a canonical spelling.
 fn plain(name: &str) -> String {
     name.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect()
 }
@@ -308,8 +306,8 @@ impl Opcodes {
         self.0.is_empty()
     }
 
-    /// Whether a packet is one of them; any is if none is named. `is_cm`: it is a management
-    /// datagram.
+    /// Whether a packet is one of them; every packet is if none is named. `is_cm`: it is a
+    /// management datagram.
     pub(crate) fn include(&self, opcode: Opcode, is_cm: bool) -> bool {
         self.0.is_empty() || self.0.iter().any(|kind| kind.is(opcode, is_cm))
     }
@@ -341,10 +339,10 @@ pub enum PlanError {
     /// It is not TOML of the right form.
     #[error("{0}")]
     Toml(#[from] toml::de::Error),
-    /// A rule makes no sense.
+    /// A rule is invalid.
     #[error("fault {number} ({name}): {why}")]
     Rule {
-        /// Which, from 1.
+        /// Its number, from 1.
         number: usize,
         /// Its name.
         name: String,
@@ -353,13 +351,13 @@ pub enum PlanError {
     },
 }
 
-/// Whose packets an [`Injector`](crate::Injector) sees.
+/// The NIC and the process whose packets an [`Injector`](crate::Injector) sees.
 #[derive(Clone, Debug, Default)]
 #[expect(clippy::exhaustive_structs, reason = "the device fills it in")]
 pub struct Who {
     /// The NIC.
     pub nic: String,
-    /// The process, as `/proc/PID/comm` gives it.
+    /// The process, by its name in `/proc/PID/comm`.
     pub program: String,
 }
 
@@ -388,7 +386,7 @@ impl Rule {
             || counts && !self.is_of_operations() && self.period().is_none()
     }
 
-    /// Whether it can ever fire there.
+    /// Whether it can ever fire for this NIC and process.
     pub(crate) fn is_for(&self, who: &Who) -> bool {
         self.nic.as_ref().is_none_or(|nic| *nic == who.nic)
             && self.is_for_program(&who.program)
@@ -436,7 +434,7 @@ impl Rule {
             return Err("`behind` is for reorder");
         }
         if self.behind == Some(0) {
-            return Err("a packet that 0 others overtake stays where it is");
+            return Err("a packet that 0 others overtake is not reordered");
         }
         if self.mr.is_some() && action != Action::Revoke {
             return Err("`mr` is for revoke");

@@ -1,4 +1,4 @@
-//! Numbers, spans of numbers, and times as people write them.
+//! Numbers, spans of numbers, and times in a plan.
 
 use std::fmt;
 use std::time::Duration;
@@ -74,7 +74,7 @@ impl<'de> Deserialize<'de> for Span {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "by number or by time")]
 pub enum Every {
-    /// Every so manieth.
+    /// Every Nth.
     Nth(u64),
     /// Once in this time.
     Time(Duration),
@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spans_as_people_write_them() {
+    fn spans_are_read_in_every_form() {
         let span = |first, last| Some(Span { first, last });
         assert_eq!(Span::parse("4"), span(4, 4));
         assert_eq!(Span::parse("4-9"), span(4, 9));
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn times_as_people_write_them() {
+    fn times_are_read_in_every_unit() {
         assert_eq!(parse_duration("10us"), Some(Duration::from_micros(10)));
         assert_eq!(parse_duration("1.5 ms"), Some(Duration::from_micros(1500)));
         assert_eq!(parse_duration("3s"), Some(Duration::from_secs(3)));

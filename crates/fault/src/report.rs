@@ -19,17 +19,17 @@ pub struct Fired {
     pub met: u64,
     /// How often it fired.
     pub times: u64,
-    /// How many of these have yet to happen: the rule was triggered, and the time has not come.
+    /// How many of these are still to happen: the rule was triggered, but the time has not come.
     pub waiting: u64,
     /// When it first did, since the program opened the device.
     pub first: Option<Duration>,
     /// When it last did.
     pub last: Option<Duration>,
-    /// What it last fired on.
+    /// The target that it last fired on.
     pub on: Option<String>,
     /// The effect, if others report it.
     pub came: Option<String>,
-    /// What triggers it.
+    /// The kind of its trigger.
     by: &'static str,
 }
 
@@ -43,7 +43,7 @@ impl Fired {
         Self::of(rule.name.clone(), rule.action, by)
     }
 
-    /// For a rule that a packet triggers on a NIC, which counts the packets.
+    /// For a rule that a packet triggers on a NIC: the NIC counts the packets.
     pub(crate) fn of_packet_elsewhere(strike: &GpuStrike) -> Self {
         let action = match strike.act {
             GpuAct::Move(_) => Action::Move,

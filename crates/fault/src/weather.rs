@@ -1,4 +1,5 @@
-//! A plan at work on the GPUs of one process: what the time and functions of a runtime trigger.
+//! A plan at work on the GPUs of one process: actions that the time and functions of a runtime
+//! trigger.
 
 use std::time::Duration;
 
@@ -12,13 +13,13 @@ use crate::report::Fired;
 pub struct Weather {
     seed: u64,
     states: Vec<State>,
-    /// Rules that packets triggered, which belong to a NIC: by the rule's place.
+    /// Rules that packets triggered, which belong to a NIC, by the number of the rule.
     of_packets: Vec<(u64, Fired)>,
 }
 
 impl Weather {
-    /// Those rules of the plan that are for GPUs, not triggered by packets, and for this program,
-    /// as `/proc/PID/comm` gives its name.
+    /// Selects the rules of the plan that are for GPUs, not triggered by packets, and for this
+    /// program, by its name in `/proc/PID/comm`.
     pub fn new(plan: &Plan, program: &str) -> Self {
         let rules = (0..).zip(&plan.rules).filter(|(_, rule)| {
             rule.is_of_gpus() && !rule.is_of_packets() && rule.is_for_program(program)
@@ -37,8 +38,8 @@ impl Weather {
         self.states.iter().any(|state| state.rule.is_of_operations())
     }
 
-    /// What to do before a function of a runtime runs, `now` after the first GPU was opened. Each
-    /// call is passed once.
+    /// The actions before a function of a runtime runs, `now` after the first GPU was opened. Call
+    /// this once for each call.
     pub fn operation(&mut self, now: Duration, name: &str) -> Vec<GpuStrike> {
         let seed = self.seed;
         let met = self
@@ -57,7 +58,7 @@ impl Weather {
         self.states.iter().filter_map(State::next_time).min()
     }
 
-    /// What to do by now. Times that were missed count, but their action is done once.
+    /// The actions that are due now. Times that were missed count, but their action is done once.
     pub fn due(&mut self, now: Duration) -> Vec<GpuStrike> {
         let seed = self.seed;
         let due = self.states.iter_mut().filter_map(|state| {
@@ -71,7 +72,7 @@ impl Weather {
         due.collect()
     }
 
-    /// A packet triggered a rule on a NIC.
+    /// Notes that a packet triggered a rule on a NIC.
     pub fn struck(&mut self, now: Duration, strike: &GpuStrike) {
         let found = self
             .of_packets
@@ -84,7 +85,7 @@ impl Weather {
         self.of_packets[place].1.fire(now, None);
     }
 
-    /// The effect of a rule so far.
+    /// Notes the effect of a rule so far.
     pub fn note(&mut self, strike: &GpuStrike, came: String) {
         let own = self
             .states

@@ -21,7 +21,7 @@ bitflags! {
         const MW_BIND = 1 << 4;
         /// Addresses count from 0 at the start of the region.
         const ZERO_BASED = 1 << 5;
-        /// Pages are brought in when touched.
+        /// Pages are faulted in when they are accessed.
         const ON_DEMAND = 1 << 6;
         /// Backed by huge pages.
         const HUGETLB = 1 << 7;

@@ -10,10 +10,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 pub struct Gid(pub [u8; 16]);
 
 impl Gid {
-    /// The GID of no one.
+    /// The zero GID, which names no port.
     pub const ZERO: Self = Self([0; 16]);
 
-    /// The IP address this GID stands for.
+    /// The IP address that this GID represents.
     pub fn to_ip(self) -> IpAddr {
         let v6 = Ipv6Addr::from(self.0);
         v6.to_ipv4_mapped().map_or(IpAddr::V6(v6), IpAddr::V4)
@@ -105,7 +105,7 @@ pub struct Av {
     pub sl: u8,
     /// The sender's port, from 1.
     pub port_num: u8,
-    /// Destination LID; without meaning in RoCE but given back as it was set.
+    /// Destination LID; without meaning in RoCE, but returned as it was set.
     pub dlid: u16,
     /// Source path bits; likewise.
     pub src_path_bits: u8,

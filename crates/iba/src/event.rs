@@ -38,7 +38,7 @@ pub enum EventType {
     SrqErr = 14,
     /// A shared receive queue fell below its limit.
     SrqLimitReached = 15,
-    /// A QP with a shared receive queue took its last one.
+    /// A QP with a shared receive queue has used its last receive.
     QpLastWqeReached = 16,
     /// The subnet manager asks to register again.
     ClientReregister = 17,

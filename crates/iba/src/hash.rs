@@ -1,4 +1,4 @@
-//! What receive side scaling hashes.
+//! The fields that receive side scaling hashes.
 
 use bitflags::bitflags;
 
@@ -7,21 +7,21 @@ bitflags! {
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     #[doc(alias = "ibv_rx_hash_fields")]
     pub struct HashFields: u64 {
-        /// Where an IPv4 packet comes from.
+        /// The source of an IPv4 packet.
         const SRC_IPV4 = 1;
-        /// Where it goes.
+        /// The destination of an IPv4 packet.
         const DST_IPV4 = 1 << 1;
-        /// Where an IPv6 packet comes from.
+        /// The source of an IPv6 packet.
         const SRC_IPV6 = 1 << 2;
-        /// Where it goes.
+        /// The destination of an IPv6 packet.
         const DST_IPV6 = 1 << 3;
-        /// The TCP port it comes from.
+        /// The TCP source port.
         const SRC_PORT_TCP = 1 << 4;
-        /// The one it goes to.
+        /// The TCP destination port.
         const DST_PORT_TCP = 1 << 5;
-        /// The UDP port it comes from.
+        /// The UDP source port.
         const SRC_PORT_UDP = 1 << 6;
-        /// The one it goes to.
+        /// The UDP destination port.
         const DST_PORT_UDP = 1 << 7;
     }
 }

@@ -81,7 +81,7 @@ pub enum QpState {
     Rts = 3,
     /// Send queue drained: begun work finishes, new work waits.
     Sqd = 4,
-    /// Send queue error: sends are flushed, receiving goes on (UC and UD only).
+    /// Send queue error: sends are flushed, receiving continues (UC and UD only).
     Sqe = 5,
     /// Error: everything is flushed.
     Err = 6,
@@ -245,13 +245,13 @@ pub struct QpAttr {
     pub timeout: AckTimeout,
     /// Retries after a timeout or a sequence NAK, up to 7.
     pub retry_cnt: u8,
-    /// Retries after a receiver-not-ready NAK; 7 is without end.
+    /// Retries after a receiver-not-ready NAK; 7 means without limit.
     pub rnr_retry: u8,
     /// The alternate port.
     pub alt_port_num: u8,
     /// The ACK timeout of the alternate path.
     pub alt_timeout: AckTimeout,
-    /// Packet pacing in kbit/s; 0 is none.
+    /// Packet pacing in kbit/s; 0 means no limit.
     pub rate_limit: u32,
 }
 
@@ -326,7 +326,7 @@ impl fmt::Display for TransitionError {
 
 impl core::error::Error for TransitionError {}
 
-/// What moving a QP of type `qp_type` from `from` to `to` takes, or `None` where it cannot be done
+/// What moving a QP of type `qp_type` from `from` to `to` takes, or `None` if that is not possible
 /// (IBA table 91; the kernel's `qp_state_table` in `drivers/infiniband/core/verbs.c`).
 pub fn transition(qp_type: QpType, from: QpState, to: QpState) -> Option<Transition> {
     use AttrMask as A;
@@ -409,7 +409,7 @@ pub fn transition(qp_type: QpType, from: QpState, to: QpState) -> Option<Transit
 }
 
 /// Checks `mask` against [`transition`], as `ib_modify_qp_is_ok` of the kernel does: every required
-/// attribute given, nothing beyond required and optional.
+/// attribute must be given, and nothing besides required and optional ones.
 pub fn check_transition(
     qp_type: QpType,
     from: QpState,

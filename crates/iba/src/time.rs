@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-/// A point in time: nanoseconds since some fixed start. Callers may only let it grow.
+/// A point in time: nanoseconds since some fixed start. It must never decrease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(u64);
 

@@ -19,7 +19,7 @@ impl AckTimeout {
         self.0
     }
 
-    /// The time, or `None` for "wait for ever".
+    /// The time, or `None` for "wait forever".
     pub const fn duration(self) -> Option<Duration> {
         if self.0 == 0 { None } else { Some(Duration::from_nanos(4096 << self.0)) }
     }

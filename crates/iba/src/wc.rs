@@ -1,4 +1,4 @@
-//! What a completion says.
+//! What a completion reports.
 
 use bitflags::bitflags;
 
@@ -17,7 +17,7 @@ pub enum WcStatus {
     LocQpOpErr = 2,
     /// An internal consistency error of a local EE context.
     LocEecOpErr = 3,
-    /// A local key was wrong for its use.
+    /// A local key did not allow the access.
     LocProtErr = 4,
     /// The QP was in error: the request was not carried out.
     WrFlushErr = 5,
@@ -33,15 +33,15 @@ pub enum WcStatus {
     RemAccessErr = 10,
     /// The peer could not carry out a valid request.
     RemOpErr = 11,
-    /// No answer within the timeout, as often as the retry count allows.
+    /// No answer within the timeout, and the retry count is used up.
     RetryExcErr = 12,
-    /// The peer was not ready, as often as the RNR retry count allows.
+    /// The peer was not ready, and the RNR retry count is used up.
     RnrRetryExcErr = 13,
     /// Reliable datagram only.
     LocRddViolErr = 14,
     /// Reliable datagram only.
     RemInvRdReqErr = 15,
-    /// The peer gave up.
+    /// The peer aborted the operation.
     RemAbortErr = 16,
     /// Reliable datagram only.
     InvEecnErr = 17,
@@ -53,7 +53,7 @@ pub enum WcStatus {
     RespTimeoutErr = 20,
     /// Anything else.
     GeneralErr = 21,
-    /// An operation on a list of tags failed: a message had already matched the entry.
+    /// An operation on a tag list failed: a message had already matched the entry.
     TmErr = 22,
     /// A rendezvous matched a receive that has no room for it.
     TmRndvIncomplete = 23,
@@ -148,9 +148,9 @@ pub enum WcOpcode {
     Recv = 128,
     /// A receive consumed by a write with immediate.
     RecvRdmaWithImm = 129,
-    /// A receive added to a list of tags.
+    /// A receive added to a tag list.
     TmAdd = 130,
-    /// A receive taken from a list of tags.
+    /// A receive removed from a tag list.
     TmDel = 131,
     /// A count of unexpected messages.
     TmSync = 132,
@@ -173,12 +173,11 @@ bitflags! {
         const IP_CSUM_OK = 1 << 2;
         /// A key was invalidated by the peer.
         const WITH_INV = 1 << 3;
-        /// The list of tags waits until it is told how many unexpected messages the program has
-        /// seen.
+        /// The tag list waits until the program reports how many unexpected messages it has seen.
         const TM_SYNC_REQ = 1 << 4;
         /// A tag matched.
         const TM_MATCH = 1 << 5;
-        /// All bytes of a message whose tag matched are here.
+        /// All bytes of a message whose tag matched have arrived.
         const TM_DATA_VALID = 1 << 6;
     }
 }

@@ -1,4 +1,4 @@
-//! What a work request asks.
+//! What a work request asks for.
 
 use bitflags::bitflags;
 
@@ -28,9 +28,9 @@ pub enum WrOpcode {
     BindMw = 8,
     /// Send, and invalidate a key at the peer.
     SendWithInv = 9,
-    /// Wait until earlier writes to the peer's memory have reached where the request asks.
+    /// Wait until earlier writes to the peer's memory are visible or persistent, as requested.
     Flush = 14,
-    /// Write eight bytes at once.
+    /// Write eight bytes atomically.
     AtomicWrite = 15,
 }
 
@@ -59,8 +59,8 @@ impl WrOpcode {
         matches!(self, Self::AtomicCmpAndSwp | Self::AtomicFetchAndAdd)
     }
 
-    /// Whether the peer returns data for it and not only an acknowledgement: such requests are
-    /// limited in number (IBA 9.4.1.2 and annex A19).
+    /// Whether the peer returns data for it, and not just an acknowledgement: the number of such
+    /// requests is limited (IBA 9.4.1.2 and annex A19).
     pub const fn is_answered(self) -> bool {
         self.is_read_like() || matches!(self, Self::Flush | Self::AtomicWrite)
     }
@@ -88,7 +88,7 @@ impl WrOpcode {
         }
     }
 
-    /// Whether the operation brings bytes back, so that its local buffers are written.
+    /// Whether the operation returns bytes, so that its local buffers are written.
     pub const fn is_read_like(self) -> bool {
         self.is_atomic() || matches!(self, Self::RdmaRead)
     }

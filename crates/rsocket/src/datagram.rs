@@ -125,7 +125,7 @@ impl Ask {
             }
             _ => return None,
         };
-        // Anything that is not data is treated as an answer, as in rdma-core.
+        // Anything that is not data counts as an answer, as in rdma-core.
         let has_data = short[5] == OP_DATA;
         Some(Self { has_data, qpn: u32::from_be_bytes(word(8)) & 0xff_ffff, addr })
     }

@@ -6,7 +6,7 @@
 //!
 //! **Streams.** Each side exposes a receive buffer in two halves, and a *target list* of two
 //! entries. The peer writes into that list which half of its own buffer may be filled next. Data
-//! goes there by RDMA WRITE, and 32 bits of immediate data tell how many bytes came ([`Message`]).
+//! goes there by RDMA WRITE, and 32 bits of immediate data say how many bytes came ([`Message`]).
 //! Two things are counted:
 //!
 //! ```text
@@ -30,7 +30,7 @@
 //! either side.
 //!
 //! **Datagrams** travel over queue pairs of type UD, with a header that carries the sender's UDP
-//! address ([`datagram::Header`]). The queue pair of a UDP address is looked up over UDP
+//! address ([`datagram::Header`]). Looking up the queue pair of a UDP address works over UDP
 //! ([`datagram::Ask`]).
 //!
 //! **A peer is not trusted.** It may claim to have written more than it was offered, or send more

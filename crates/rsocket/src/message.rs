@@ -12,7 +12,7 @@ const CTRL: u32 = 7;
 /// A message of a peer. The upper three bits are the opcode, the others its operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// So many bytes were written at the address from the target list.
+    /// This many bytes were written at the address from the target list.
     #[doc(alias = "RS_OP_DATA")]
     Data(u32),
     /// The number of the message up to which the peer may send. An entry of the target list may
@@ -95,9 +95,9 @@ impl Message {
 /// The purpose of a send request, in the 64 bits (`wr_id`) that its completion returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sent {
-    /// So many bytes of data.
+    /// This many bytes of data.
     Data(u32),
-    /// So many bytes written to mapped memory.
+    /// This many bytes written to mapped memory.
     #[doc(alias = "RS_OP_WRITE")]
     Direct(u32),
     /// An entry of the peer's table of mappings.
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn the_identifier_of_a_request_tells_its_purpose() {
+    fn the_identifier_of_a_request_has_its_purpose() {
         for sent in [
             Sent::Data(65536),
             Sent::Direct(1),

@@ -147,7 +147,7 @@ pub struct Credit {
     /// The message.
     pub message: Message,
     /// An entry to write into the peer's target list: its bytes, its slot among the
-    /// [`Credit::SLOTS`] behind the send buffer, the remote address, and the key.
+    /// [`Credit::SLOTS`] after the send buffer, the remote address, and the key.
     pub offer: Option<([u8; Sge::SIZE], u32, u64, u32)>,
 }
 
@@ -193,7 +193,7 @@ impl Stream {
         }
     }
 
-    /// Bytes of a target list with the table of mappings behind it.
+    /// Bytes of a target list followed by the table of mappings.
     pub const fn list_size(mappings: u32) -> u32 {
         TARGETS * Sge::SIZE as u32 + mappings * Mapping::SIZE as u32
     }
@@ -442,7 +442,7 @@ impl Stream {
         Some(Credit { message, offer })
     }
 
-    /// Shuts a direction down. Returns the control message for the peer, if one is needed.
+    /// Shuts down a direction. Returns the control message for the peer, if one is needed.
     pub fn shutdown(&mut self, how: How) -> Option<Control> {
         if self.end.is_some() {
             return None;

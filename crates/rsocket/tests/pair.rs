@@ -188,7 +188,7 @@ proptest! {
     }
 
     #[test]
-    fn any_message_of_a_peer_is_taken_or_refused(words in proptest::collection::vec(any::<u32>(), 0..200)) {
+    fn any_message_of_a_peer_is_accepted_or_refused(words in proptest::collection::vec(any::<u32>(), 0..200)) {
         let (mut left, _) = pair(Sizes::default(), Sizes::default());
         for word in words {
             let refused = left.stream.received(word).is_err();
@@ -263,7 +263,7 @@ fn a_failed_request_ends_it_unless_it_has_ended() {
 }
 
 #[test]
-fn mappings_go_behind_the_target_list_and_cost_a_credit_that_comes_back() {
+fn mappings_go_after_the_target_list_and_cost_a_credit_that_is_returned() {
     let room = Sizes { mappings: 2, ..Sizes::default() };
     let (mut left, mut right) = pair(room, room);
     assert_eq!(left.stream.peer_mappings(), 2);

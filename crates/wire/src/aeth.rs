@@ -76,13 +76,13 @@ impl fmt::Display for NakCode {
 pub enum Syndrome {
     /// Done, up to and including the packet's PSN.
     Ack {
-        /// Encoded count of receives the responder has posted (IBA 9.7.7.2): 0 to 30, or 31 for "do
-        /// not count".
+        /// Encoded count of receives the responder has posted (IBA 9.7.7.2): 0 to 30, or 31 for
+        /// "not counted".
         credits: u8,
     },
-    /// No receive is posted: try again after a while.
+    /// No receive is posted: try again later.
     RnrNak {
-        /// How long to wait at least.
+        /// The least time to wait.
         timer: RnrTimer,
     },
     /// Refused.
@@ -139,7 +139,7 @@ impl fmt::Display for Syndrome {
     }
 }
 
-/// The header as it lies in a packet.
+/// The header as it is in a packet.
 #[derive(
     Clone,
     Copy,
@@ -181,7 +181,7 @@ impl RawAeth {
     }
 }
 
-/// What the header says.
+/// The header's contents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "the fields of the AETH")]
 pub struct Aeth {
@@ -228,7 +228,7 @@ mod tests {
         assert_eq!(u8::from(Syndrome::ACK), 0x1f);
         assert_eq!(u8::from(Syndrome::RnrNak { timer: RnrTimer::from_code(14).unwrap() }), 0x2e);
         assert_eq!(u8::from(Syndrome::Nak(NakCode::RemoteAccess)), 0x62);
-        // A syndrome with its top bit set is reserved, whatever the rest says.
+        // A syndrome with its top bit set is reserved, whatever the rest is.
         assert_eq!(Syndrome::from(0x80), Syndrome::Reserved(0x80));
     }
 }

@@ -1,4 +1,4 @@
-//! Atomic acknowledge extended transport header (IBA 9.3.6): what the eight bytes held before.
+//! Atomic acknowledge extended transport header (IBA 9.3.6): the previous value of the eight bytes.
 
 use zerocopy::byteorder::big_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -6,7 +6,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// Bytes of the header.
 pub const LEN: usize = 8;
 
-/// The header as it lies in a packet.
+/// The header as it is in a packet.
 #[derive(
     Clone,
     Copy,
@@ -37,7 +37,7 @@ impl RawAtomicAckEth {
     }
 }
 
-/// What the header says.
+/// The header's contents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "the field of the AtomicAckETH")]
 pub struct AtomicAckEth {

@@ -7,7 +7,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// Bytes of the header.
 pub const LEN: usize = 28;
 
-/// The header as it lies in a packet.
+/// The header as it is in a packet.
 #[derive(
     Clone,
     Copy,
@@ -71,7 +71,7 @@ impl RawAtomicEth {
     }
 }
 
-/// What the header says.
+/// The header's contents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "the fields of the AtomicETH")]
 pub struct AtomicEth {
@@ -79,9 +79,9 @@ pub struct AtomicEth {
     pub va: u64,
     /// The region at the responder.
     pub rkey: RKey,
-    /// What CMP_SWAP stores, what FETCH_ADD adds.
+    /// The value that CMP_SWAP stores, or that FETCH_ADD adds.
     pub swap_add: u64,
-    /// What CMP_SWAP expects; FETCH_ADD ignores it.
+    /// The value that CMP_SWAP expects; FETCH_ADD ignores it.
     pub compare: u64,
 }
 

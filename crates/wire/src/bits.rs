@@ -36,7 +36,7 @@ macro_rules! setters_keep_their_neighbours {
                             proptest::prop_assert_eq!(now, then);
                         }
                     }
-                    // A lost bit that no getter shows would not come back with the old value.
+                    // A lost bit that no getter returns would not come back with the old value.
                     raw.$set(before.$get());
                     proptest::prop_assert_eq!(raw, before);
                 })*

@@ -24,7 +24,7 @@ pub const LEN: usize = 12;
 /// The transport header version that IBA defines.
 pub const TVER: u8 = 0;
 
-/// The header as it lies in a packet.
+/// The header as it is in a packet.
 #[derive(
     Clone,
     Copy,
@@ -167,13 +167,13 @@ impl RawBth {
     }
 }
 
-/// What the header says. The transport header version is not kept, as only version 0 parses.
+/// The header's contents. The transport header version is not kept, as only version 0 parses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "the fields of the BTH")]
 pub struct Bth {
     /// What the packet is.
     pub opcode: Opcode,
-    /// Solicited event: the sender wants the receiver's completion to raise an event.
+    /// Solicited event: the sender wants the completion at the receiver to raise an event.
     pub se: bool,
     /// Migration state; set unless automatic path migration is in progress.
     pub migreq: bool,
@@ -217,7 +217,7 @@ impl Bth {
         }
     }
 
-    /// Reads a header. The version is the caller's to check.
+    /// Reads a header. The caller checks the version.
     #[inline]
     pub fn parse(raw: &RawBth) -> Self {
         Self {

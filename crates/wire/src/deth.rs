@@ -1,4 +1,5 @@
-//! Datagram extended transport header (IBA 9.3.2): who sent a datagram, and the key it presents.
+//! Datagram extended transport header (IBA 9.3.2): the sender of a datagram, and the key that it
+//! presents.
 
 use iba::{QKey, Qpn};
 use zerocopy::byteorder::big_endian::U32;
@@ -9,7 +10,7 @@ use crate::bits::with_low_24;
 /// Bytes of the header.
 pub const LEN: usize = 8;
 
-/// The header as it lies in a packet.
+/// The header as it is in a packet.
 #[derive(
     Clone,
     Copy,
@@ -51,11 +52,11 @@ impl RawDeth {
     }
 }
 
-/// What the header says.
+/// The header's contents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "the fields of the DETH")]
 pub struct Deth {
-    /// The key that must be the receiving QP's.
+    /// The key, which must be that of the receiving QP.
     pub qkey: QKey,
     /// The sender.
     pub src_qp: Qpn,

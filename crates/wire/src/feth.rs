@@ -48,7 +48,7 @@ impl From<Selectivity> for u8 {
     }
 }
 
-/// The header as it lies in a packet.
+/// The header as it is in a packet.
 #[derive(
     Clone,
     Copy,
@@ -100,7 +100,7 @@ impl RawFeth {
     }
 }
 
-/// What the header says.
+/// The header's contents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "the fields of the FETH")]
 pub struct Feth {

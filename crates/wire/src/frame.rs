@@ -1,12 +1,12 @@
-//! Ethernet frames, as far as flow steering and receive side scaling look into them: the addresses
-//! of three layers.
+//! Ethernet frames, as far as flow steering and receive side scaling read them: the addresses of
+//! three layers.
 //!
 //! ```text
 //!  | dst | src | (tag) | type | IPv4 or IPv6 | TCP or UDP ports | ...
 //! ```
 //!
-//! A header that is missing or cut short is `None`: a frame has a receiver whatever it holds. Ports
-//! of fragments are not read, as only the first has them.
+//! A header that is missing or cut short is `None`: a frame has a receiver whatever its contents.
+//! Ports of fragments are not read, as only the first has them.
 
 pub mod checksum;
 
@@ -25,18 +25,18 @@ pub const PROTOCOL_TCP: u8 = 6;
 /// The number of UDP.
 pub const PROTOCOL_UDP: u8 = 17;
 
-/// What a frame says in its headers.
+/// The contents of a frame's headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "code that matches frames reads every field")]
 pub struct Frame {
-    /// The address it goes to.
+    /// The destination address.
     pub dst: [u8; 6],
-    /// The address it comes from.
+    /// The source address.
     pub src: [u8; 6],
     /// The contents of its outer VLAN tag: priority, drop eligibility, and the VLAN in the low 12
     /// bits.
     pub vlan: Option<u16>,
-    /// The type of what follows, after a tag if there is one.
+    /// The type of the payload, after a tag if there is one.
     pub ether_type: u16,
     /// The IP header.
     pub ip: Option<Ip>,
@@ -50,11 +50,11 @@ pub struct Frame {
 pub enum Ip {
     /// IPv4.
     V4 {
-        /// From.
+        /// The source.
         src: [u8; 4],
-        /// To.
+        /// The destination.
         dst: [u8; 4],
-        /// What follows.
+        /// The protocol of the payload.
         protocol: u8,
         /// Type of service.
         tos: u8,
@@ -65,13 +65,13 @@ pub enum Ip {
     },
     /// IPv6.
     V6 {
-        /// From.
+        /// The source.
         src: [u8; 16],
-        /// To.
+        /// The destination.
         dst: [u8; 16],
         /// The flow label, 20 bits.
         flow_label: u32,
-        /// What follows.
+        /// The protocol of the payload.
         next_header: u8,
         /// The traffic class.
         traffic_class: u8,
@@ -86,9 +86,9 @@ pub enum Ip {
 pub struct Ports {
     /// [`PROTOCOL_TCP`] or [`PROTOCOL_UDP`].
     pub protocol: u8,
-    /// From.
+    /// The source port.
     pub src: u16,
-    /// To.
+    /// The destination port.
     pub dst: u16,
 }
 
@@ -114,7 +114,7 @@ impl Frame {
         Some(Self { dst, src, vlan, ether_type, ip, ports: ports.flatten() })
     }
 
-    /// Whether it goes to a group, as broadcasts do.
+    /// Whether it goes to a group, which includes broadcasts.
     pub const fn is_to_group(&self) -> bool {
         self.dst[0] & 1 != 0
     }
@@ -136,7 +136,7 @@ fn ipv4(bytes: &[u8]) -> Option<(Ip, Option<Ports>)> {
         ttl: bytes[8],
         flags: (fragment >> 13) as u8,
     };
-    // More to come, or not the first.
+    // More fragments follow, or this is not the first.
     let is_fragment = fragment & 0x3fff != 0;
     Some((ip, if is_fragment { None } else { ports(protocol, &bytes[length..]) }))
 }
@@ -178,7 +178,7 @@ mod tests {
 
     use super::*;
 
-    /// 10.0.0.1:1000 to 10.0.0.2:2000, by UDP, in VLAN 7 if asked for.
+    /// 10.0.0.1:1000 to 10.0.0.2:2000, over UDP, in VLAN 7 if requested.
     fn datagram(vlan: bool, fragment: u16) -> Vec<u8> {
         let mut bytes = vec![1, 0, 0x5e, 0, 0, 1, 2, 0, 0, 0, 0, 9];
         if vlan {
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn all_three_layers_are_read() {
+    fn addresses_of_all_three_layers_are_read() {
         let frame = Frame::parse(&datagram(false, 0x4000)).unwrap();
         assert!(frame.is_to_group());
         assert_eq!((frame.src[5], frame.vlan, frame.ether_type), (9, None, TYPE_IPV4));
@@ -203,14 +203,14 @@ mod tests {
     }
 
     #[test]
-    fn a_tag_is_read_and_passed() {
+    fn a_tag_is_read_and_skipped() {
         let frame = Frame::parse(&datagram(true, 0)).unwrap();
         assert_eq!((frame.vlan, frame.ether_type), (Some(0xa007), TYPE_IPV4));
         assert_eq!(frame.ports.unwrap().dst, 2000);
     }
 
     #[test]
-    fn a_fragment_has_an_address_and_no_ports() {
+    fn a_fragment_has_addresses_and_no_ports() {
         for fragment in [0x2000, 1, 0x2001] {
             let frame = Frame::parse(&datagram(false, fragment)).unwrap();
             assert!(frame.ip.is_some() && frame.ports.is_none(), "{fragment:#x}");
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_is_not_there() {
+    fn a_header_that_is_cut_off_is_missing() {
         let whole = datagram(true, 0);
         for length in 0..whole.len() {
             let frame = Frame::parse(&whole[..length]);
@@ -248,7 +248,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_panics(bytes in proptest::collection::vec(any::<u8>(), 0..80), kind in 0..4usize) {
+        fn no_frame_makes_parsing_panic(bytes in proptest::collection::vec(any::<u8>(), 0..80), kind in 0..4usize) {
             let mut bytes = bytes;
             if bytes.len() >= HEADER {
                 let types = [TYPE_IPV4, TYPE_IPV6, TYPE_TAG, 0];

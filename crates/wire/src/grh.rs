@@ -28,11 +28,11 @@ pub enum Grh {
 }
 
 impl Grh {
-    /// The header of a datagram from `src` to `dst` whose IP payload (the UDP header and all after
-    /// it) is `len` bytes.
+    /// The header of a datagram from `src` to `dst` whose IP payload (the UDP header and everything
+    /// after it) is `len` bytes.
     ///
-    /// The packet counts as sent with "don't fragment" and identification 0, which a UDP socket
-    /// does not show. `None` if one address is IPv4 and the other IPv6.
+    /// The packet is assumed to have "don't fragment" and identification 0, which a UDP socket does
+    /// not report. `None` if one address is IPv4 and the other IPv6.
     pub fn new(
         src: IpAddr,
         dst: IpAddr,
@@ -66,7 +66,7 @@ impl Grh {
 
     /// Reads the 40 bytes of a receive buffer.
     ///
-    /// The form is not marked. As `ib_get_rdma_header_version` of the kernel does: it is IPv4 when
+    /// The form is not marked. As in `ib_get_rdma_header_version` of the kernel: it is IPv4 when
     /// the version in the first byte is not 6, or when the last 20 bytes are an IPv4 header without
     /// options and with a right checksum.
     pub fn parse(bytes: &[u8; LEN]) -> Self {
@@ -82,7 +82,7 @@ impl Grh {
         }
     }
 
-    /// The 40 bytes for a receive buffer; those that are undefined are zero.
+    /// The 40 bytes for a receive buffer; undefined ones are zero.
     pub fn to_bytes(&self) -> [u8; LEN] {
         let mut bytes = [0; LEN];
         match self {
@@ -146,7 +146,7 @@ mod tests {
         ) {
             let grh = Grh::new(IpAddr::from(src), IpAddr::from(dst), tos, ttl, len).unwrap();
             let mut bytes = grh.to_bytes();
-            // Nobody defines what the first half holds, so it must not matter.
+            // The first half is undefined, so it must not matter.
             bytes[..20].copy_from_slice(&junk);
             prop_assert_eq!(Grh::parse(&bytes), grh);
         }

@@ -1,4 +1,4 @@
-//! All headers of a packet as one value: the BTH read, the extension headers as they lie in it.
+//! All headers of a packet as one value: the BTH parsed, the extension headers as their bytes.
 
 use core::fmt;
 use core::ops::Range;
@@ -18,16 +18,16 @@ use crate::opcode::{Ext, Opcode};
 use crate::reth::{RawReth, Reth};
 use crate::xrceth::{RawXrceth, Xrceth};
 
-/// The BTH of a packet, and the extension headers that its opcode calls for, as they lie in it.
+/// The BTH of a packet, and the bytes of the extension headers that its opcode has.
 ///
 /// An extension header is there if the opcode has it
-/// ([`OpcodeInfo::headers`](crate::opcode::OpcodeInfo::headers)), and zeros until it is set.
+/// ([`OpcodeInfo::headers`](crate::opcode::OpcodeInfo::headers)), and zero until it is set.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Headers {
-    /// The BTH. Whoever changes its opcode sets the extension headers anew.
+    /// The BTH. After a change of its opcode, the extension headers must be set again.
     pub bth: Bth,
-    /// The extension headers, and zeros behind them.
+    /// The extension headers, followed by zeros.
     ext: [u8; EXT_LEN],
 }
 
@@ -77,21 +77,21 @@ extensions! {
 }
 
 impl Headers {
-    /// A BTH in the default partition ([`Bth::new`]), and zeros in the extension headers.
+    /// A BTH in the default partition ([`Bth::new`]), with extension headers of zeros.
     #[inline]
     pub const fn new(opcode: Opcode, dest_qp: Qpn, psn: Psn) -> Self {
         Self::from_bth(Bth::new(opcode, dest_qp, psn))
     }
 
-    /// This BTH, and zeros in the extension headers.
+    /// This BTH, with extension headers of zeros.
     #[inline]
     pub const fn from_bth(bth: Bth) -> Self {
         Self { bth, ext: [0; EXT_LEN] }
     }
 
-    /// Reads the headers and finds the payload of a whole packet without its ICRC: the bytes from
+    /// Reads the headers, and finds the payload of a whole packet without its ICRC: the bytes from
     /// the BTH to the end of the padding, as [`icrc::split`](crate::icrc::split) leaves them. The
-    /// range is without the padding.
+    /// range excludes the padding.
     pub fn parse(packet: &[u8]) -> Result<(Self, Range<usize>), ParseError> {
         let mut headers = Self::default();
         let range = headers.read(packet)?;
@@ -110,8 +110,8 @@ impl Headers {
         Ok(start..packet.len() - usize::from(pad))
     }
 
-    /// Reads the headers at the start of `bytes` and returns where they end. What follows is not
-    /// examined.
+    /// Reads the headers at the start of `bytes` and returns where they end. The bytes after them
+    /// are not examined.
     #[inline]
     pub fn parse_prefix(bytes: &[u8]) -> Result<(Self, usize), ParseError> {
         let mut headers = Self::default();
@@ -141,8 +141,8 @@ impl Headers {
         Ok(bth::LEN + ext.len())
     }
 
-    /// The headers of a packet with another opcode: this BTH, and those of these extension headers
-    /// that it has, too.
+    /// The headers of a packet with another opcode: this BTH, and those extension headers that the
+    /// new opcode has, too.
     #[must_use]
     pub fn with_opcode(&self, opcode: Opcode) -> Self {
         let mut to = Self::from_bth(Bth { opcode, ..self.bth });
@@ -155,13 +155,13 @@ impl Headers {
         to
     }
 
-    /// Bytes that [`Headers::emit`] writes.
+    /// The number of bytes that [`Headers::emit`] writes.
     #[inline]
     pub const fn len(&self) -> usize {
         self.bth.opcode.headers_len()
     }
 
-    /// Never: there is always a BTH.
+    /// Never true: there is always a BTH.
     pub const fn is_empty(&self) -> bool {
         false
     }
@@ -180,7 +180,7 @@ impl Headers {
     }
 }
 
-/// The header in which the bytes behind a BTH end.
+/// The header in which the bytes after a BTH end.
 #[cold]
 fn cut_off(opcode: Opcode, mut have: usize) -> ParseError {
     for ext in opcode.info().headers {
@@ -202,7 +202,7 @@ impl fmt::Debug for Headers {
 }
 
 impl Default for Headers {
-    /// Room for what [`Headers::read`] finds.
+    /// Room for the result of [`Headers::read`].
     #[inline]
     fn default() -> Self {
         Self::new(Opcode::Unknown(0xff), Qpn::new(0), Psn::new(0))
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_that_ends_in_a_header_says_which_and_how_short() {
+    fn a_packet_that_ends_in_a_header_is_refused_with_its_name_and_how_much_is_missing() {
         let mut bytes = [0; MAX_LEN];
         let len = write_only().emit(&mut bytes);
         assert_eq!(len, 28);

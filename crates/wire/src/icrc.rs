@@ -14,11 +14,11 @@
 //!
 //! The value is kept as a number; its little-endian bytes are what goes on the wire.
 //!
-//! # The identification that a socket does not show
+//! # The identification that a socket does not report
 //!
 //! The ICRC covers the identification of the IPv4 header, which a UDP socket neither sets nor
 //! reports. Linux sends 0 on an unconnected socket with "don't fragment", and counts 0, 1, 2, ...
-//! over the segments of one GSO send; other senders use what they like. A CRC is linear, so a
+//! over the segments of one GSO send; other senders use any numbers. A CRC is linear, so a
 //! different identification changes it by an amount that depends only on the identification and the
 //! length: a sender derives the ICRC of each segment with [`IdSpan::delta`], and a receiver that
 //! finds a difference asks [`IdSpan::solve`] which identification, if any, explains it. 65,536 of
@@ -43,7 +43,7 @@ pub use id_span::IdSpan;
 /// Bytes of the ICRC.
 pub const LEN: usize = 4;
 
-/// Where the bits of the BTH that count as ones lie: FECN, BECN and six reserved ones.
+/// The byte of the BTH whose bits count as ones: FECN, BECN and six reserved ones.
 const BTH_MASKED_BYTE: usize = 4;
 
 /// The addresses around a packet, as far as its ICRC depends on them.
@@ -136,7 +136,7 @@ impl Flow {
     }
 }
 
-/// An ICRC in the making, for packets whose bytes do not lie in one place.
+/// An ICRC that is computed piece by piece, for packets whose bytes are not contiguous.
 #[derive(Clone, Debug)]
 pub struct Icrc(Hasher);
 
@@ -158,7 +158,7 @@ impl Icrc {
         Self(hasher)
     }
 
-    /// Goes on with a part of the payload or its padding.
+    /// Continues with a part of the payload or its padding.
     pub fn update(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }
@@ -187,7 +187,7 @@ pub fn compute_for_id(flow: &Flow, icrc_of_id_0: u32, len: usize, id: u16) -> u3
     }
 }
 
-/// Splits what a UDP datagram carries into the packet and its ICRC, without checking it.
+/// Splits the payload of a UDP datagram into the packet and its ICRC, without checking it.
 pub fn split(datagram: &[u8]) -> Result<(&[u8], u32), ParseError> {
     let Some((packet, icrc)) = datagram.split_last_chunk() else {
         return Err(ParseError::Truncated { header: "ICRC", missing: LEN - datagram.len() });
@@ -195,28 +195,27 @@ pub fn split(datagram: &[u8]) -> Result<(&[u8], u32), ParseError> {
     Ok((packet, u32::from_le_bytes(*icrc)))
 }
 
-/// Splits off the ICRC of what a UDP datagram carries and checks it, for any identification of the
+/// Splits the ICRC off the payload of a UDP datagram and checks it, for any identification of the
 /// IPv4 header. Returns the packet and the identification, 0 over IPv6.
 ///
-/// A receiver of many packets uses a [`Verifier`], which remembers what depends on the length
-/// alone.
+/// A receiver of many packets uses a [`Verifier`], which remembers what depends only on the length.
 pub fn verify<'a>(flow: &Flow, datagram: &'a [u8]) -> Result<(&'a [u8], u16), IcrcError> {
     let (packet, received) = split(datagram)?;
     check(flow, packet, received, compute(flow, 0, packet), IdSpan::new)
 }
 
 /// Computes ICRCs as [`compute`] does, and remembers what packets of one flow and length have in
-/// common: everything before the BTH but the identification.
+/// common: everything before the BTH except the identification.
 #[derive(Clone, Debug, Default)]
 pub struct Sealer {
     /// The flow and the length of recent packets, and the CRC of what precedes their BTH, with
-    /// identification 0. By length modulo the size, in units of four bytes: small messages and
-    /// their acknowledgements come in turns.
+    /// identification 0. Indexed by length modulo the size, in units of four bytes: small messages
+    /// and their acknowledgements alternate.
     recent: [Option<(Flow, usize, u32)>; 4],
 }
 
-/// What each value of the upper and of the lower half of an identification adds to the CRC of what
-/// precedes the BTH.
+/// What each value of the upper and of the lower half of an identification adds to the CRC of the
+/// bytes before the BTH.
 const ID_HALVES: [[u32; 256]; 2] = {
     let span = IdSpan::new(0);
     let mut deltas = [[0; 256]; 2];
@@ -229,10 +228,9 @@ const ID_HALVES: [[u32; 256]; 2] = {
     deltas
 };
 
-/// What is added to the CRC of what precedes the BTH when the bits of the masked byte given here
-/// differ.
+/// What is added to the CRC of the bytes before the BTH when these bits of the masked byte differ.
 ///
-/// A difference in that byte equals a difference of the register 32 steps of the CRC earlier.
+/// A difference in that byte equals a difference in the register, 32 steps of the CRC earlier.
 const MASKED: [u32; 256] = {
     let mut deltas = [0; 256];
     let mut bits = 0;
@@ -253,13 +251,13 @@ impl Sealer {
     /// identification of the IPv4 header; IPv6 has none and ignores it.
     #[must_use]
     pub fn compute(&mut self, flow: &Flow, id: u16, packet: &[u8]) -> u32 {
-        // All in one piece: beginning and ending costs as much as hundreds of bytes.
+        // All in one piece: a start and an end cost as much as hundreds of bytes.
         self.begin(flow, id, packet.len(), packet)
     }
 
-    /// The ICRC as far as the first bytes of a packet, which are a BTH at least. `len` counts the
-    /// bytes from the BTH to the end of the padding. The CRC-32 that goes on from there to the end
-    /// of the padding is the ICRC of the packet.
+    /// The ICRC up to the end of the first bytes of a packet, which are at least a BTH. `len`
+    /// counts the bytes from the BTH to the end of the padding. The CRC-32 that continues from
+    /// there to the end of the padding is the ICRC of the packet.
     #[must_use]
     pub fn begin(&mut self, flow: &Flow, id: u16, len: usize, first: &[u8]) -> u32 {
         let recent = &mut self.recent[len / 4 % 4];
@@ -280,7 +278,7 @@ impl Sealer {
             }
             Flow::V6 { .. } => 0,
         };
-        // Shorter than a BTH is no packet; its ICRC is that of its bytes.
+        // Bytes shorter than a BTH are no packet; their ICRC is that of the bytes.
         let masked = match first.get(BTH_MASKED_BYTE) {
             Some(byte) if len >= bth::LEN => MASKED[usize::from(!byte)],
             _ => 0,
@@ -301,7 +299,7 @@ const PSN_BITS: [u32; 25] = {
     deltas
 };
 
-/// The same of the identification.
+/// The same for the identification.
 const ID_BITS: [u32; 17] = {
     let span = IdSpan::new(bth::LEN);
     let mut deltas = [0; 17];
@@ -313,13 +311,13 @@ const ID_BITS: [u32; 17] = {
     deltas
 };
 
-/// From what [`Sealer::begin`] gives for a BTH to what it gives for the next packet of a train, of
-/// the same length, whose BTH has the next sequence number and nothing else different. `id` and
-/// `psn` are those of the former.
+/// From the result of [`Sealer::begin`] for a BTH to the result for the next packet of a train,
+/// which has the same length, and whose BTH differs only in the next sequence number. `id` and
+/// `psn` are those of the first one.
 #[inline]
 #[must_use]
 pub fn next_of_train(crc: u32, flow: &Flow, id: u16, psn: Psn) -> u32 {
-    // One more changes the ones at the end and the bit before them.
+    // An increment changes the ones at the end and the bit before them.
     let psn_bits = (psn.value().trailing_ones() + 1).min(24);
     let id_delta = match flow {
         Flow::V4 { .. } => ID_BITS[(id.trailing_ones() + 1).min(16) as usize],
@@ -328,7 +326,7 @@ pub fn next_of_train(crc: u32, flow: &Flow, id: u16, psn: Psn) -> u32 {
     crc ^ PSN_BITS[psn_bits as usize] ^ id_delta
 }
 
-/// Goes on from [`Sealer::begin`] with more bytes.
+/// Continues from [`Sealer::begin`] with more bytes.
 #[must_use]
 pub fn go_on(crc: u32, bytes: &[u8]) -> u32 {
     if bytes.is_empty() {
@@ -345,7 +343,8 @@ pub fn go_on(crc: u32, bytes: &[u8]) -> u32 {
 pub struct Verifier {
     sealer: Sealer,
     guess: Guess,
-    /// By length modulo the size, in units of the four bytes that every length is a multiple of.
+    /// Indexed by length modulo the size, in units of four bytes, as every length is a multiple of
+    /// four.
     spans: [Option<IdSpan>; 16],
 }
 
@@ -356,13 +355,13 @@ impl Verifier {
     }
 
     /// Notes that the next packet is the first of a train: packets of a flow that arrived together.
-    /// Leaving this out costs time, and nothing else.
+    /// Omitting this only costs time.
     #[inline]
     pub fn begin_train(&mut self, flow: &Flow) {
         self.guess.begin_train(flow);
     }
 
-    /// Splits off the ICRC of what a UDP datagram carries and checks it, for any identification of
+    /// Splits the ICRC off the payload of a UDP datagram and checks it, for any identification of
     /// the IPv4 header. Returns the packet and the identification, 0 over IPv6.
     pub fn verify<'a>(
         &mut self,
@@ -382,14 +381,14 @@ impl Verifier {
         Ok((packet, id))
     }
 
-    /// What [`Sealer::begin`] gives, for callers that compute the ICRCs of a train and compare them
+    /// The result of [`Sealer::begin`], for callers that compute and compare the ICRCs of a train
     /// themselves.
     #[must_use]
     pub fn begin(&mut self, flow: &Flow, id: u16, len: usize, first: &[u8]) -> u32 {
         self.sealer.begin(flow, id, len, first)
     }
 
-    /// Notes that a packet with this identification was found good, as those of a train count up.
+    /// Notes that a packet with this identification was valid, as those of a train count up.
     pub fn found(&mut self, id: u16) {
         self.guess.found(id);
     }
@@ -417,17 +416,17 @@ pub enum IcrcError {
     /// It is shorter than an ICRC.
     #[error(transparent)]
     Parse(#[from] ParseError),
-    /// The ICRC is not that of the packet, with whatever identification.
+    /// The ICRC is not that of the packet, for any identification.
     #[error("ICRC {received:#010x}, expected {expected:#010x}")]
     Mismatch {
         /// The ICRC of the datagram.
         received: u32,
-        /// The right one, with identification 0.
+        /// The right ICRC for identification 0.
         expected: u32,
     },
 }
 
-/// Gives the packet and how its identification differs from the one that `expected` is for.
+/// Returns the packet, and how its identification differs from the one that `expected` is for.
 fn check<'a>(
     flow: &Flow,
     packet: &'a [u8],

@@ -1,8 +1,8 @@
 //! The IP and UDP headers around a RoCEv2 packet (RoCEv2 Annex A17.3).
 //!
-//! A UDP socket writes and reads them itself; they are needed for the ICRC, which covers most of
-//! them, for the GRH of a datagram, and to show or write captured packets. IPv4 options, fragments
-//! and IPv6 extension headers do not occur in RoCEv2.
+//! The kernel writes and reads them for a UDP socket; here they are needed for the ICRC, which
+//! covers most of them, for the GRH of a datagram, and to print or write captured packets. IPv4
+//! options, fragments and IPv6 extension headers do not occur in RoCEv2.
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 
@@ -29,7 +29,7 @@ pub const UDP_LEN: usize = 8;
 const DONT_FRAGMENT: u32 = 1 << 14;
 const FLOW_LABEL_MASK: u32 = 0xf_ffff;
 
-/// An IPv4 header as it lies in a packet.
+/// An IPv4 header as it is in a packet.
 #[derive(
     Clone,
     Copy,
@@ -169,7 +169,7 @@ impl RawIpv4 {
     }
 }
 
-/// What an IPv4 header says; it has no options and is not a fragment.
+/// The contents of an IPv4 header without options, which is not of a fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "the fields of the header")]
 pub struct Ipv4 {
@@ -179,7 +179,7 @@ pub struct Ipv4 {
     pub total_len: u16,
     /// Identification.
     pub id: u16,
-    /// Whether routers may not fragment the packet.
+    /// Whether routers must not fragment the packet.
     pub df: bool,
     /// Time to live.
     pub ttl: u8,
@@ -225,7 +225,7 @@ impl Ipv4 {
     }
 }
 
-/// An IPv6 header as it lies in a packet.
+/// An IPv6 header as it is in a packet.
 #[derive(
     Clone,
     Copy,
@@ -328,7 +328,7 @@ impl RawIpv6 {
     }
 }
 
-/// What an IPv6 header says.
+/// The contents of an IPv6 header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "the fields of the header")]
 pub struct Ipv6 {
@@ -376,7 +376,7 @@ impl Ipv6 {
     }
 }
 
-/// A UDP header as it lies in a packet.
+/// A UDP header as it is in a packet.
 #[derive(
     Clone,
     Copy,
@@ -434,23 +434,23 @@ impl RawUdp {
         self.len.get()
     }
 
-    /// The checksum; 0 is "none".
+    /// The checksum; 0 means none.
     pub fn checksum(&self) -> u16 {
         self.checksum.get()
     }
 }
 
-/// What a UDP header says.
+/// The contents of a UDP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "the fields of the header")]
 pub struct Udp {
-    /// Source port: RoCEv2 puts the entropy of a flow here.
+    /// Source port, which carries the flow entropy in RoCEv2.
     pub src_port: u16,
     /// Destination port.
     pub dst_port: u16,
     /// Bytes of header and payload.
     pub length: u16,
-    /// Checksum; 0 is "none", which RoCEv2 permits as the ICRC covers the payload.
+    /// Checksum; 0 means none, which RoCEv2 permits as the ICRC covers the payload.
     pub checksum: u16,
 }
 

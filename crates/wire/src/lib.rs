@@ -1,7 +1,7 @@
-//! Packets of RoCEv2: what their bytes mean, and how to write them.
+//! Packets of RoCEv2: their layout, reading and writing.
 //!
-//! A packet is a base transport header (BTH), the extension headers that its opcode calls for, a
-//! payload padded to four bytes, and a CRC over all that no router changes (ICRC). It travels in a
+//! A packet is a base transport header (BTH), the extension headers that its opcode has, a payload
+//! padded to four bytes, and a CRC over everything that no router changes (ICRC). It travels in a
 //! UDP datagram:
 //!
 //! ```text
@@ -10,10 +10,10 @@
 //!             '------------------------- Headers -----------------------------------'
 //! ```
 //!
-//! Every header comes twice: as it lies in a packet (`RawBth`, a layout with getters and setters)
-//! and as what it says (`Bth`, a small value). [`Headers`] is all headers of one packet: the BTH as
-//! a value, and behind it the bytes of the extension headers that the opcode calls for, which are
-//! read and set one by one.
+//! Every header has two types: its layout in a packet with getters and setters (`RawBth`), and its
+//! contents as a small value (`Bth`). [`Headers`] is all headers of one packet: the BTH as a value,
+//! followed by the bytes of the extension headers that the opcode has, which are read and set one
+//! by one.
 //!
 //! | module | what it knows |
 //! |---|---|
@@ -21,14 +21,14 @@
 //! | [`headers`] | all headers of a packet at once, and what can be wrong with them |
 //! | [`bth`] ... [`ieth`] | one header each |
 //! | [`icrc`] | computing and checking the ICRC, without the IPv4 identification if need be |
-//! | [`frame`] | Ethernet frames of raw packet QPs, as far as flow steering looks into them |
+//! | [`frame`] | Ethernet frames of raw packet QPs, as far as flow steering reads them |
 //! | [`ip`], [`grh`] | what precedes the BTH on the wire, and a datagram's payload in a receive buffer |
 //! | [`mad`], [`cm`] | management datagrams, and the messages of communication management in them |
 //! | [`pretty`] | packets as lines of text |
 //!
-//! What it does not do: no sockets, no memory regions, no sequence numbers to keep, and no decision
+//! There are no sockets, no memory regions and no sequence numbers to keep here, and no decision
 //! about a packet beyond whether it can be read. Parsing and writing do not allocate, and bytes
-//! from a peer never panic.
+//! from a peer never cause a panic.
 //!
 //! # Sending and receiving
 //!

@@ -28,14 +28,14 @@ pub const BASE_VERSION: u8 = 1;
 #[doc(alias = "IB_MGMT_METHOD_SEND")]
 pub const METHOD_SEND: u8 = 0x03;
 
-/// What the header says.
+/// The header's contents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[doc(alias = "ib_mad_hdr")]
 #[expect(clippy::exhaustive_structs, reason = "the fields of IBA 13.4.2")]
 pub struct MadHeader {
     /// Version of the header: 1.
     pub base_version: u8,
-    /// The class, by which QP 1 finds the agent.
+    /// The class, which tells QP 1 the agent.
     pub mgmt_class: u8,
     /// Version of the class.
     pub class_version: u8,
@@ -45,11 +45,11 @@ pub struct MadHeader {
     pub status: u16,
     /// For the class to use.
     pub class_specific: u16,
-    /// Joins the messages of one exchange.
+    /// The transaction id, which the messages of one exchange share.
     pub tid: u64,
-    /// What it is done with.
+    /// The attribute.
     pub attr_id: u16,
-    /// More of the same.
+    /// The attribute modifier.
     pub attr_mod: u32,
 }
 

@@ -1,4 +1,4 @@
-//! The opcodes of a BTH, and what each says about its packet (IBA table 38, RoCEv2 Annex A17.9 for
+//! The opcodes of a BTH, and what each means for its packet (IBA table 38, RoCEv2 Annex A17.9 for
 //! CNP, Annex A19 for FLUSH and ATOMIC WRITE).
 //!
 //! Everything that depends on an opcode reads the one table of this module through
@@ -23,7 +23,7 @@ pub struct OpcodeInfo {
     pub position: Position,
     /// The extension headers that follow the BTH, in their order on the wire.
     pub headers: &'static [Ext],
-    /// Where each of them begins, counted from the end of the BTH.
+    /// The offset of each of them from the end of the BTH.
     pub(crate) places: Places,
     /// What the payload may be.
     pub payload: PayloadRule,
@@ -44,7 +44,7 @@ pub enum Service {
     /// Extended reliable connection.
     Xrc,
     /// A service that no opcode of the table has: reliable datagram (2), reserved (6) or
-    /// manufacturer's own (7).
+    /// vendor-specific (7).
     Other(u8),
 }
 
@@ -104,7 +104,7 @@ pub enum Operation {
     FetchAdd,
     /// FLUSH: make earlier writes globally visible or persistent.
     Flush,
-    /// ATOMIC WRITE: eight bytes at once.
+    /// ATOMIC WRITE: eight bytes, atomically.
     AtomicWrite,
     /// Congestion notification.
     Cnp,
@@ -198,12 +198,12 @@ pub enum PayloadRule {
     Some,
     /// From nothing to the path MTU.
     Any,
-    /// Exactly so many bytes.
+    /// Exactly this many bytes.
     Exactly(u8),
 }
 
 impl PayloadRule {
-    /// Whether a payload of `len` bytes obeys the rule on a path that carries `mtu` bytes a packet.
+    /// Whether a payload of `len` bytes follows the rule on a path with this MTU.
     pub const fn admits(self, len: usize, mtu: usize) -> bool {
         match self {
             Self::Empty => len == 0,
@@ -231,19 +231,19 @@ pub enum Ext {
     Ieth,
 }
 
-/// Where the extension headers of an opcode lie, counted from the end of the BTH.
+/// The offsets of the extension headers of an opcode from the end of the BTH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Places {
-    /// Where each begins, by its place in [`Ext`]; [`Places::NONE`] if the opcode does not have it.
+    /// The offset of each, indexed by [`Ext`]; [`Places::NONE`] if the opcode does not have it.
     starts: [u8; Ext::COUNT],
-    /// Where the last one ends.
+    /// The end of the last one.
     end: u8,
 }
 
 impl Places {
     const NONE: u8 = u8::MAX;
 
-    /// Those of headers that lie one behind the other.
+    /// The offsets of contiguous headers.
     const fn of(headers: &[Ext]) -> Self {
         let (mut starts, mut end, mut index) = ([Self::NONE; Ext::COUNT], 0, 0);
         while index < headers.len() {
@@ -375,7 +375,7 @@ impl Opcode {
         crate::bth::LEN + self.info().places.end as usize
     }
 
-    /// Where an extension header begins, counted from the end of the BTH, if the opcode has it.
+    /// The offset of an extension header from the end of the BTH, if the opcode has it.
     #[inline]
     pub(crate) const fn place(self, ext: Ext) -> Option<usize> {
         match self.info().places.starts[ext as usize] {
@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn uc_is_a_part_of_rc() {
+    fn uc_has_a_subset_of_the_operations_of_rc() {
         for uc in Opcode::ALL.iter().copied().filter(|o| o.service() == Service::Uc) {
             let rc = Opcode::from(u8::from(uc) & 0x1f).info();
             assert_eq!(OpcodeInfo { name: rc.name, ..*uc.info() }, *rc);
@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn immediate_and_invalidate_come_with_the_end_of_a_message() {
+    fn immediate_data_and_invalidation_come_only_at_the_end_of_a_message() {
         for opcode in Opcode::ALL.iter().copied() {
             let trailer = opcode.has(Ext::ImmDt) || opcode.has(Ext::Ieth);
             assert_eq!(trailer, opcode.operation() != opcode.operation().plain(), "{opcode}");

@@ -1,13 +1,12 @@
-//! One line per packet, in the manner of tcpdump.
+//! One line per packet, in the style of tcpdump.
 //!
 //! ```text
 //! IP 10.9.0.1.49152 > 10.9.0.2.4791 ttl 64 id 0 DF: RC_RDMA_WRITE_ONLY qp 0x000011 psn 0x001000 ackreq,
 //!     RETH va 0x7f0000001000 rkey 0x1234 len 64, payload 64, icrc 0x1b2c3d4e ok
 //! ```
 //!
-//! Printing never fails: bytes that are not a packet are printed as far as they go, with the
-//! reason. It reads every field there is, which makes it the function that the fuzzer runs over
-//! arbitrary bytes.
+//! Printing never fails: bytes that are not a packet are printed as far as possible, with the
+//! reason. The printer reads every field, so the fuzzer runs it over arbitrary bytes.
 
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
@@ -35,12 +34,12 @@ use crate::xrceth::Xrceth;
 #[expect(clippy::exhaustive_structs, reason = "a view of bytes")]
 pub struct Packet<'a>(pub &'a [u8]);
 
-/// Prints what a UDP datagram carries: a packet and its ICRC, which is shown and not checked.
+/// Prints the payload of a UDP datagram: a packet and its ICRC, which is printed but not checked.
 #[derive(Clone, Copy, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "a view of bytes")]
 pub struct Datagram<'a>(pub &'a [u8]);
 
-/// Prints a packet from its IP header on, and checks its ICRC.
+/// Prints a packet starting with its IP header, and checks its ICRC.
 #[derive(Clone, Copy, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "a view of bytes")]
 pub struct IpPacket<'a>(pub &'a [u8]);
@@ -147,7 +146,7 @@ impl IpPacket<'_> {
     }
 }
 
-/// A UDP header and what it carries.
+/// A UDP header and its payload.
 #[derive(Clone, Copy)]
 struct UdpPayload<'a> {
     header: &'a RawUdp,
@@ -323,8 +322,8 @@ impl fmt::Display for Grh {
     }
 }
 
-/// Prints `bytes` as everything they might be: a packet, a datagram, an IP packet, a GRH; and
-/// checks that what can be read can be written again, and that the ICRC of any flow can be
+/// Prints `bytes` as everything that they might be: a packet, a datagram, an IP packet, a GRH.
+/// Checks that what can be read can be written again, and that the ICRC of any flow can be
 /// verified. For fuzzers.
 ///
 /// # Panics
@@ -415,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_follows_what_can_be_read() {
+    fn an_error_follows_what_can_be_read() {
         let mut packet = write_only();
         packet.truncate(20);
         assert_eq!(

@@ -40,7 +40,7 @@ impl fmt::Display for Srqn {
     }
 }
 
-/// The header as it lies in a packet.
+/// The header as it is in a packet.
 #[derive(
     Clone,
     Copy,
@@ -71,7 +71,7 @@ impl RawXrceth {
     }
 }
 
-/// What the header says.
+/// The header's contents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "the field of the XRCETH")]
 pub struct Xrceth {

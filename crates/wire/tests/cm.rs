@@ -8,7 +8,7 @@ use wire::cm::{CmaError, CmaHeader, Mad, MadError, Message, Rej, Rep, Req, SidrR
 use wire::mad::{self, MadHeader};
 
 #[test]
-fn a_request_lies_where_the_standard_puts_it() {
+fn the_fields_of_a_request_are_where_the_standard_says() {
     let mut req = Req {
         local_comm_id: 0x0102_0304,
         vendor_id: 0x0c42a1,
@@ -56,7 +56,7 @@ fn a_request_lies_where_the_standard_puts_it() {
 }
 
 #[test]
-fn a_reply_lies_where_the_standard_puts_it() {
+fn the_fields_of_a_reply_are_where_the_standard_says() {
     let mut rep = Rep {
         local_comm_id: 1,
         remote_comm_id: 2,
@@ -81,7 +81,7 @@ fn a_reply_lies_where_the_standard_puts_it() {
 }
 
 #[test]
-fn refusals_lie_where_the_standard_puts_them() {
+fn the_fields_of_refusals_are_where_the_standard_says() {
     let rej = Rej { message: 1, info_length: 72, reason: 28, ..Rej::default() }.to_bytes();
     assert_eq!(rej[8..12], [1 << 6, 72 << 1, 0, 28]);
     let rep = SidrRep { status: 1, service_id: 8, qpn: Qpn::new(9), ..SidrRep::default() };
@@ -91,7 +91,7 @@ fn refusals_lie_where_the_standard_puts_them() {
 }
 
 #[test]
-fn addresses_of_a_request() {
+fn the_addresses_of_a_request_are_read_and_written() {
     let v4 = CmaHeader { port: 0x1234, src: [10, 0, 0, 1].into(), dst: [10, 0, 0, 2].into() };
     let raw = v4.to_bytes();
     assert_eq!(raw[..4], [0, 0x40, 0x12, 0x34]);
@@ -106,7 +106,7 @@ fn addresses_of_a_request() {
 }
 
 #[test]
-fn bytes_that_are_no_message_are_refused_by_kind() {
+fn bytes_that_are_no_message_are_refused_with_the_reason() {
     let good = Mad::new(0, Req::default()).to_bytes();
     assert_eq!(Mad::parse(&good[..255]), Err(MadError::Length(255)));
     assert_eq!(Mad::parse(&[&good[..], &[0]].concat()), Err(MadError::Length(257)));
@@ -131,10 +131,10 @@ fn cma() -> impl Strategy<Value = CmaHeader> {
 }
 
 proptest! {
-    /// Whatever a stranger sends as the body of any message can be read, and is written as it was
-    /// read, reserved bits aside: reading that again gives the same message.
+    /// Anything that a stranger sends as the body of any message can be read, and is written as it
+    /// was read, except reserved bits: reading that again gives the same message.
     #[test]
-    fn messages_survive_the_trip(tid: u64, attr in 0x10_u16..=0x1a, body: [u8; 32], seed: u8) {
+    fn messages_survive_a_round_trip(tid: u64, attr in 0x10_u16..=0x1a, body: [u8; 32], seed: u8) {
         let mut bytes = [0; mad::LEN];
         bytes[..mad::HEADER_LEN].copy_from_slice(&MadHeader::cm(attr, tid).to_bytes());
         for (index, byte) in bytes[mad::HEADER_LEN..].iter_mut().enumerate() {
@@ -152,13 +152,13 @@ proptest! {
     }
 
     #[test]
-    fn headers_survive_the_trip(raw: [u8; 24]) {
+    fn headers_survive_a_round_trip(raw: [u8; 24]) {
         let header = MadHeader::parse(&raw);
         prop_assert_eq!(MadHeader::parse(&header.to_bytes()), header);
     }
 
     #[test]
-    fn addresses_survive_the_trip(header in cma()) {
+    fn addresses_survive_a_round_trip(header in cma()) {
         prop_assert_eq!(CmaHeader::parse(&header.to_bytes()), Ok(header));
     }
 
@@ -171,7 +171,7 @@ proptest! {
 }
 
 #[test]
-fn names_of_messages() {
+fn messages_have_the_names_of_the_standard() {
     let name = |message: Message| message.name();
     assert_eq!(name(Req::default().into()), "REQ");
     assert_eq!(name(SidrRep::default().into()), "SIDR_REP");

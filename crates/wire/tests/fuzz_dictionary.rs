@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use wire::Opcode;
 
-/// What `fuzz/packet.dict` holds: a line per opcode, with the first two bytes of a BTH of that
+/// The contents of `fuzz/packet.dict`: a line per opcode, with the first two bytes of a BTH of that
 /// opcode.
 fn dictionary() -> String {
     let mut text = String::from(

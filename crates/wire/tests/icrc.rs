@@ -1,12 +1,12 @@
-//! The ICRC against a second implementation that shares no code with the crate, and against values
-//! from elsewhere.
+//! The ICRC compared with a second implementation that shares no code with the crate, and with
+//! values from other sources.
 
 use iba::{Psn, Qpn};
 use proptest::prelude::*;
 use wire::icrc::{self, Sealer, Verifier};
 use wire::{Flow, Headers, Icrc, IcrcError, IdSpan, Opcode};
 
-/// CRC-32 one bit at a time: a shift register with taps, as a circuit would do it.
+/// CRC-32 one bit at a time: a shift register with taps, as in a circuit.
 fn crc32_bitwise(bytes: &[u8]) -> u32 {
     let mut register = 0xffff_ffff_u32;
     for byte in bytes {
@@ -21,8 +21,8 @@ fn crc32_bitwise(bytes: &[u8]) -> u32 {
     !register
 }
 
-/// The ICRC from a whole IPv4 packet as it was on the wire, without its ICRC: copy it, and set ones
-/// where the standard says so.
+/// The ICRC of a whole IPv4 packet as on the wire, without its ICRC: copies it, and sets ones where
+/// the standard says so.
 fn icrc_of_ipv4(ip_packet: &[u8]) -> u32 {
     let mut bytes = vec![0xff; 8];
     bytes.extend(ip_packet);
@@ -115,7 +115,7 @@ proptest! {
     }
 
     #[test]
-    fn pieces_add_up(packet in packets(), cut in 12..300_usize) {
+    fn a_packet_in_pieces_has_the_same_icrc(packet in packets(), cut in 12..300_usize) {
         let cut = cut.min(packet.len());
         let flow = flow_v4([10, 0, 0, 1], [10, 0, 0, 2], 1);
         let mut icrc = Icrc::new(&flow, 3, packet.len(), &packet[..12]);
@@ -136,9 +136,9 @@ proptest! {
     }
 
     /// A CRC finds every burst of up to 32 bits. As the identification is free, a damaged packet
-    /// may instead look like one with another identification, but never like the packet it was.
+    /// may instead look like one with another identification, but never like the original packet.
     #[test]
-    fn a_changed_packet_is_noticed(
+    fn a_changed_packet_is_detected(
         packet in packets(), at in any::<prop::sample::Index>(), flips in 1..=u8::MAX,
     ) {
         let flow = flow_v4([10, 9, 0, 1], [10, 9, 0, 2], 49152);
@@ -156,7 +156,7 @@ proptest! {
     }
 }
 
-/// How much strength is left: about one damaged packet in 65,536 passes.
+/// The strength that is left: about one damaged packet in 65,536 passes.
 #[test]
 fn sixteen_bits_of_strength_remain() {
     let flow = flow_v4([10, 9, 0, 1], [10, 9, 0, 2], 49152);
@@ -170,7 +170,7 @@ fn sixteen_bits_of_strength_remain() {
     assert!(passed <= 3 * trials as usize / 65_536, "{passed} of {trials} passed");
 }
 
-/// The congestion bits may change on the way, as a switch sets them.
+/// The congestion bits may change in transit, as a switch sets them.
 #[test]
 fn congestion_marks_do_not_matter() {
     let flow = flow_v4([10, 9, 0, 1], [10, 9, 0, 2], 49152);
@@ -180,7 +180,7 @@ fn congestion_marks_do_not_matter() {
     assert_eq!(icrc::compute(&flow, 0, &packet), icrc);
 }
 
-/// What a segmenting kernel does with one large send: equal packets with identifications 0, 1, 2,
+/// The result of one large send that the kernel splits: equal packets with identifications 0, 1, 2,
 /// ...
 #[test]
 fn segments_of_one_send_differ_by_the_span() {
@@ -193,7 +193,7 @@ fn segments_of_one_send_differ_by_the_span() {
     }
 }
 
-/// What a sealer remembers of one packet is not mistaken for what the next one needs.
+/// A sealer never uses what it remembers of one packet for a different one.
 #[test]
 fn a_sealer_agrees_whatever_it_remembers() {
     let flows = [
@@ -214,9 +214,9 @@ fn a_sealer_agrees_whatever_it_remembers() {
 }
 
 proptest! {
-    /// The packets of a train from the first one on, each from its predecessor, in pieces.
+    /// The ICRCs of a train, each derived from that of its predecessor, in pieces.
     #[test]
-    fn a_train_goes_on_from_its_first_packet(
+    fn the_icrcs_of_a_train_follow_from_its_first_packet(
         psn in prop_oneof![0..0x100_0000_u32, Just(0xff_ffff), Just(0x00_ffff), Just(0)],
         first_id in prop_oneof![0..64_u16, any::<u16>()],
         bth: [u8; 9],
@@ -248,7 +248,7 @@ proptest! {
     }
 }
 
-/// Lengths that share a slot of the verifier's memory do not get in each other's way.
+/// Lengths that share a slot of the verifier's memory do not affect each other.
 #[test]
 fn a_verifier_keeps_lengths_apart() {
     let flow = flow_v4([10, 9, 0, 1], [10, 9, 0, 2], 49152);
@@ -260,10 +260,10 @@ fn a_verifier_keeps_lengths_apart() {
     }
 }
 
-/// Whatever a sender's trains begin with, and whatever happened to its last packet, a good one is
-/// taken and a bad one is not.
+/// However a sender's trains begin, and whatever happened to its last packet, a valid packet is
+/// accepted and an invalid one is not.
 #[test]
-fn a_verifier_takes_what_is_good_whether_or_not_it_was_expected() {
+fn a_verifier_accepts_valid_packets_whether_or_not_they_were_expected() {
     let flow = flow_v4([10, 9, 0, 1], [10, 9, 0, 2], 49152);
     let mut verifier = Verifier::new();
     let steady = (0..4).map(|_| 0);
@@ -288,7 +288,7 @@ fn a_verifier_takes_what_is_good_whether_or_not_it_was_expected() {
 }
 
 #[test]
-fn over_ipv6_there_is_no_identification_to_blame() {
+fn over_ipv6_no_identification_explains_a_difference() {
     let end = |last| (core::net::Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, last), 4791).into();
     let flow = Flow::new(end(1), end(2)).unwrap();
     let packet = [7; 16];
@@ -309,9 +309,9 @@ fn a_datagram_without_room_for_an_icrc_is_refused() {
     }
 }
 
-/// Values of a separate implementation in Python, whose packets the kernel's rxe accepts.
+/// Values from a separate implementation in Python, whose packets the kernel's rxe accepts.
 #[test]
-fn known_answers() {
+fn known_values_are_computed() {
     let ack = [0x11, 0x40, 0xff, 0xff, 0, 0x12, 0x34, 0x56, 0, 0xab, 0xcd, 0xef, 0x1f, 0, 0, 7];
     let flow = flow_v4([10, 9, 0, 1], [10, 9, 0, 2], 4791);
     assert_eq!(icrc::compute(&flow, 0, &ack).to_le_bytes(), [0xcc, 0xc6, 0xb0, 0x1a]);
@@ -330,10 +330,10 @@ fn known_answers() {
     assert_eq!(value, [0x49, 0x7a, 0xb6, 0x6d]);
 }
 
-/// A congestion notification that a ConnectX-4 Lx sent, with identification 0x718c: hardware's
-/// opinion.
+/// A congestion notification that a ConnectX-4 Lx sent, with identification 0x718c: a value from
+/// hardware.
 #[test]
-fn a_packet_of_real_hardware() {
+fn the_icrc_of_a_packet_from_hardware_is_right() {
     let mut headers = Headers::new(Opcode::Cnp, Qpn::new(0x118), Psn::new(0));
     headers.bth.migreq = false;
     headers.bth.becn = true;

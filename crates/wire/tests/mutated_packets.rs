@@ -1,5 +1,5 @@
-//! The fuzz target of the packet parser without a fuzzer: valid packets of every opcode, damaged in
-//! seeded ways.
+//! The fuzz target of the packet parser without a fuzzer: valid packets of every opcode, damaged by
+//! a seeded generator.
 
 use std::collections::BTreeSet;
 
@@ -31,7 +31,7 @@ fn seeds() -> Vec<Vec<u8>> {
     let flow = flow.expect("both addresses are IPv4");
     let mut seeds = Vec::new();
     for opcode in Opcode::ALL.iter().copied() {
-        // Headers of zeros are valid headers, so only the length matters.
+        // Headers of zeros are valid, so only the length matters.
         let mut packet = vec![0; opcode.headers_len() + 16];
         packet[..12].copy_from_slice(&bth_of(opcode));
         let icrc = icrc::compute(&flow, 0, &packet);
@@ -107,6 +107,6 @@ fn damaged_packets_never_panic() {
             Err(_) => "other",
         });
     }
-    // Damage that always leads to the same refusal would test one line.
+    // Damage that always led to the same refusal would test only one line.
     assert_eq!(outcomes.len(), 5, "{outcomes:?}");
 }

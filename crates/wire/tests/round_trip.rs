@@ -1,4 +1,4 @@
-//! What is written can be read back, for every opcode; and no input panics.
+//! Headers survive a round trip for every opcode, and no input causes a panic.
 
 use iba::{Msn, PKey, Psn, QKey, Qpn, RKey};
 use proptest::prelude::*;
@@ -21,7 +21,7 @@ prop_compose! {
 }
 
 prop_compose! {
-    /// Headers with exactly what their opcode calls for.
+    /// Headers with exactly the extension headers of their opcode.
     fn headers()(
         bth in bths(),
         [va, swap_add, compare, orig] in any::<[u64; 4]>(),
@@ -62,7 +62,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(4096))]
 
     #[test]
-    fn what_is_written_is_read(mut headers in headers(), payload in 0..64_usize) {
+    fn headers_survive_a_round_trip(mut headers in headers(), payload in 0..64_usize) {
         headers.bth.pad = pad_for(payload);
         let len = headers.len();
         let mut packet = vec![0xaa; len + payload + usize::from(headers.bth.pad)];

@@ -10,7 +10,7 @@ use crate::rig::{PORT, Rig, rep, req};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A REQ that arrived: the connection's ids.
+/// Sends a REQ that arrives; returns the ids of the connection.
 fn asked(rig: &mut Rig) -> (CommId, CommId) {
     let active = rig.sides[0].connect(rig.now, &req()).expect("good parameters");
     rig.settle();
@@ -37,7 +37,7 @@ fn each_side_learns_of_the_other() {
 }
 
 #[test]
-fn the_request_carries_what_the_program_gave() {
+fn the_request_carries_the_programs_parameters() {
     let mut rig = Rig::new().with_listener();
     rig.sides[0].connect(rig.now, &req()).expect("good parameters");
     rig.settle();
@@ -49,7 +49,7 @@ fn the_request_carries_what_the_program_gave() {
 }
 
 #[test]
-fn nobody_listens() {
+fn a_request_that_nobody_listens_for_is_refused() {
     let mut rig = Rig::new();
     let active = rig.sides[0].connect(rig.now, &req()).expect("good parameters");
     rig.settle();
@@ -62,7 +62,7 @@ fn nobody_listens() {
 }
 
 #[test]
-fn listeners_are_told_apart_by_address_and_mask() {
+fn listeners_are_distinguished_by_address_and_mask() {
     let mut rig = Rig::new();
     let service = PortSpace::Tcp.service_id(PORT);
     let cm = &mut rig.sides[1];
@@ -142,7 +142,7 @@ fn a_request_that_nobody_answers_is_sent_sixteen_times() {
 }
 
 #[test]
-fn a_copy_of_a_request_is_answered_with_mra_if_asked_for() {
+fn a_duplicate_of_a_request_is_answered_with_an_mra_if_the_owner_asked_for_it() {
     let mut rig = Rig::new().with_listener();
     let (_, passive) = asked(&mut rig);
     rig.run(5 * SECOND);
@@ -217,7 +217,7 @@ fn a_connection_ends_on_both_sides() {
 }
 
 #[test]
-fn a_lost_drep_is_sent_again_also_after_timewait() {
+fn a_lost_drep_is_sent_again_even_after_timewait() {
     let mut rig = Rig::new().with_listener();
     let (active, passive) = rig.connected();
     rig.sides[0].disconnect(rig.now, active, &[]).expect("it stands");
@@ -232,7 +232,7 @@ fn a_lost_drep_is_sent_again_also_after_timewait() {
 }
 
 #[test]
-fn both_end_it_at_once() {
+fn both_sides_may_end_a_connection_at_once() {
     let mut rig = Rig::new().with_listener();
     let (active, passive) = rig.connected();
     rig.sides[0].disconnect(rig.now, active, &[]).expect("it stands");
@@ -325,7 +325,7 @@ fn a_forgotten_connection_is_stale() {
 }
 
 #[test]
-fn a_full_backlog_makes_peers_ask_again() {
+fn a_full_backlog_makes_peers_retry() {
     let mut rig = Rig::new();
     let service = PortSpace::Tcp.service_id(PORT);
     rig.sides[1].listen(service, u64::MAX, ListenAddr::Any, 1).expect("free");
@@ -341,7 +341,7 @@ fn a_full_backlog_makes_peers_ask_again() {
 }
 
 #[test]
-fn other_services_and_sizes() {
+fn other_services_are_matched_exactly_and_private_data_has_limits() {
     let mut rig = Rig::new().with_listener();
     let now = rig.now;
     let ud = cm::ReqParam { qp_type: QpType::Ud, ..req() };

@@ -55,8 +55,8 @@ fn another_process_of_the_peers_host_is_a_stranger_too() {
     assert_eq!(rig.sides[1].handle(rig.now, own, &dreq), Ok(()));
 }
 
-/// A REQ that claims to be from the active side's host: the same channel adapter and the same QP as
-/// in its connection.
+/// A REQ that claims to be from the active side's host: with the channel adapter and the QP of its
+/// connection.
 fn forged(from: Peer, local_comm_id: u32) -> [u8; 256] {
     let request = req();
     let mut forged = Req {
@@ -75,7 +75,7 @@ fn forged(from: Peer, local_comm_id: u32) -> [u8; 256] {
 }
 
 #[test]
-fn naming_anothers_qp_or_id_neither_ends_nor_hinders_its_connection() {
+fn a_request_that_names_anothers_qp_or_id_does_not_affect_its_connection() {
     let elsewhere = Peer { via: Some(4), ..peer(1) };
     for (other, names_id) in
         [(stranger(), false), (stranger(), true), (elsewhere, false), (elsewhere, true)]
@@ -85,18 +85,18 @@ fn naming_anothers_qp_or_id_neither_ends_nor_hinders_its_connection() {
         let id = if names_id { active } else { 0x7777 };
         assert_eq!(rig.sides[1].handle(rig.now, other, &forged(other, id)), Ok(()));
         rig.settle();
-        // It is a request like any other.
+        // It is an ordinary request.
         let Event::Req { from, .. } = rig.one(1) else { panic!("a REQ") };
         assert_eq!((from, rig.said().as_str()), (other, ""));
         assert_eq!(rig.sides[1].state(passive), Some(State::Established));
-        // The peer's own request with that QP still shows that it forgot the connection.
+        // The peer's own request with that QP still shows that it has forgotten the connection.
         assert_eq!(rig.sides[1].handle(rig.now, peer(1), &forged(peer(1), 0x8888)), Ok(()));
         assert_eq!(rig.sides[1].state(passive), Some(State::DreqSent));
     }
 }
 
 #[test]
-fn a_dreq_names_the_qp() {
+fn a_dreq_must_name_the_qp() {
     let mut rig = Rig::new().with_listener();
     let (active, passive) = rig.connected();
     let dreq = mad(Dreq { local_comm_id: active, remote_comm_id: passive, ..Dreq::default() });
@@ -104,7 +104,7 @@ fn a_dreq_names_the_qp() {
 }
 
 #[test]
-fn requests_that_make_no_sense_are_refused_in_numbers() {
+fn invalid_requests_are_refused_with_the_code_for_the_reason() {
     let good = Req {
         local_comm_id: 9,
         service_id: PortSpace::Tcp.service_id(PORT),
@@ -166,9 +166,9 @@ fn a_flood_of_requests_is_bounded() {
 }
 
 proptest! {
-    /// Arbitrary bytes between messages of a connection: nothing panics, and the tables stay small.
+    /// Arbitrary bytes among messages of a connection: nothing panics, and the tables stay small.
     #[test]
-    fn anything_is_handled(
+    fn any_bytes_are_handled(
         bodies in proptest::collection::vec((0x10_u16..=0x1b, any::<[u8; 16]>(), 0_u8..4), 0..40)
     ) {
         let mut rig = Rig::new().with_listener();
@@ -180,7 +180,7 @@ proptest! {
             for (at, byte) in bytes[24..].iter_mut().enumerate() {
                 *byte = noise[at % 16];
             }
-            // Ids that exist, in the right order or swapped.
+            // Existing ids, in the right order or swapped.
             let (first, second) = if ids & 1 == 0 { (active, passive) } else { (passive, active) };
             bytes[24..28].copy_from_slice(&first.to_be_bytes());
             bytes[28..32].copy_from_slice(&second.to_be_bytes());

@@ -1,4 +1,4 @@
-//! The rig.
+//! The test rig.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -45,9 +45,9 @@ pub(crate) struct Rig {
     pub(crate) now: Time,
     pub(crate) dice: Dice,
     pub(crate) faults: Faults,
-    /// Arrival, to whom, from whom, what.
+    /// Messages in flight: arrival, receiver, sender, bytes.
     wire: Vec<(Time, usize, Peer, Box<[u8; 256]>)>,
-    /// What was sent, as `0 REQ`, for transcripts.
+    /// The messages sent, as `0 REQ`, for transcripts.
     pub(crate) log: Vec<String>,
     pub(crate) events: [Vec<Event>; 2],
 }
@@ -186,7 +186,7 @@ impl Rig {
         self.now = self.now.max(next);
         while let Some(index) = self.wire.iter().position(|(at, ..)| *at <= self.now) {
             let (_, side, from, mad) = self.wire.remove(index);
-            // Copies and leftovers are ignored; the outcome is what is tested.
+            // Duplicates and late messages are ignored; the tests check the outcome.
             let _ = self.sides[side].handle(self.now, from, &mad[..]);
             self.collect();
         }
@@ -202,7 +202,7 @@ impl Rig {
         while self.step(until) {}
     }
 
-    /// Runs a moment: long enough for messages, too short for timers.
+    /// Runs for a moment: long enough for messages, too short for timers.
     pub(crate) fn settle(&mut self) {
         self.run(Duration::from_millis(1));
     }

@@ -1,4 +1,4 @@
-//! Whole lives of connections over bad networks.
+//! Whole lifetimes of connections over bad networks.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,7 +17,7 @@ struct Seen {
     exited: usize,
 }
 
-/// Programs that answer everything at once: the active one connects, sends its RTU, ends the
+/// Programs that answer everything at once: the active one connects, sends its RTU, and ends the
 /// connection when told to.
 fn act(rig: &mut Rig, seen: &mut [BTreeMap<CommId, Seen>; 2]) {
     for side in 0..2 {
@@ -62,7 +62,7 @@ fn run(rig: &mut Rig, seen: &mut [BTreeMap<CommId, Seen>; 2], time: Duration) {
 }
 
 #[test]
-fn connections_come_and_go_over_a_bad_network() {
+fn connections_begin_and_end_correctly_over_a_bad_network() {
     for seed in 1..=60 {
         let mut rig = Rig::new().with_listener();
         rig.dice = Dice(seed);

@@ -1,4 +1,4 @@
-//! From a service to a QP.
+//! Resolution of a service to a QP.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ const ANSWER: SidrRepParam = SidrRepParam {
 };
 
 #[test]
-fn a_service_is_a_qp() {
+fn a_service_is_resolved_to_a_qp() {
     let mut rig = rig();
     let request = rig.sides[0].resolve(rig.now, &req()).expect("good parameters");
     rig.settle();
@@ -51,7 +51,7 @@ fn a_service_is_a_qp() {
 }
 
 #[test]
-fn a_lost_answer_is_asked_for_again() {
+fn a_request_is_repeated_if_its_answer_is_lost() {
     let mut rig = rig();
     rig.sides[0].resolve(rig.now, &req()).expect("good parameters");
     rig.settle();
@@ -69,7 +69,7 @@ fn a_lost_answer_is_asked_for_again() {
 }
 
 #[test]
-fn a_copy_of_a_request_that_waits_is_dropped() {
+fn a_duplicate_of_a_request_that_waits_is_dropped() {
     let mut rig = rig();
     rig.sides[0].resolve(rig.now, &req()).expect("good parameters");
     rig.run(Duration::from_secs(10));
@@ -78,7 +78,7 @@ fn a_copy_of_a_request_that_waits_is_dropped() {
 }
 
 #[test]
-fn an_unknown_service_and_silence() {
+fn an_unknown_service_is_refused_and_silence_times_out() {
     let mut rig = Rig::new();
     rig.sides[0].resolve(rig.now, &req()).expect("good parameters");
     rig.settle();

@@ -23,7 +23,7 @@ fn sends(injector: &mut Injector, qp: u64, count: u32) -> Vec<Verdict> {
 }
 
 #[test]
-fn the_nth_packet_of_each_qp() {
+fn the_nth_packet_of_each_qp_is_hit() {
     let mut injector = injector("[[fault]]\ndo = 'drop'\nopcode = 'send'\nnth = '2-3'");
     use Verdict::{Drop, Pass};
     assert_eq!(sends(&mut injector, 1, 4), [Pass, Drop, Drop, Pass]);
@@ -41,7 +41,7 @@ fn a_probability_is_met_and_reproducible() {
     let lost = first.iter().filter(|verdict| **verdict == Verdict::Drop).count();
     assert!((850..1150).contains(&lost), "{lost} of 4000");
     assert_eq!(first, sends(&mut injector(plan), 1, 4000));
-    // However the packets of two QPs interleave, the decisions on each QP's packets are the same.
+    // However the packets of two QPs interleave, the verdicts on each QP's packets are the same.
     let mut woven = injector(plan);
     let mut of_first = Vec::new();
     for psn in 0..4000 {
@@ -54,7 +54,7 @@ fn a_probability_is_met_and_reproducible() {
 }
 
 #[test]
-fn times_and_windows_of_time() {
+fn a_rule_fires_a_limited_number_of_times_within_its_window() {
     let mut injector =
         injector("[[fault]]\ndo = 'delay'\nby = '5ms'\nfrom = '1s'\nuntil = '2s'\ntimes = 2");
     let mut at = |ms| injector.packet(Duration::from_millis(ms), &packet(1, 0, Operation::Send));
@@ -64,7 +64,7 @@ fn times_and_windows_of_time() {
 }
 
 #[test]
-fn the_first_rule_that_fires_wins_and_all_count() {
+fn the_first_rule_that_fires_applies_and_all_rules_count() {
     let mut injector =
         injector("[[fault]]\ndo = 'drop'\nnth = 1\n[[fault]]\ndo = 'duplicate'\nnth = '1-2'");
     assert_eq!(sends(&mut injector, 1, 3), [Verdict::Drop, Verdict::Duplicate, Verdict::Pass]);
@@ -122,7 +122,7 @@ fn a_region_is_revoked_the_given_time_after_its_packet() {
     assert!(said[0].starts_with("revoke: fired 2 times, of 6 packets"), "{said:?}");
 }
 
-/// A plan that revokes at every packet, with a delay, remembers no more than this many.
+/// A plan that revokes at every packet, with a delay, remembers only a limited number.
 #[test]
 fn strikes_that_wait_are_bounded() {
     let mut injector = injector("[[fault]]\ndo = 'revoke'\nby = '1s'\nopcode = 'send'");
@@ -134,8 +134,8 @@ fn strikes_that_wait_are_bounded() {
     assert_eq!(injector.report().map(|fired| fired.waiting).sum::<u64>(), 1, "there is room again");
 }
 
-/// Which of the packets of two QPs, with the sequence numbers 0 to 4 and one millisecond apart, a
-/// rule drops.
+/// The packets that a rule drops, of two QPs with the sequence numbers 0 to 4, one millisecond
+/// apart.
 #[track_caller]
 fn dropped(conditions: &str) -> Vec<(u64, u32)> {
     let mut injector = injector(&format!("[[fault]]\ndo = 'drop'\n{conditions}"));
@@ -156,19 +156,19 @@ fn numbers_and_times_select_exactly_what_they_name() {
     assert_eq!(dropped("qpn = 0x4003"), []);
     assert_eq!(dropped("until = '1ms'"), [(1, 0), (2, 0), (1, 1), (2, 1)], "that time included");
     assert_eq!(dropped("from = '2ms'\nuntil = '2ms'\nqp = 2"), [(2, 2)]);
-    // Only packets that meet these conditions are counted.
+    // Only packets that meet these conditions count.
     assert_eq!(dropped("psn = '2-'\nnth = 2"), [(1, 3), (2, 3)]);
 }
 
 #[test]
-fn rules_of_others_are_left_out() {
+fn rules_for_others_are_left_out() {
     assert!(injector("[[fault]]\ndo = 'drop'\nnic = 'peerdma1'").is_empty());
     assert!(injector("[[fault]]\ndo = 'drop'\nprogram = 'ucmatose'").is_empty());
     assert!(!injector("[[fault]]\ndo = 'drop'\nprogram = 'rping'").is_empty());
 }
 
 #[test]
-fn page_faults_are_slow_for_a_while() {
+fn page_faults_are_slow_within_the_window() {
     let mut injector =
         injector("[[fault]]\ndo = 'slow-faults'\nby = '2ms'\nuntil = '1s'\ntimes = 1");
     assert_eq!(injector.page_fault(Duration::ZERO), Duration::from_millis(2));
@@ -189,7 +189,7 @@ fn management_datagrams_are_cm_and_nothing_else() {
 }
 
 #[test]
-fn management_datagrams_meet_what_any_packet_can_meet() {
+fn management_datagrams_meet_the_faults_of_any_packet() {
     for what in ["drop", "duplicate", "reorder", "delay'\nby = '1s", "corrupt", "junk"] {
         for way in ["in", "out"] {
             let text = format!("[[fault]]\ndo = '{what}'\nopcode = 'cm'\nway = '{way}'");
@@ -203,7 +203,7 @@ fn management_datagrams_meet_what_any_packet_can_meet() {
 }
 
 #[test]
-fn marks_are_put_on_packets_that_come() {
+fn marks_are_put_on_incoming_packets() {
     let mut injector = injector("[[fault]]\ndo = 'mark'\nway = 'in'\nopcode = 'send'");
     let coming = Packet { way: Way::In, ..packet(1, 0, Operation::Send) };
     assert_eq!(injector.packet(Duration::ZERO, &coming), Verdict::Mark);
@@ -247,7 +247,7 @@ fn every_mistake_in_a_plan_is_explained() {
 }
 
 #[test]
-fn names_of_opcodes_as_tshark_and_the_standard_write_them() {
+fn opcodes_have_the_names_of_tshark_and_of_the_standard() {
     let mut injector =
         injector("[[fault]]\ndo = 'drop'\nopcode = ['RC_SEND_ONLY', 'rc rdma read response only']");
     for operation in [Operation::Send, Operation::ReadResponse] {

@@ -32,7 +32,7 @@ fn a_buffer_moves_once_at_its_time() {
 }
 
 #[test]
-fn a_period_ends_with_its_last_time_and_missed_times_are_one() {
+fn a_period_ends_with_its_last_time_and_missed_times_act_once() {
     let text = "[[fault]]\ndo = 'evict'\nfrom = '10ms'\nevery = '10ms'\nuntil = '50ms'";
     let mut all = weather(text);
     let hit: Vec<_> = (0..100).filter(|at| !all.due(ms(*at)).is_empty()).collect();
@@ -45,7 +45,7 @@ fn a_period_ends_with_its_last_time_and_missed_times_are_one() {
 }
 
 #[test]
-fn operations_are_counted_and_versions_of_a_function_are_one() {
+fn operations_are_counted_and_versions_of_a_function_count_as_one() {
     let mut weather = weather(
         "[[fault]]\ndo = 'reset'\noperation = ['cuMemcpyHtoD', 'cudaMemcpy']\nnth = '2-3'\ntimes = 1",
     );

@@ -3,7 +3,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// What begins the private data of a REQ or SIDR_REQ to a service that is a port.
+/// The beginning of the private data of a REQ or SIDR_REQ to a service that is a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(alias = "cma_hdr")]
 #[expect(clippy::exhaustive_structs, reason = "the fields of IBA A11.4")]
@@ -12,7 +12,7 @@ pub struct CmaHeader {
     pub port: u16,
     /// The sender's address.
     pub src: IpAddr,
-    /// The address the sender means; of the same family.
+    /// The destination address; of the same family.
     pub dst: IpAddr,
 }
 
@@ -53,7 +53,7 @@ impl CmaHeader {
         Ok(Self { port: u16::from_be_bytes([raw[2], raw[3]]), src, dst })
     }
 
-    /// The header's bytes. Of addresses of different families both are written as IPv6.
+    /// The header's bytes. Addresses of different families are both written as IPv6.
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut raw = [0; Self::LEN];
         raw[0] = Self::VERSION;

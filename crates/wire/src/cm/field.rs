@@ -2,14 +2,15 @@
 
 use iba::{Gid, Guid, PKey, Psn, QKey, Qpn};
 
-/// A value that lies in `width` bits from bit `at`; bit 0 is the highest of the first byte, as IBA
-/// counts.
+/// A value in the `width` bits that begin at bit `at`; bit 0 is the highest of the first byte, as
+/// IBA counts.
 ///
-/// Callers name places within the message: the tables in this crate do, and its tests walk them.
+/// The bits must be within the message: the tables in this crate ensure that, and its tests check
+/// them.
 pub(crate) trait Field {
     /// Reads it.
     fn get(bytes: &[u8], at: usize, width: usize) -> Self;
-    /// Writes it. Of a number that is too large, the low bits are written.
+    /// Writes it. If a number is too large, its low bits are written.
     fn put(&self, bytes: &mut [u8], at: usize, width: usize);
 }
 
@@ -18,7 +19,7 @@ fn get_bits(bytes: &[u8], at: usize, width: usize) -> u64 {
     let mut bit = at;
     let end = at + width;
     while bit < end {
-        // To the end of the byte, or of the field.
+        // Up to the end of the byte, or of the field.
         let take = (8 - bit % 8).min(end - bit);
         let byte = u64::from(bytes[bit / 8]);
         let piece = byte >> (8 - bit % 8 - take) & ((1 << take) - 1);

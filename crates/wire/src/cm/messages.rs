@@ -8,7 +8,7 @@ use super::CommId;
 use super::field::Field;
 use crate::mad::DATA_LEN;
 
-/// Shows a program's bytes by their count and their beginning, since most of them are padding.
+/// Shows a program's bytes as their count and their beginning, since most of them are padding.
 struct Bytes<'a>(&'a [u8]);
 
 impl fmt::Debug for Bytes<'_> {
@@ -81,16 +81,16 @@ message! {
     /// Request for communication (IBA table 106). The alternate path has no fields here: its port
     /// LID and GID say whether there is one.
     Req = 0x10, "REQ" {
-        /// The sender's name for the connection.
+        /// The sender's id for the connection.
         local_comm_id: CommId = 0:0, 32;
-        /// Whose options are in the header: an IEEE company id, or 0 (IBA annex on enhanced
-        /// connection establishment; the kernel's `CM_REQ_VENDOR_ID`).
+        /// The vendor whose options are in the header: an IEEE company id, or 0 (IBA annex on
+        /// enhanced connection establishment; the kernel's `CM_REQ_VENDOR_ID`).
         vendor_id: u32 = 5:0, 24;
-        /// The service asked for.
+        /// The requested service.
         service_id: u64 = 8:0, 64;
         /// The sender's channel adapter.
         local_ca_guid: Guid = 16:0, 64;
-        /// The sender's Q_Key, of a datagram QP.
+        /// The sender's Q_Key, for a datagram QP.
         local_qkey: QKey = 28:0, 32;
         /// The sender's QP.
         local_qpn: Qpn = 32:0, 24;
@@ -104,7 +104,7 @@ message! {
         remote_eecn: u32 = 40:0, 24;
         /// How long the receiver may take to answer: `4.096 us * 2^code`.
         remote_cm_response_timeout: u8 = 43:0, 5;
-        /// 0 RC, 1 UC, 2 RD, 3 what the extended type says.
+        /// 0 RC, 1 UC, 2 RD, 3 see the extended type.
         transport_service_type: u8 = 43:5, 2;
         /// Whether the sender's QP has end-to-end flow control.
         flow_control: bool = 43:7, 1;
@@ -164,9 +164,9 @@ message! {
 message! {
     /// Message receipt acknowledgement (IBA table 107): the answer takes longer.
     Mra = 0x11, "MRA" {
-        /// The sender's name for the connection.
+        /// The sender's id for the connection.
         local_comm_id: CommId = 0:0, 32;
-        /// The receiver's.
+        /// The receiver's id.
         remote_comm_id: CommId = 4:0, 32;
         /// What was received: 0 REQ, 1 REP, 2 LAP.
         message: u8 = 8:0, 2;
@@ -182,15 +182,15 @@ message! {
 message! {
     /// Reject (IBA table 108).
     Rej = 0x12, "REJ" {
-        /// The sender's name for the connection; 0 if it has none.
+        /// The sender's id for the connection; 0 if it has none.
         local_comm_id: CommId = 0:0, 32;
-        /// The receiver's.
+        /// The receiver's id.
         remote_comm_id: CommId = 4:0, 32;
         /// What is rejected: 0 REQ, 1 REP, 2 no message that was received.
         message: u8 = 8:0, 2;
         /// Bytes of the additional information.
         info_length: u8 = 9:0, 7;
-        /// Why.
+        /// The reason.
         reason: u16 = 10:0, 16;
     }
     bytes {
@@ -204,17 +204,17 @@ message! {
 message! {
     /// Reply to a request for communication (IBA table 110).
     Rep = 0x13, "REP" {
-        /// The sender's name for the connection.
+        /// The sender's id for the connection.
         local_comm_id: CommId = 0:0, 32;
-        /// The receiver's.
+        /// The receiver's id.
         remote_comm_id: CommId = 4:0, 32;
-        /// The sender's Q_Key, of a datagram QP.
+        /// The sender's Q_Key, for a datagram QP.
         local_qkey: QKey = 8:0, 32;
         /// The sender's QP.
         local_qpn: Qpn = 12:0, 24;
-        /// Whose options are in the header, the first byte of three.
+        /// The vendor whose options are in the header: the first byte of three.
         vendor_id_h: u8 = 15:0, 8;
-        /// The sender's EE context; of an initiating XRC QP its number.
+        /// The sender's EE context; for an initiating XRC QP, its number.
         local_eecn: u32 = 16:0, 24;
         /// The second byte of the company id.
         vendor_id_m: u8 = 19:0, 8;
@@ -247,12 +247,12 @@ message! {
 }
 
 impl Rep {
-    /// Whose options are in the header: an IEEE company id, or 0.
+    /// The vendor whose options are in the header: an IEEE company id, or 0.
     pub fn vendor_id(&self) -> u32 {
         u32::from_be_bytes([0, self.vendor_id_h, self.vendor_id_m, self.vendor_id_l])
     }
 
-    /// Sets whose options are in the header, from the low 24 bits.
+    /// Sets the vendor whose options are in the header, from the low 24 bits.
     pub fn set_vendor_id(&mut self, vendor_id: u32) {
         [_, self.vendor_id_h, self.vendor_id_m, self.vendor_id_l] = vendor_id.to_be_bytes();
     }
@@ -261,9 +261,9 @@ impl Rep {
 message! {
     /// Ready to use (IBA table 111).
     Rtu = 0x14, "RTU" {
-        /// The sender's name for the connection.
+        /// The sender's id for the connection.
         local_comm_id: CommId = 0:0, 32;
-        /// The receiver's.
+        /// The receiver's id.
         remote_comm_id: CommId = 4:0, 32;
     }
     bytes {
@@ -275,9 +275,9 @@ message! {
 message! {
     /// Request to end communication (IBA table 112).
     Dreq = 0x15, "DREQ" {
-        /// The sender's name for the connection.
+        /// The sender's id for the connection.
         local_comm_id: CommId = 0:0, 32;
-        /// The receiver's.
+        /// The receiver's id.
         remote_comm_id: CommId = 4:0, 32;
         /// The receiver's QP.
         remote_qpn: Qpn = 8:0, 24;
@@ -291,9 +291,9 @@ message! {
 message! {
     /// Reply to a request to end communication (IBA table 113).
     Drep = 0x16, "DREP" {
-        /// The sender's name for the connection.
+        /// The sender's id for the connection.
         local_comm_id: CommId = 0:0, 32;
-        /// The receiver's.
+        /// The receiver's id.
         remote_comm_id: CommId = 4:0, 32;
     }
     bytes {
@@ -305,11 +305,11 @@ message! {
 message! {
     /// Service id resolution request (IBA table 119).
     SidrReq = 0x17, "SIDR_REQ" {
-        /// The sender's name for the request.
+        /// The sender's id for the request.
         request_id: CommId = 0:0, 32;
         /// The partition.
         pkey: PKey = 4:0, 16;
-        /// The service asked for.
+        /// The requested service.
         service_id: u64 = 8:0, 64;
     }
     bytes {
@@ -321,7 +321,7 @@ message! {
 message! {
     /// Service id resolution response (IBA table 120).
     SidrRep = 0x18, "SIDR_REP" {
-        /// The receiver's name for the request.
+        /// The receiver's id for the request.
         request_id: CommId = 0:0, 32;
         /// The outcome.
         status: u8 = 4:0, 8;
@@ -343,12 +343,12 @@ message! {
 }
 
 message! {
-    /// Load alternate path (IBA table 115). Only the sender's name is read: no RoCE device migrates
-    /// paths.
+    /// Load alternate path (IBA table 115). Only the ids and the QP are read: no RoCE device
+    /// migrates paths.
     Lap = 0x19, "LAP" {
-        /// The sender's name for the connection.
+        /// The sender's id for the connection.
         local_comm_id: CommId = 0:0, 32;
-        /// The receiver's.
+        /// The receiver's id.
         remote_comm_id: CommId = 4:0, 32;
         /// The receiver's QP.
         remote_qpn: Qpn = 12:0, 24;
@@ -362,9 +362,9 @@ message! {
 message! {
     /// Alternate path response (IBA table 116).
     Apr = 0x1a, "APR" {
-        /// The sender's name for the connection.
+        /// The sender's id for the connection.
         local_comm_id: CommId = 0:0, 32;
-        /// The receiver's.
+        /// The receiver's id.
         remote_comm_id: CommId = 4:0, 32;
         /// Bytes of the additional information.
         info_length: u8 = 8:0, 8;
@@ -383,7 +383,7 @@ message! {
 mod tests {
     use super::*;
 
-    /// Fields lie within the message, and none lies on another.
+    /// Fields are within the message, and do not overlap.
     #[test]
     fn fields_do_not_overlap() {
         for (name, places) in [

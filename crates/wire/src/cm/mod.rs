@@ -1,12 +1,11 @@
-//! Messages of communication management (IBA chapter 12.6): what their bytes mean, and how to write
-//! them.
+//! Messages of communication management (IBA chapter 12.6): their layout, reading and writing.
 //!
-//! Each message is a table of fields with their places in bits, as the standard lists them;
+//! Each message is a table of fields with their positions in bits, as the standard lists them;
 //! [`Message`] is any of them, and [`Mad`] a whole datagram with its header. Bits that belong to no
 //! field are reserved: written as zero and ignored when read.
 //!
-//! The RDMA-CM header, which begins the private data of requests to a service that is a port of an
-//! IP address, is [`CmaHeader`].
+//! The RDMA-CM header, which is at the start of the private data of requests to a service that is a
+//! port of an IP address, is [`CmaHeader`].
 
 pub(crate) mod field;
 
@@ -102,9 +101,9 @@ messages! { Req Mra Rej Rep Rtu Dreq Drep SidrReq SidrRep Lap Apr }
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "all there is besides fixed fields")]
 pub struct Mad {
-    /// Joins the messages of one exchange.
+    /// The transaction id, which the messages of one exchange share.
     pub tid: u64,
-    /// Of a REQ or a REP, options of the vendor that the message names; 0 in all others.
+    /// In a REQ or a REP, options of the vendor that the message names; 0 in all others.
     pub attr_mod: u32,
     /// The message.
     pub message: Message,
@@ -119,7 +118,7 @@ impl Mad {
     /// Reads a datagram.
     ///
     /// # Errors
-    /// See [`MadError`]; the header is checked from its beginning.
+    /// See [`MadError`]; the fields of the header are checked in their order.
     pub fn parse(bytes: &[u8]) -> Result<Self, MadError> {
         let whole: &[u8; LEN] = bytes.try_into().map_err(|_| MadError::Length(bytes.len()))?;
         let (header, data) = whole.split_first_chunk::<HEADER_LEN>().expect("256 are more than 24");

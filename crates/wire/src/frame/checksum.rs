@@ -1,8 +1,8 @@
 //! The checksums of a frame: that of an IPv4 header (RFC 791), and that of TCP or UDP (RFC 9293,
 //! RFC 768; over IPv6 RFC 8200).
 //!
-//! Anything else in a frame, fragments included, has none here: a NIC that offloads checksums
-//! leaves such frames alone, too.
+//! Other contents of a frame, including fragments, have no checksum here: a NIC that offloads
+//! checksums leaves such frames alone, too.
 
 use std::ops::Range;
 
@@ -19,14 +19,14 @@ struct Places {
 /// A TCP segment or a datagram of UDP.
 struct Segment {
     range: Range<usize>,
-    /// Its checksum's place in the frame.
+    /// The offset of its checksum in the frame.
     at: usize,
     /// The sum of the pseudo-header.
     pseudo: u32,
     is_udp: bool,
 }
 
-/// Writes all checksums, whatever stood in their places.
+/// Writes all checksums, whatever was there before.
 #[doc(alias = "IBV_SEND_IP_CSUM")]
 pub fn fill(frame: &mut [u8]) {
     let Some(places) = Places::of(frame) else { return };
@@ -49,8 +49,8 @@ pub fn fill_segment(frame: &mut [u8]) {
     put(frame, segment.at, if segment.is_udp && sum == 0 { 0xffff } else { sum });
 }
 
-/// Whether a frame is TCP or UDP over IPv4, and both its checksums are right. A datagram without
-/// one is right.
+/// Whether a frame is TCP or UDP over IPv4, and both its checksums are right. A UDP datagram
+/// without a checksum counts as right.
 #[doc(alias = "IBV_WC_IP_CSUM_OK")]
 pub fn are_right(frame: &[u8]) -> bool {
     let Some(Places { ip: Some(ip), segment: Some(segment) }) = Places::of(frame) else {
@@ -95,8 +95,8 @@ impl Places {
 }
 
 impl Segment {
-    /// The payload of an IP packet, which `range` is after the header of: without the padding of
-    /// the frame.
+    /// The payload of an IP packet: `range` is what follows its header, without the padding of the
+    /// frame.
     fn of(frame: &[u8], range: Range<usize>, protocol: u8, addresses: u32) -> Option<Self> {
         let bytes = frame.get(range.clone())?;
         let (length, offset) = match protocol {
@@ -140,7 +140,7 @@ mod tests {
 
     use super::*;
 
-    /// 192.168.1.1:1000 to 192.168.1.2:2000 by UDP, with three bytes and padding.
+    /// 192.168.1.1:1000 to 192.168.1.2:2000 over UDP, with three bytes and padding.
     fn datagram() -> Vec<u8> {
         let mut bytes = vec![0; 12];
         bytes.extend([8, 0, 0x45, 0, 0, 31, 0x12, 0x34, 0x40, 0, 64, 17, 0, 0]);
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn both_are_written_and_padding_after_the_packet_does_not_count() {
+    fn both_checksums_are_written_and_padding_after_the_packet_does_not_count() {
         let mut frame = datagram();
         assert!(!are_right(&frame));
         fill(&mut frame);
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn tags_are_passed() {
+    fn tags_are_skipped() {
         let mut frame = datagram();
         frame.splice(12..12, [0x88, 0xa8, 0, 5, 0x81, 0, 0, 7]);
         fill(&mut frame);
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn over_ipv6_only_the_segment_has_one() {
+    fn over_ipv6_only_the_segment_has_a_checksum() {
         let mut frame = vec![0; 12];
         frame.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 20, 6, 64]);
         frame.extend([0x20; 32]);
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fragment_keeps_what_it_holds() {
+    fn a_fragment_keeps_its_contents() {
         let mut frame = datagram();
         frame[20] = 0x20;
         let before = frame[34..].to_vec();
@@ -220,7 +220,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_panics(bytes in proptest::collection::vec(any::<u8>(), 0..80), kind in 0..3usize) {
+        fn no_frame_makes_a_checksum_panic(bytes in proptest::collection::vec(any::<u8>(), 0..80), kind in 0..3usize) {
             let mut bytes = bytes;
             if bytes.len() > HEADER + 4 {
                 let types = [TYPE_IPV4, TYPE_IPV6, TYPE_TAG];

@@ -1,14 +1,15 @@
-//! Which identification the next packet is likely to have, so that its ICRC is mostly right at the
-//! first try.
+//! Guesses the identification of the next packet, so that its ICRC is mostly right at the first
+//! try.
 //!
-//! Identifications count up within a train. What a train begins with depends on the sender's
-//! socket: always with 0, or with one more than the train before it did, as single packets of such
-//! a socket count up, too. The sender's last two trains show which of the two it does. A wrong
-//! guess costs the receiver some tens of nanoseconds, and nothing else.
+//! Identifications count up within a train. How a train begins depends on the sender's socket:
+//! always with 0, or with one more than the train before it, as single packets of such a socket
+//! count up, too. The sender's last two trains show which of the two applies. A wrong guess only
+//! costs the receiver some tens of nanoseconds.
 
 use super::Flow;
 
-/// Senders that are told apart. Those that share a place spoil each other's guesses.
+/// The number of senders that are distinguished. Senders that share a slot spoil each other's
+/// guesses.
 const SENDERS: usize = 16;
 
 /// Guesses identifications.
@@ -16,16 +17,16 @@ const SENDERS: usize = 16;
 pub(super) struct Guess {
     next: u16,
     senders: [Sender; SENDERS],
-    /// Whose train begins with the next packet.
+    /// The sender whose train begins with the next packet.
     begins: Option<u8>,
 }
 
 /// How the trains of a sender begin.
 #[derive(Clone, Copy, Debug)]
 struct Sender {
-    /// The last one.
+    /// The first identification of the last train.
     last: u16,
-    /// By how much the identification grows from one to the next: 0 or 1.
+    /// How much it grows from one train to the next: 0 or 1.
     step: u16,
 }
 
@@ -40,10 +41,10 @@ impl Guess {
         self.next
     }
 
-    /// The next packet is the first of a train of this flow.
+    /// Notes that the next packet is the first of a train of this flow.
     #[inline]
     pub(super) fn begin_train(&mut self, flow: &Flow) {
-        // One over IPv6 has no identification to guess.
+        // A flow over IPv6 has no identification to guess.
         let Flow::V4 { src, src_port, .. } = flow else { return };
         let [.., low] = src.octets();
         let place = usize::from(low ^ *src_port as u8) % SENDERS;
@@ -52,7 +53,7 @@ impl Guess {
         self.begins = Some(place as u8);
     }
 
-    /// A packet was found to have this one.
+    /// Notes that a packet had this identification.
     #[inline]
     pub(super) fn found(&mut self, id: u16) {
         self.next = id.wrapping_add(1);
@@ -99,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn or_trains_begin_with_one_more() {
+    fn trains_may_begin_with_one_more_than_the_last_one() {
         let mut guess = Guess::new();
         let first = |train: u16| 0xfffd_u16.wrapping_add(train);
         for (train, packets) in (0..9).zip([1, 2, 1, 2, 2, 64, 1, 3, 2]) {
@@ -112,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn each_sender_begins_its_trains_in_its_own_way() {
+    fn each_sender_has_its_own_way_to_begin_trains() {
         let mut guess = Guess::new();
         let mut missed = 0;
         for train in 0..20 {

@@ -37,7 +37,7 @@ pub struct IdSpan {
 impl IdSpan {
     /// The span of packets of `packet_len` bytes from the BTH to the end of the padding.
     pub const fn new(packet_len: usize) -> Self {
-        // No UDP datagram is so long that the multiplication overflows.
+        // No UDP datagram is long enough for the multiplication to overflow.
         let exponent = ((AFTER_ID + packet_len) as u32).wrapping_mul(8).wrapping_add(32);
         Self {
             packet_len,
@@ -64,7 +64,7 @@ impl IdSpan {
     }
 }
 
-/// `a * b mod P`. Without branches on the operands, as they are as good as random.
+/// `a * b mod P`. Without branches on the operands, which are effectively random.
 const fn multiply(a: u32, mut b: u32) -> u32 {
     let mut product = 0;
     let mut bit = 32;
@@ -86,7 +86,7 @@ const fn divide_by_x(a: u32) -> u32 {
     if a & ONE != 0 { (a ^ P) << 1 | 1 } else { a << 1 }
 }
 
-/// The elements that `a` becomes when multiplied by `x` this many times.
+/// The element that gives `a` when it is multiplied by `x` this many times.
 pub(super) const fn before(mut a: u32, mut steps: u32) -> u32 {
     while steps > 0 {
         a = divide_by_x(a);
@@ -111,7 +111,7 @@ const fn squares(a: u32) -> [u32; 32] {
     squares
 }
 
-/// The element whose [`squares`] are given, to the power of `exponent`.
+/// The element with these [`squares`], to the power of `exponent`.
 const fn power(squares: &[u32; 32], mut exponent: u32) -> u32 {
     let mut result = ONE;
     while exponent != 0 {
@@ -136,10 +136,10 @@ mod tests {
     }
 
     /// The basis of the span by computing CRCs, and a solution by Gaussian elimination: slow, and
-    /// with no algebra of polynomials in it.
+    /// without polynomial algebra.
     struct Basis {
-        /// Reduced differences with the identification bits that make them, each with a highest bit
-        /// of its own.
+        /// Reduced differences with the identification bits that produce them, each with a
+        /// different highest bit.
         rows: Vec<(u32, u16)>,
     }
 

@@ -16,7 +16,7 @@ macro_rules! opcodes {
         #[non_exhaustive]
         pub enum Opcode {
             $(#[doc = $name] $variant,)*
-            /// Any other code: reserved, reliable datagram, or a manufacturer's own.
+            /// Any other code: reserved, reliable datagram, or vendor-specific.
             Unknown(u8),
         }
 
@@ -24,7 +24,7 @@ macro_rules! opcodes {
             /// Every opcode of the table, by its code.
             pub const ALL: &'static [Self] = &[$(Self::$variant),*];
 
-            /// The byte that stands for this opcode in a BTH.
+            /// The byte for this opcode in a BTH.
             #[inline]
             pub const fn code(self) -> u8 {
                 match self {
@@ -33,7 +33,7 @@ macro_rules! opcodes {
                 }
             }
 
-            /// The row of this opcode. An unknown one has no headers, and any payload.
+            /// The row of this opcode. An unknown opcode has no headers, and any payload.
             #[inline]
             pub const fn info(self) -> &'static OpcodeInfo {
                 match self {
