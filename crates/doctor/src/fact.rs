@@ -8,7 +8,7 @@ pub struct Fact {
     pub key: &'static str,
     /// A name for people.
     pub name: &'static str,
-    /// What it is; `None` if no file tells.
+    /// What it is; `None` if no file says.
     pub value: Option<String>,
 }
 
@@ -16,7 +16,7 @@ pub(crate) fn fact(key: &'static str, name: &'static str, value: Option<String>)
     Fact { key, name, value }
 }
 
-/// Names in a row, or that there are none.
+/// Names with commas between them, or `none`.
 pub(crate) fn row<S: AsRef<str>>(names: &[S]) -> String {
     match names {
         [] => "none".to_owned(),

@@ -10,7 +10,7 @@ pub enum Verdict {
     Works,
     /// Something that it needs is not there.
     DoesNotWork,
-    /// No file tells whether something that it needs is there.
+    /// No file says whether something that it needs is there.
     Unknown,
 }
 
@@ -22,7 +22,7 @@ pub enum Kind {
     Good,
     /// The use works, within a limit.
     Limit,
-    /// It cannot be told whether it holds.
+    /// It is unknown whether it holds.
     Unknown,
     /// It prevents the use.
     Bad,
@@ -36,7 +36,7 @@ pub struct Finding {
     pub kind: Kind,
     /// What was found.
     pub reason: String,
-    /// What helps.
+    /// What to do about it.
     pub remedy: Option<String>,
 }
 
@@ -53,7 +53,7 @@ pub struct Use {
 }
 
 impl Use {
-    /// One hindrance is enough; without one, one unknown is.
+    /// The use does not work if one finding is bad. Otherwise one unknown makes it unknown.
     pub fn verdict(&self) -> Verdict {
         let any = |kind| self.findings.iter().any(|finding| finding.kind == kind);
         match (any(Kind::Bad), any(Kind::Unknown)) {

@@ -1,4 +1,4 @@
-//! The facts of a host, each from the file that tells it.
+//! The facts of a host, each from the file that has it.
 
 mod kernel;
 mod limits;

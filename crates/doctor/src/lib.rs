@@ -7,7 +7,7 @@
 //!     or tried)                GPUs, IOMMU         it, what helps
 //! ```
 //!
-//! A fact that no file tells is unknown, and so is a use that depends on it: nothing is guessed,
+//! A fact that is in no file is unknown, and so is a use that depends on it: nothing is guessed,
 //! and nothing is tried, since a trial may load modules or pin memory. This crate has no unsafe
 //! code, and all it does is read files.
 //!

@@ -129,7 +129,7 @@ fn one_missing_thing_is_one_reason() {
 }
 
 #[test]
-fn a_right_outweighs_a_limit() {
+fn a_capability_outweighs_a_limit() {
     let may_trace = "/proc/self/status = CapEff:	0000000000080000|Seccomp:	0";
     let report =
         server_with("ptrace", &format!("/proc/sys/kernel/yama/ptrace_scope = 2\n{may_trace}"));
@@ -145,7 +145,7 @@ fn a_right_outweighs_a_limit() {
 }
 
 #[test]
-fn what_no_file_tells_is_unknown() {
+fn what_no_file_says_is_unknown() {
     let report = server_with("config", "- /boot/config-6.8.0-45-generic\n/proc/config.gz = x");
     assert_eq!(verdict(&report, "gpudirect_dma_buf"), Verdict::Unknown);
     assert_eq!(verdict(&report, "peerdma_direct"), Verdict::Unknown);

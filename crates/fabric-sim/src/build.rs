@@ -1,4 +1,4 @@
-//! Work requests and packets in few words.
+//! Work requests and packets, with few words.
 
 use iba::{LKey, Psn, Qpn, RKey, SendFlags, WrOpcode};
 use transport::{Data, RecvWr, SendWr, Sge};
@@ -59,12 +59,12 @@ pub fn ack(psn: Psn, msn: u32) -> Headers {
     packet(Opcode::RcAck, psn).with_aeth(Syndrome::ACK, msn)
 }
 
-/// A refusal.
+/// A NAK.
 pub fn nak(psn: Psn, msn: u32, syndrome: Syndrome) -> Headers {
     packet(Opcode::RcAck, psn).with_aeth(syndrome, msn)
 }
 
-/// Headers, one after the other.
+/// Adds headers, one after the other.
 pub trait Build: Sized {
     /// Asks for an acknowledgement.
     #[must_use]
@@ -78,10 +78,10 @@ pub trait Build: Sized {
     /// Names eight bytes of it.
     #[must_use]
     fn atomic(self, va: u64, swap_add: u64, compare: u64) -> Self;
-    /// Answers.
+    /// Adds an AETH.
     #[must_use]
     fn with_aeth(self, syndrome: Syndrome, msn: u32) -> Self;
-    /// Gives an atomic's old value.
+    /// Adds an atomic's old value.
     #[must_use]
     fn orig(self, orig: u64) -> Self;
     /// Carries immediate data.

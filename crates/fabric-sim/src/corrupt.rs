@@ -8,15 +8,14 @@ use wire::{Headers, bth};
 use crate::host::Sent;
 use crate::link::Rng;
 
-/// What is left of a packet in which bits flipped: none if the port that receives it finds its ICRC
-/// wrong, otherwise the changed packet. The checksum finds all single and double errors, and every
-/// run of up to 32 bits.
+/// Flips bits of a packet. `None` if the port that receives it finds its ICRC wrong, otherwise the
+/// changed packet. The checksum finds all single and double errors, and every run of up to 32 bits.
 ///
 /// # Panics
 ///
-/// If the packet cannot be put in bytes.
+/// If the packet cannot be encoded.
 pub(crate) fn damage(rng: &mut Rng, sent: &Sent) -> Option<Sent> {
-    // Of IPv6, whose packets have no identification that a socket is not told.
+    // IPv6: its packets have no identification field, which a socket does not see.
     let end = |last| SocketAddr::from((Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, last), 4791));
     let flow = Flow::new(end(1), end(2)).expect("two addresses of one family");
 

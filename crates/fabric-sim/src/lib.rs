@@ -1,8 +1,8 @@
 //! A fabric to test the transport in: hosts with memory, a virtual clock and a network as bad as
 //! the test asks for.
 //!
-//! Nothing here is shipped, and nothing here knows a rule of the protocol: a [`Host`] does what is
-//! asked of an [`Env`](transport::Env), on memory it owns, and remembers everything.
+//! Nothing here is shipped, and nothing here knows a rule of the protocol: a [`Host`] does what an
+//! [`Env`](transport::Env) must do, on memory it owns, and remembers everything.
 //!
 //! Two ways to use it:
 //!

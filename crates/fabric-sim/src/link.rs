@@ -16,7 +16,7 @@ pub struct Link {
     pub duplicate: u32,
     /// Held back long enough for later ones to overtake.
     pub reorder: u32,
-    /// The most packets in a row that a loss takes; 1 for single ones.
+    /// The most consecutive packets that one loss takes; 1 for single packets.
     pub burst: u32,
     /// The time a packet takes.
     pub delay: Duration,
@@ -53,7 +53,7 @@ impl Rate {
         Duration::from_nanos(bytes * 1_000_000_000 / self.bytes)
     }
 
-    /// How long the last of a full queue waits.
+    /// How long the last packet of a full queue waits.
     pub fn longest_wait(self) -> Duration {
         self.wait(self.queue)
     }
@@ -89,7 +89,7 @@ impl Line {
 }
 
 impl Link {
-    /// A network that does no harm and takes a microsecond.
+    /// A perfect network with a delay of one microsecond.
     pub const GOOD: Self = Self {
         loss: 0,
         corrupt: 0,

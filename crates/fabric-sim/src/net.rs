@@ -28,7 +28,7 @@ pub struct Node {
     pub qp: Qp,
     /// What surrounds it.
     pub host: Host,
-    /// The address of its port. Change it at will.
+    /// The address of its port. A test may change it.
     pub address: u32,
     /// Where it sends to, and the only place it takes packets from, if its service connects.
     pub peer_address: u32,
@@ -44,7 +44,7 @@ pub struct Net {
     pub nodes: Vec<Node>,
     /// The time.
     pub now: Time,
-    /// The network. Change it at will.
+    /// The network. A test may change it.
     pub link: Link,
     /// Packets that the network carried.
     pub carried: u64,
@@ -54,31 +54,31 @@ pub struct Net {
     pub overflowed: u64,
     /// Packets that were marked, as they found a line's queue long.
     pub marked: u64,
-    /// Packets that came to a port from somewhere other than its QP's peer, and were not handed to
-    /// the QP.
+    /// Packets that came to a port from an address other than that of its QP's peer, and were not
+    /// passed to the QP.
     pub wrong_source: u64,
     /// Ends whose packets go nowhere and to which nothing arrives: they died.
     pub dead: Vec<usize>,
     /// Ends whose packets go nowhere, though they hear others: a partition in one direction.
     pub mute: Vec<usize>,
-    /// Where it rolls dice whether a packet may take the fast path; none does without. Put it there
-    /// at will.
+    /// Decides at random whether a packet may take the fast path; without it, none does. A test may
+    /// set it.
     pub fast: Option<Rng>,
     /// Packets that took the fast path, sent and received.
     pub fasts: [u64; 2],
-    /// A hash of every packet that was sent, so that two networks can be compared. Put a number
-    /// there at will.
+    /// A hash of every packet that was sent, so that two networks can be compared. A test may set
+    /// it.
     pub digest: Option<u64>,
-    /// Whether packets of a message that come at the same time are taken in one pass where that is
-    /// allowed.
+    /// Whether packets of a message that arrive at the same time are processed in one pass, where
+    /// that is allowed.
     pub joins: bool,
-    /// Packets that were taken together with the one before them.
+    /// Packets that were processed together with the one before them.
     pub joined: u64,
     /// Whether a packet that came is answered before the next is examined.
     pub is_prompt: bool,
     /// Whether an acknowledgement may then wait for a request to travel with.
     pub acks_stay: bool,
-    /// Whether an end found memory absent that it sends from, and tries again soon.
+    /// Whether an end found memory that it sends from absent, and will soon try again.
     awaits_memory: bool,
     first_psns: [Psn; 2],
     trace: bool,
@@ -124,8 +124,8 @@ impl Net {
         net
     }
 
-    /// Two QPs in RTS that were told different things. The network and the sequence numbers are the
-    /// first one's.
+    /// Two QPs in RTS with different options. The network and the sequence numbers are the first
+    /// one's.
     pub fn unequal_pair(options: Options, other: &Options) -> Self {
         let mut nodes: Vec<Node> = [(QPN, &options, 0), (PEER, other, 1)]
             .map(|(qpn, options, address)| Node {
@@ -210,7 +210,7 @@ impl Net {
     /// If it takes more than a million steps.
     #[track_caller]
     pub fn drive(&mut self) {
-        assert!(self.drive_bounded(1_000_000), "the QPs never come to rest");
+        assert!(self.drive_bounded(1_000_000), "the QPs never become idle");
     }
 
     /// Runs until there are no more events, or `steps` events have happened. True if none is left.
@@ -392,8 +392,8 @@ impl Net {
         self.try_post(node, wr).expect("the send queue takes it");
     }
 
-    /// Posts a send, if the queue takes it. It may take the fast path at once, and is carried on
-    /// when its node is polled.
+    /// Posts a send, if the queue takes it. It may take the fast path at once, and its packets
+    /// travel when its node is polled.
     ///
     /// # Errors
     /// As [`Qp::post_send`].

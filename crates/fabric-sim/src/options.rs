@@ -128,7 +128,7 @@ impl Options {
         qp
     }
 
-    /// A host with one region of everything.
+    /// A host with one region, which grants every right.
     pub fn host(&self) -> Host {
         let host = Host::default();
         let access = Access::REMOTE | Access::LOCAL_WRITE;

@@ -25,7 +25,7 @@ pub struct Station {
     /// A switch marks the peer's next packet.
     pub marked: bool,
     /// Whether an acknowledgement waits for a request to travel with ([`Qp::delay_ack`]), if the
-    /// policy of the QP lets it.
+    /// QP's policy allows that.
     pub acks_stay: bool,
 }
 
@@ -138,7 +138,7 @@ impl Station {
         };
         assert!(
             sent.headers == headers && sent.payload == payload,
-            "at {micros} us: expected\n  {}\nbut sent was\n  {}",
+            "at {micros} us: expected\n  {}\nbut it sent\n  {}",
             line(&headers, payload),
             line(&sent.headers, &sent.payload),
         );

@@ -1,4 +1,5 @@
-//! The device reads and writes pages, wherever they are; where each is, and whether it was written.
+//! Reads and writes by the device, wherever pages are; where each page is, and whether it was
+//! written.
 
 use rustix::io::Errno;
 
@@ -9,7 +10,7 @@ use crate::table::{Held, Place};
 
 impl Shared {
     pub(crate) fn read_page(&self, page: u64, at: u64, out: &mut [u8]) -> Result<()> {
-        // What is copied to may be a page of the range itself, and must not be touched under the
+        // The destination may itself be a page of the range, which must not be touched under the
         // lock.
         let mut bytes = [0; PAGE as usize];
         let bytes = &mut bytes[..out.len()];

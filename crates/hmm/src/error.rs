@@ -6,7 +6,7 @@ use rustix::io::Errno;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The range leaves the mirror, or is not of whole pages.
+    /// The range extends beyond the mirror, or does not consist of whole pages.
     #[error("{call}: {len} bytes at {offset:#x}: {why}")]
     Range {
         /// Which call.
@@ -33,15 +33,15 @@ pub enum Error {
     /// The process is a child of the one whose memory is mirrored.
     #[error("a child of a fork has the bytes, but no mirror")]
     Child,
-    /// The kernel refuses.
+    /// The kernel refused a call.
     #[error("{call}: {errno}")]
     System {
         /// Which call.
         call: &'static str,
-        /// Its answer.
+        /// The error.
         errno: Errno,
     },
-    /// There is no thread for the faults.
+    /// The thread that handles faults cannot be started, or `/proc` cannot be read.
     #[error("no thread: {0}")]
     Thread(#[from] std::io::Error),
 }

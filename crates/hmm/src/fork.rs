@@ -1,5 +1,5 @@
-//! Forks. The child has the process's pages and no userfaultfd: what is away then would read as
-//! zeros there. So all pages come back before, and none leaves until the child is there.
+//! Forks. The child has the process's pages but no userfaultfd: pages that are away would read as
+//! zeros there. So all pages come back before the fork, and none leaves until the child exists.
 #![allow(unsafe_code, reason = "pthread_atfork")]
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,15 +8,15 @@ use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 use crate::shared::Shared;
 
 static MIRRORS: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
-/// Whether a thread of the process forks.
+/// Whether a thread of the process is forking.
 static FORKS: AtomicBool = AtomicBool::new(false);
 
 /// From now on a fork finds all pages of this mirror in the process.
 pub(crate) fn register(shared: &Arc<Shared>) {
     static HOOKS: Once = Once::new();
     HOOKS.call_once(|| {
-        // SAFETY: the functions take locks of this crate alone, which no thread holds that forks,
-        // and in the child none.
+        // SAFETY: the functions take only locks of this crate, which a thread that forks does not
+        // hold, and none in the child.
         let refused = unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
         if refused != 0 {
             tracing::warn!(target: "peerdma::hmm", "pthread_atfork: errno {refused}");

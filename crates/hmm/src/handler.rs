@@ -13,10 +13,10 @@ use crate::shared::{Shared, as_ptr};
 use crate::table::{Held, Moving, State};
 use crate::uffd::Event;
 
-/// When a fault is tried again that came while the program changed the mapping.
+/// How long until a fault that came while the program changed the mapping is tried again.
 const AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000 };
 
-/// A fault that is to be answered.
+/// A fault to be answered.
 #[derive(Clone, Copy)]
 struct Fault {
     addr: usize,
@@ -53,7 +53,7 @@ pub(crate) fn run(shared: &Shared) {
 }
 
 impl Shared {
-    /// Answers a fault. False if it is to be tried again.
+    /// Answers a fault. False if it must be tried again.
     fn answer(&self, fault: Fault) -> bool {
         let mut state = self.table.lock();
         let addr = fault.addr & !(PAGE as usize - 1);
@@ -65,8 +65,8 @@ impl Shared {
         match done {
             Ok(()) => true,
             Err(Errno::AGAIN) => false,
-            // There is a page by now, or no mapping any more. A wait that nobody ends would be for
-            // ever.
+            // There is a page by now, or no mapping any more. Without this call, the thread would
+            // wait forever.
             Err(_) => self.uffd.wake(addr) != Err(Errno::AGAIN),
         }
     }
@@ -96,7 +96,8 @@ impl Shared {
         match known.as_ref().and_then(|known| known.moving) {
             // It faults again when the page has moved.
             Some(Moving::Drops) => return Ok(()),
-            // The program dropped it while it was copied: zeros are, and nobody may write them.
+            // The program dropped it while it was being copied: its bytes are zeros now, which
+            // nobody may write.
             Some(Moving::Copies) => return self.uffd.copy(addr, &[0; PAGE as usize], true),
             None => {}
         }
@@ -144,12 +145,12 @@ impl Shared {
         }
     }
 
-    /// The bytes of a page are lost. As in the kernel, a thread that touches it gets a
-    /// signal: zeros would be a lie.
+    /// The bytes of a page are lost. As in the kernel, a thread that touches it gets a signal:
+    /// zeros would be wrong.
     fn give_up(&self, addr: usize, fault: &umem::Fault) -> Result<(), Errno> {
         tracing::error!(
             target: "peerdma::hmm",
-            "the device took the page at {addr:#x} away ({fault}): a touch of it is a SIGSEGV now"
+            "the device took away the page at {addr:#x} ({fault}): touching it raises SIGSEGV now"
         );
         // SAFETY: a page of the range, which the caller of `Mirror::over` gave to the mirror, or
         // which is its own: nothing but foreign memory is in it.

@@ -13,26 +13,26 @@
 //!                                        untouched or dropped: nowhere
 //! ```
 //!
-//! * The CPU may touch every page at every moment. One that is in the device comes back first, as
-//!   `migrate_to_ram` brings it back in the kernel; the thread waits, and sees its bytes.
+//! * The CPU may touch any page at any time. A page that is in the device comes back first, as with
+//!   `migrate_to_ram` in the kernel; the thread waits, and sees its bytes.
 //! * The device reads and writes by [`Mirror::read`] and [`Mirror::write`], wherever a page is. A
-//!   NIC needs not even that: it touches memory as the CPU does, on demand.
-//! * What the program takes away (`madvise`, `munmap`) or moves (`mremap`) the mirror forgets, or
-//!   follows.
-//! * [`Mirror::track_writes`] write-protects pages, and [`Mirror::take_written`] says which were
-//!   written since.
-//! * A child of a fork has every byte: all pages are brought back before.
+//!   NIC does not even need that: it touches memory as the CPU does, on demand.
+//! * The mirror forgets pages that the program drops (`madvise`, `munmap`), and follows pages that
+//!   it moves (`mremap`).
+//! * [`Mirror::track_writes`] write-protects pages, and [`Mirror::take_written`] returns those that
+//!   were written since.
+//! * A child of a fork has every byte: all pages are brought back before the fork.
 //!
 //! Where it is weaker than the kernel:
 //!
 //! * Without privilege the kernel reports only faults of user mode ([`Mirror::is_user_mode_only`]).
 //!   A *system call* that is given an address whose page is in the device then fails with EFAULT,
-//!   and so does one that writes to a page while it migrates. Bring such pages back before
+//!   and so does one that writes to a page while it migrates. Bring such pages back first
 //!   ([`Mirror::migrate_to_system`]).
 //! * `munmap` and `madvise` do not wait for the device: it may use its own page a moment longer.
-//! * A page that the kernel is writing by direct I/O, or another process by `process_vm_writev`,
-//!   can migrate meanwhile, and what is written is lost. The kernel's HMM does not move such a
-//!   page; from here nobody sees it.
+//! * A page that the kernel is writing by direct I/O, or that another process is writing by
+//!   `process_vm_writev`, can migrate meanwhile, and the write is lost. The kernel's HMM does not
+//!   move such a page; user space cannot detect it.
 //! * Only private anonymous memory, in pages of 4,096 bytes. Huge pages are split.
 //!
 //! ```

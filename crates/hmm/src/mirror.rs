@@ -48,14 +48,14 @@ impl Mirror {
     ///
     /// # Errors
     ///
-    /// As [`new`](Self::new); [`Error::System`] with EINVAL for memory that is no private anonymous
-    /// one, EBUSY if it is another mirror's.
+    /// As [`new`](Self::new); [`Error::System`] with EINVAL for memory that is not private and
+    /// anonymous, EBUSY for memory of another mirror.
     ///
     /// # Safety
     ///
     /// The range is private anonymous memory, mapped now. No memory that it or another mirror
-    /// covers is part of `device`, nor the stack of a thread of the library. The rest is that of
-    /// [`Umem::user`].
+    /// covers is part of `device`, nor the stack of a thread of the library. The requirements of
+    /// [`Umem::user`] also apply.
     pub unsafe fn over(addr: usize, len: u64, device: DevicePages) -> Result<Self> {
         check_len(addr as u64, len)?;
         // SAFETY: the caller's promise.
@@ -109,7 +109,7 @@ impl Mirror {
         false
     }
 
-    /// Where it is now.
+    /// Its current address.
     pub fn addr(&self) -> usize {
         self.shared.table.lock().base
     }
@@ -171,7 +171,7 @@ impl Mirror {
         Ok(())
     }
 
-    /// Where each page of a range is. Nothing moves for it.
+    /// Where each page of a range is. No page moves.
     ///
     /// # Errors
     ///
@@ -183,7 +183,7 @@ impl Mirror {
         pages.map(|page| self.shared.place(page)).collect()
     }
 
-    /// From now on it is known which of these pages are written, by the CPU or by the device.
+    /// From now on, tracks which of these pages the CPU or the device writes.
     ///
     /// # Errors
     ///
@@ -197,7 +197,7 @@ impl Mirror {
         Ok(())
     }
 
-    /// The offsets of tracked pages that were written since, which are tracked anew.
+    /// The offsets of the tracked pages that were written since. They are tracked anew.
     ///
     /// # Errors
     ///
@@ -220,8 +220,8 @@ impl Mirror {
     ///
     /// # Errors
     ///
-    /// [`Error::Range`], [`Error::Unmapped`], [`Error::System`]; pages before that have moved. No
-    /// memory in the device is no error: see [`Migrated::skipped`].
+    /// [`Error::Range`], [`Error::Unmapped`], [`Error::System`]; pages before that have moved. Lack
+    /// of memory in the device is not an error: see [`Migrated::skipped`].
     #[doc(alias = "HMM_DMIRROR_MIGRATE_TO_DEV")]
     #[doc(alias = "migrate_vma_setup")]
     pub fn migrate_to_device(&self, offset: u64, len: u64) -> Result<Migrated> {

@@ -20,14 +20,14 @@ use crate::pages::{DevicePages, Slot};
 use crate::shared::{Shared, as_ptr};
 use crate::table::{Held, Moving, State};
 
-/// What became of a range that was to leave.
+/// What became of a range that had to leave.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "each page is one of these")]
 pub struct Migrated {
     /// Pages that left, or had left before.
     pub pages: u64,
-    /// Pages that stay, as there is no memory for them where they were to go, or since the kernel
-    /// does not let go of them.
+    /// Pages that stay, because there is no memory for them at the destination or because the
+    /// kernel does not release them.
     pub skipped: u64,
 }
 
@@ -62,7 +62,7 @@ impl Target {
 }
 
 impl Shared {
-    /// Lets a page leave. Says whether it did.
+    /// Lets a page leave. Returns whether it did.
     pub(crate) fn leave(&self, page: u64, target: Target) -> Result<bool> {
         let mut state = self.table.lock();
         while state.is_frozen || state.is_busy(page) {
@@ -103,12 +103,12 @@ impl Shared {
         state.tidy(page);
         drop(state);
         self.table.notify();
-        // Whoever faulted meanwhile faults again.
+        // Threads that faulted meanwhile fault again.
         let _ = self.until_still(|| self.uffd.wake(addr));
         left
     }
 
-    /// Copies a page out and drops it. Says whether it did.
+    /// Copies a page out and drops it. Returns whether it did.
     fn take_out(&self, page: u64, addr: usize, slot: &Slot) -> Result<bool> {
         let mut bytes = [0; PAGE as usize];
         if !self.pagemap.has_bytes(addr)? {
@@ -166,8 +166,8 @@ impl Shared {
         }
     }
 
-    /// Puts the bytes of a page that is away where the CPU finds them, and lets go on who waits for
-    /// them. Says whether it was away.
+    /// Puts the bytes of a page that is away where the CPU finds them, and wakes the threads that
+    /// wait for them. Returns whether it was away.
     pub(crate) fn restore(
         &self,
         state: &mut State,
@@ -219,7 +219,7 @@ impl Shared {
 
 /// Why a page is not back.
 pub(crate) enum Restore {
-    /// The program changes the mapping at this moment.
+    /// The program is changing the mapping.
     Again,
     /// Its bytes cannot be read any more.
     Lost(umem::Fault),
@@ -230,7 +230,7 @@ pub(crate) enum Restore {
 /// Drops a page of the process.
 fn drop_page(addr: usize) -> std::result::Result<(), Errno> {
     // SAFETY: the bytes were copied, nobody can have written them since (they are write-protected),
-    // and whoever touches the page finds those bytes again: that is this crate's work. The range is
-    // the mirror's by `Mirror::over`.
+    // and any thread that touches the page finds those bytes again, which this crate ensures. The
+    // range is the mirror's by `Mirror::over`.
     unsafe { rustix::mm::madvise(as_ptr(addr), PAGE as usize, Advice::LinuxDontNeed) }
 }

@@ -7,8 +7,8 @@ use umem::{Fault, Umem};
 
 use crate::PAGE;
 
-/// Memory of a device that pages migrate to: any that the CPU reaches, VRAM behind a dma-buf for
-/// one. A clone is another handle to the same.
+/// Memory of a device that pages migrate to: any that the CPU reaches, for example VRAM behind a
+/// dma-buf. A clone is another handle to the same memory.
 #[derive(Clone, Debug)]
 pub struct DevicePages {
     inner: Arc<Inner>,
@@ -38,16 +38,16 @@ impl DevicePages {
         Self { inner: Arc::new(Inner { memory, free, is_failing: AtomicBool::new(false) }) }
     }
 
-    /// Pages that nothing lies in.
+    /// The number of free pages.
     pub fn free(&self) -> usize {
         self.lock().len()
     }
 
-    /// From now on the device has no page to give, or it has again: for tests of programs that
-    /// must live with it.
+    /// Makes the device fail to allocate pages from now on, or ends that: for tests of programs
+    /// that must cope with it.
     #[doc(alias = "HMM_DMIRROR_FLAG_FAIL_ALLOC")]
     pub fn fail_allocations(&self, is_failing: bool) {
-        // ORDERING: says nothing of other memory.
+        // ORDERING: publishes no other memory.
         self.inner.is_failing.store(is_failing, Ordering::Relaxed);
     }
 

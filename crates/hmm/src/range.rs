@@ -12,7 +12,7 @@ pub(crate) fn touched(call: &'static str, total: u64, offset: u64, len: u64) -> 
     Ok(Pages { next: offset / PAGE * PAGE, end })
 }
 
-/// The same for a call that is about whole pages.
+/// The same for a call on whole pages.
 pub(crate) fn whole(call: &'static str, total: u64, offset: u64, len: u64) -> Result<Pages> {
     if !offset.is_multiple_of(PAGE) || !len.is_multiple_of(PAGE) {
         return Err(Error::Range { call, offset, len, why: "not of whole pages" });

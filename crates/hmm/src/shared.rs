@@ -1,4 +1,4 @@
-//! What the mirror and its thread share, and how either waits.
+//! What the mirror and its thread share, and how each of them waits.
 
 use std::os::fd::OwnedFd;
 use std::sync::{MutexGuard, OnceLock};
@@ -23,7 +23,7 @@ pub(crate) struct Shared {
     pub(crate) cpu: Umem,
     pub(crate) len: u64,
     pub(crate) device: DevicePages,
-    /// Where pages are held of which the device has exclusive use.
+    /// Memory for pages of which the device has exclusive use.
     pub(crate) held: OnceLock<DevicePages>,
     pub(crate) stop: OwnedFd,
     pub(crate) pid: Pid,
@@ -35,7 +35,7 @@ impl Shared {
         if getpid() == self.pid { Ok(()) } else { Err(Error::Child) }
     }
 
-    /// Where pages are held of which the device has exclusive use.
+    /// Memory for pages of which the device has exclusive use.
     pub(crate) fn held(&self) -> Result<&DevicePages> {
         if let Some(held) = self.held.get() {
             return Ok(held);
@@ -45,7 +45,7 @@ impl Shared {
         Ok(self.held.get_or_init(|| DevicePages::new(Umem::host(&memory))))
     }
 
-    /// The table, once nobody moves the page.
+    /// The table, once no thread is moving the page.
     pub(crate) fn settled(&self, page: u64) -> MutexGuard<'_, State> {
         let mut state = self.table.lock();
         while state.is_moving(page) {
@@ -54,8 +54,8 @@ impl Shared {
         state
     }
 
-    /// Repeats a call while the kernel says EAGAIN: some thread changes the mapping at this moment,
-    /// until the handler has read of it. So nobody waits for that with the lock.
+    /// Repeats a call while the kernel returns EAGAIN: a thread is changing the mapping, until the
+    /// handler has read the event. So no thread may wait for that with the lock held.
     pub(crate) fn until_still<T>(
         &self,
         mut call: impl FnMut() -> std::result::Result<T, Errno>,

@@ -42,7 +42,7 @@ pub(crate) enum Held {
     Gone,
 }
 
-/// How far a page is that leaves ([`crate::moves`]).
+/// The progress of a page that leaves ([`crate::moves`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Moving {
     /// Its bytes are copied. The CPU may read it.
@@ -57,13 +57,13 @@ pub(crate) struct Page {
     pub(crate) held: Held,
     /// Accesses of the device to the process's memory, under way without the lock.
     pub(crate) busy: u32,
-    /// Somebody moves it.
+    /// A thread is moving it.
     pub(crate) moving: Option<Moving>,
     /// Removals of ours that the kernel has yet to report.
     pub(crate) own_removals: u32,
-    /// Writes are tracked, and there was none yet.
+    /// Writes are tracked, and there has been none yet.
     pub(crate) is_protected: bool,
-    /// Writes are tracked, and there was one.
+    /// Writes are tracked, and there has been one.
     pub(crate) is_written: bool,
 }
 
@@ -136,7 +136,7 @@ impl State {
         }
     }
 
-    /// Whether somebody moves it, or touches it for the device.
+    /// Whether a thread is moving it, or accessing it for the device.
     pub(crate) fn is_moving(&self, offset: u64) -> bool {
         self.pages.get(&offset).is_some_and(|page| page.moving.is_some())
     }

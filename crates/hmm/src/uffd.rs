@@ -50,12 +50,12 @@ pub(crate) enum Event {
     Unmap { start: usize, end: usize },
     /// It moved pages.
     Remap { from: usize, to: usize, len: u64 },
-    /// Something that was not asked for.
+    /// An event that was not requested.
     Other,
 }
 
 impl Uffd {
-    /// One that reports faults of the kernel, too, where the process may have that.
+    /// Opens one that also reports faults of the kernel, if the process is allowed that.
     pub(crate) fn open() -> Result<Self> {
         let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK;
         let user_mode = UserfaultfdFlags::from_bits_retain(UFFD_USER_MODE_ONLY);
@@ -85,8 +85,8 @@ impl Uffd {
         self.ioctl(UFFDIO_UNREGISTER, &mut range(addr, len))
     }
 
-    /// Puts a page there, write-protected or not, and lets threads go on that wait for it. EEXIST:
-    /// there is one.
+    /// Puts a page there, write-protected or not, and wakes the threads that wait for it. EEXIST:
+    /// there is a page already.
     pub(crate) fn copy(
         &self,
         addr: usize,
@@ -105,14 +105,15 @@ impl Uffd {
         self.ioctl(UFFDIO_ZEROPAGE, &mut args)
     }
 
-    /// From now on a write to the page faults, or does not: then threads go on that wait to write.
+    /// Makes writes to the page fault from now on, or no longer fault, which wakes the threads that
+    /// wait to write.
     pub(crate) fn protect(&self, addr: usize, is_on: bool) -> std::result::Result<(), Errno> {
         let mode = if is_on { PROTECT } else { 0 };
         let mut args = uffdio_writeprotect { range: range(addr, PAGE), mode };
         self.ioctl(UFFDIO_WRITEPROTECT, &mut args)
     }
 
-    /// Lets threads try again that wait for the page.
+    /// Lets threads that wait for the page try again.
     pub(crate) fn wake(&self, addr: usize) -> std::result::Result<(), Errno> {
         self.ioctl(UFFDIO_WAKE, &mut range(addr, PAGE))
     }
@@ -147,8 +148,8 @@ impl AsFd for Uffd {
 }
 
 fn new(flags: UserfaultfdFlags) -> std::result::Result<OwnedFd, Errno> {
-    // SAFETY: the call itself touches no memory; what is done with the descriptor is this module's
-    // to justify.
+    // SAFETY: the call itself touches no memory; this module justifies what it does with the
+    // descriptor.
     unsafe { rustix::mm::userfaultfd(flags) }
 }
 

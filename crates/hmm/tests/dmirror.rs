@@ -103,7 +103,7 @@ fn a_touch_of_the_cpu_brings_one_page_back() {
 
 /// `migrate_back`, by the driver rather than by a fault.
 #[test]
-fn pages_come_back_when_they_are_asked_to() {
+fn pages_come_back_on_request() {
     let device = device();
     let mirror = Mirror::new(LEN, device.clone()).expect("userfaultfd");
     mirror.umem().write(0, &pattern(1)).expect("mapped");
@@ -116,7 +116,8 @@ fn pages_come_back_when_they_are_asked_to() {
     assert_eq!(mirror.stats().faulted_back, 0);
 }
 
-/// `migrate_partial_unmap_fault` begins so: pages that nobody touched are made in the device.
+/// `migrate_partial_unmap_fault` begins like this: pages that nobody touched are made in the
+/// device.
 #[test]
 fn untouched_pages_are_made_in_the_device() {
     let mirror = mirror();
@@ -129,7 +130,7 @@ fn untouched_pages_are_made_in_the_device() {
 
 /// `snapshot`: each page has its own answer.
 #[test]
-fn a_snapshot_tells_where_each_page_is_and_moves_none() {
+fn a_snapshot_says_where_each_page_is_and_moves_none() {
     let mirror = mirror();
     let at = |page: u64| page * PAGE;
     mirror.umem().write(0, &[1; 6 * PAGE as usize]).expect("mapped");
@@ -184,7 +185,7 @@ fn a_page_goes_from_exclusive_use_to_the_device_and_back() {
 
 /// `migrate_anon_huge_fault` with HMM_DMIRROR_FLAG_FAIL_ALLOC: what finds no memory stays, whole.
 #[test]
-fn pages_stay_that_find_no_memory_in_the_device() {
+fn pages_that_find_no_memory_in_the_device_stay() {
     let device = device_of(4);
     let mirror = Mirror::new(LEN, device.clone()).expect("userfaultfd");
     mirror.umem().write(0, &pattern(1)).expect("mapped");
@@ -327,10 +328,10 @@ fn a_part_that_the_program_moves_takes_its_pages_along() {
     }
 }
 
-/// Where the process may have faults of the kernel reported, a system call waits for the page. If
-/// not, it fails, and a touch before it helps.
+/// If the process may receive faults of the kernel, a system call waits for the page. Otherwise it
+/// fails, and touching the page before it helps.
 #[test]
-fn a_system_call_finds_a_page_in_the_device_or_says_that_it_cannot() {
+fn a_system_call_finds_a_page_in_the_device_or_fails() {
     let check = || {
         let mirror = mirror();
         mirror.write(0, b"abc").expect("mapped");
@@ -354,7 +355,7 @@ fn a_system_call_finds_a_page_in_the_device_or_says_that_it_cannot() {
         mirror.is_user_mode_only()
     };
     check();
-    // And a thread without privilege, whoever runs the test.
+    // The same in a thread without privilege, whatever user runs the test.
     let without = std::thread::spawn(move || {
         let mut sets = rustix::thread::capabilities(None).expect("its own");
         sets.effective = rustix::thread::CapabilitySet::empty();

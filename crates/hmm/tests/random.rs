@@ -33,7 +33,7 @@ fn mirror(device_pages: u64) -> Mirror {
 }
 
 /// One thread: it writes and reads its own words, by the CPU and by the device, and moves pages
-/// about as all the others do.
+/// about like all other threads.
 fn play(mirror: &Mirror, number: u64, stop: &AtomicBool) -> u64 {
     let mut rng = Rng(0x9e37_79b9_7f4a_7c15 ^ (number + 1) << 40);
     let mut known = [0_u64; PAGES as usize];
@@ -109,7 +109,7 @@ fn fork() {
         unsafe { libc::_exit(0) };
     }
     assert!(child > 0);
-    // SAFETY: the child of above, whose status nobody wants.
+    // SAFETY: the child of above, whose status does not matter.
     assert_eq!(unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) }, child);
 }
 

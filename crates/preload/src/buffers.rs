@@ -1,5 +1,5 @@
-//! Which descriptors are buffers: memfds with a name that marks them, in every process and however
-//! they got there.
+//! Which descriptors are buffers: memfds with a name that marks them, in every process, however it
+//! got the descriptor.
 
 #![allow(unsafe_code, reason = "the kernel's calls, which must not come back here")]
 
@@ -89,7 +89,7 @@ fn is_named(fd: c_int) -> bool {
     usize::try_from(read) == Ok(room) && link == LINK
 }
 
-/// This query leaves errno as it was.
+/// Leaves errno as it was.
 fn keep_errno<T>(body: impl FnOnce() -> T) -> T {
     // SAFETY: __errno_location gives the thread's errno, always valid.
     let errno = unsafe { libc::__errno_location() };

@@ -2,9 +2,9 @@
 //!
 //! `PEERDMA_DRM_NODE` lists one node of each GPU, a render node or what other drivers have in its
 //! place. No other device has these nodes: `peerdma run --gpu` chose free names. The first open of
-//! one finds `libpeerdma.so`, which is loaded as well, and from then on every call that may concern
-//! it is passed to it. Until then, and without the variable, nothing here costs more than one load
-//! of an atomic.
+//! a node looks up `libpeerdma.so`, which is loaded as well; from then on every call that may
+//! concern a node is passed to it. Until then, and without the variable, nothing here costs more
+//! than one load of an atomic.
 
 #![allow(unsafe_code, reason = "C strings, the C environment, and functions of another library")]
 
@@ -44,7 +44,7 @@ const UNREAD: u32 = 0;
 const READING: u32 = 1;
 const READ: u32 = 2;
 
-/// The side of `libpeerdma.so`, with the layout of its `FileOps`.
+/// The functions of `libpeerdma.so`, with the layout of its `FileOps`.
 #[repr(C)]
 pub(crate) struct FileOps {
     open: extern "C" fn(node: c_int, kind: c_int, flags: c_int) -> c_int,

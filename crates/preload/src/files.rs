@@ -33,7 +33,7 @@ fn ops_of(fd: c_int) -> Option<&'static FileOps> {
 ///
 /// # Safety
 ///
-/// As libc's function of this name asks.
+/// As for libc's function of this name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int {
     type Function = unsafe extern "C" fn(c_int, c_ulong, *mut c_void) -> c_int;
@@ -65,7 +65,7 @@ unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_i
 ///
 /// # Safety
 ///
-/// As libc's function of this name asks.
+/// As for libc's function of this name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn mmap(
     addr: *mut c_void,
@@ -110,7 +110,7 @@ unsafe extern "C" fn mmap(
 ///
 /// # Safety
 ///
-/// As libc's function of this name asks.
+/// As for libc's function of this name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn mmap64(
     addr: *mut c_void,
@@ -128,7 +128,7 @@ unsafe extern "C" fn mmap64(
 ///
 /// # Safety
 ///
-/// As libc's function of this name asks.
+/// As for libc's function of this name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn munmap(addr: *mut c_void, len: size_t) -> c_int {
     if let Some(ops) = drm::ops() {
@@ -155,7 +155,7 @@ unsafe extern "C" fn munmap(addr: *mut c_void, len: size_t) -> c_int {
 ///
 /// # Safety
 ///
-/// As libc's function of this name asks.
+/// As for libc's function of this name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn mremap(
     addr: *mut c_void,
@@ -196,7 +196,7 @@ unsafe extern "C" fn mremap(
 ///
 /// # Safety
 ///
-/// As libc's function of this name asks.
+/// As for libc's function of this name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn close(fd: c_int) -> c_int {
     type Function = unsafe extern "C" fn(c_int) -> c_int;
@@ -224,7 +224,7 @@ unsafe extern "C" fn close(fd: c_int) -> c_int {
 ///
 /// # Safety
 ///
-/// As libc's function of this name asks.
+/// As for libc's function of this name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pread(fd: c_int, out: *mut c_void, len: size_t, offset: i64) -> isize {
     type Function = unsafe extern "C" fn(c_int, *mut c_void, size_t, i64) -> isize;
@@ -247,7 +247,7 @@ unsafe extern "C" fn pread(fd: c_int, out: *mut c_void, len: size_t, offset: i64
 ///
 /// # Safety
 ///
-/// As libc's function of this name asks.
+/// As for libc's function of this name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pread64(fd: c_int, out: *mut c_void, len: size_t, offset: i64) -> isize {
     // SAFETY: the same function, on 64-bit machines.
@@ -258,7 +258,7 @@ unsafe extern "C" fn pread64(fd: c_int, out: *mut c_void, len: size_t, offset: i
 ///
 /// # Safety
 ///
-/// As libc's function of this name asks.
+/// As for libc's function of this name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pwrite(fd: c_int, from: *const c_void, len: size_t, offset: i64) -> isize {
     type Function = unsafe extern "C" fn(c_int, *const c_void, size_t, i64) -> isize;
@@ -281,7 +281,7 @@ unsafe extern "C" fn pwrite(fd: c_int, from: *const c_void, len: size_t, offset:
 ///
 /// # Safety
 ///
-/// As libc's function of this name asks.
+/// As for libc's function of this name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pwrite64(fd: c_int, from: *const c_void, len: size_t, offset: i64) -> isize {
     // SAFETY: the same function, on 64-bit machines.
@@ -292,7 +292,7 @@ unsafe extern "C" fn pwrite64(fd: c_int, from: *const c_void, len: size_t, offse
 ///
 /// # Safety
 ///
-/// As libc's function of this name asks.
+/// As for libc's function of this name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fstat(fd: c_int, out: *mut c_void) -> c_int {
     type Function = unsafe extern "C" fn(c_int, *mut c_void) -> c_int;
@@ -318,7 +318,7 @@ unsafe extern "C" fn fstat(fd: c_int, out: *mut c_void) -> c_int {
 ///
 /// # Safety
 ///
-/// As libc's function of this name asks.
+/// As for libc's function of this name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fstat64(fd: c_int, out: *mut c_void) -> c_int {
     // SAFETY: the same function, on 64-bit machines.
@@ -329,7 +329,7 @@ unsafe extern "C" fn fstat64(fd: c_int, out: *mut c_void) -> c_int {
 ///
 /// # Safety
 ///
-/// As libc's function of this name asks.
+/// As for libc's function of this name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn lseek(fd: c_int, offset: i64, whence: c_int) -> i64 {
     if let Some(ops) = buffers::ops_of(fd) {
@@ -344,7 +344,7 @@ unsafe extern "C" fn lseek(fd: c_int, offset: i64, whence: c_int) -> i64 {
 ///
 /// # Safety
 ///
-/// As libc's function of this name asks.
+/// As for libc's function of this name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn lseek64(fd: c_int, offset: i64, whence: c_int) -> i64 {
     // SAFETY: the same function, on 64-bit machines.
@@ -357,7 +357,7 @@ unsafe extern "C" fn lseek64(fd: c_int, offset: i64, whence: c_int) -> i64 {
 ///
 /// # Safety
 ///
-/// As libc's function of this name asks.
+/// As for libc's function of this name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fcntl(fd: c_int, command: c_int, arg: *mut c_void) -> c_int {
     type Function = unsafe extern "C" fn(c_int, c_int, *mut c_void) -> c_int;
@@ -385,7 +385,7 @@ unsafe extern "C" fn fcntl(fd: c_int, command: c_int, arg: *mut c_void) -> c_int
 ///
 /// # Safety
 ///
-/// As libc's function of this name asks.
+/// As for libc's function of this name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, arg: *mut c_void) -> c_int {
     // SAFETY: the same function, on 64-bit machines.

@@ -24,7 +24,7 @@ macro_rules! hooks {
         ///
         /// # Safety
         ///
-        /// As libc's function of this name asks.
+        /// As for libc's function of this name.
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name(
             $($before: $before_type,)* $path: *const c_char $(, $after: $after_type)*
@@ -63,7 +63,7 @@ macro_rules! hooks {
     )*};
 }
 
-/// The number of the device that a path of ours names, if it does.
+/// The number of the device that a path of ours names, if it names one.
 ///
 /// # Safety
 ///
@@ -184,7 +184,7 @@ hooks! {
     /// `readlink` with `_FORTIFY_SOURCE`.
     fn __readlink_chk / c"__readlink_chk"
         (@path, out: *mut c_char, size: size_t, room: size_t) -> ssize_t = -1;
-    /// Unlike the others, a directory can be entered here: it has a name.
+    /// The working directory becomes the one in our tree, under its own name.
     fn chdir / c"chdir" (@path) -> c_int = -1;
     /// Extended attributes: `ls -l` asks for them.
     fn getxattr / c"getxattr" (@path, name: *const c_char, value: *mut c_void, size: size_t)
@@ -202,7 +202,7 @@ hooks! {
 ///
 /// # Safety
 ///
-/// As libc's function of this name asks: `out` is null or has room for `PATH_MAX` bytes.
+/// As for libc's function of this name: `out` is null or has room for `PATH_MAX` bytes.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn realpath(path: *const c_char, out: *mut c_char) -> *mut c_char {
     type Function = unsafe extern "C" fn(*const c_char, *mut c_char) -> *mut c_char;
@@ -224,7 +224,7 @@ unsafe extern "C" fn realpath(path: *const c_char, out: *mut c_char) -> *mut c_c
 ///
 /// # Safety
 ///
-/// As libc's function of this name asks: `out` is null or has `room` bytes.
+/// As for libc's function of this name: `out` is null or has `room` bytes.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn __realpath_chk(
     path: *const c_char,
@@ -250,14 +250,14 @@ unsafe extern "C" fn __realpath_chk(
 ///
 /// # Safety
 ///
-/// As libc's function of this name asks.
+/// As for libc's function of this name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn canonicalize_file_name(path: *const c_char) -> *mut c_char {
     // SAFETY: the caller's path is a string; with no buffer, this is what realpath does.
     unsafe { realpath(path, core::ptr::null_mut()) }
 }
 
-/// Calls `next` with the redirected path, and gives back a path of `/sys` if it was ours.
+/// Calls `next` with the redirected path, and returns a path of `/sys` if it was ours.
 ///
 /// # Safety
 ///

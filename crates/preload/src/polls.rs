@@ -17,7 +17,7 @@ const ASK_AGAIN: i64 = 1_000_000;
 ///
 /// # Safety
 ///
-/// As libc's function of this name asks.
+/// As for libc's function of this name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
     let limit = (timeout >= 0).then(|| timespec {
@@ -32,7 +32,7 @@ unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_
 ///
 /// # Safety
 ///
-/// As libc's function of this name asks.
+/// As for libc's function of this name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ppoll(
     fds: *mut pollfd,
@@ -50,7 +50,7 @@ unsafe extern "C" fn ppoll(
 ///
 /// # Safety
 ///
-/// As libc's function of this name asks.
+/// As for libc's function of this name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn __poll_chk(
     fds: *mut pollfd,
@@ -66,7 +66,7 @@ unsafe extern "C" fn __poll_chk(
 ///
 /// # Safety
 ///
-/// As libc's function of this name asks.
+/// As for libc's function of this name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn __ppoll_chk(
     fds: *mut pollfd,

@@ -8,11 +8,11 @@ use std::sync::OnceLock;
 /// Which programs and sockets become rsockets.
 const FILE: &str = "/etc/rdma/rsocket/preload_config";
 
-/// The settings of the administrator and the environment.
+/// The settings from the administrator's file and from the environment.
 pub(crate) struct Config {
     rules: Vec<Rule>,
     program: String,
-    /// Sizes to set on each socket, as options of `SOL_RDMA`; 0 is not to set it.
+    /// Sizes to set on each socket, as options of `SOL_RDMA`; 0 leaves a size alone.
     pub(crate) sizes: [c_int; 3],
     /// Connections begin as kernel sockets.
     pub(crate) is_fork_safe: bool,
@@ -110,7 +110,7 @@ fn rule(line: &str) -> Option<Rule> {
     })
 }
 
-/// A word of a rule; nothing if it is unknown, in which case the line is not a rule.
+/// A word of a rule; `None` if it is unknown, in which case the line is not a rule.
 fn word(word: &str, prefixes: &[&str], known: &[(&str, c_int)]) -> Option<Option<c_int>> {
     if word == "*" {
         return Some(None);
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_choose() {
+    fn rules_choose_programs_and_sockets() {
         let config = config("IPERF inet SOCK_STREAM tcp\nother * * *\niperf3 inet bogus *\n");
         assert!(config.wants(libc::AF_INET, libc::SOCK_STREAM, 0));
         assert!(!config.wants(libc::AF_INET, libc::SOCK_DGRAM, 0));

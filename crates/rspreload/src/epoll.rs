@@ -69,7 +69,7 @@ pub(crate) fn end(ours: c_int) -> c_int {
 ///
 /// # Safety
 ///
-/// As libc's function of this name asks.
+/// As for libc's function of this name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn epoll_ctl(
     epfd: c_int,
@@ -118,7 +118,7 @@ unsafe extern "C" fn epoll_ctl(
 ///
 /// # Safety
 ///
-/// There is room for as many events as the arguments tell.
+/// There is room for as many events as the arguments say.
 unsafe fn wait(
     epfd: c_int,
     ours: c_int,
@@ -142,7 +142,7 @@ unsafe fn wait(
 ///
 /// # Safety
 ///
-/// There is room for as many events as the arguments tell.
+/// There is room for as many events as the arguments say.
 unsafe fn wait_once(
     epfd: c_int,
     ours: c_int,
@@ -188,7 +188,7 @@ unsafe fn wait_once(
 ///
 /// # Safety
 ///
-/// As libc's function of this name asks.
+/// As for libc's function of this name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn epoll_wait(
     epfd: c_int,
@@ -208,7 +208,7 @@ unsafe extern "C" fn epoll_wait(
 ///
 /// # Safety
 ///
-/// As libc's function of this name asks.
+/// As for libc's function of this name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn epoll_pwait(
     epfd: c_int,

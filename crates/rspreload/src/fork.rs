@@ -10,9 +10,9 @@
 //!   takes the connection      <------------------  connects an rsocket to the same address
 //! ```
 //!
-//! One process at a time can listen at a port: others wait for it, for half a minute. A side that
-//! receives anything other than four bytes of 0 talks to a peer without this library, and stays
-//! with TCP.
+//! One process at a time can listen at a port: others wait for it, for up to half a minute. A side
+//! that receives anything other than four bytes of 0 talks to a peer without this library, and
+//! stays with TCP.
 
 #![allow(unsafe_code, reason = "calls of C")]
 
@@ -37,7 +37,7 @@ functions! {
 /// How long another process may have the port.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Makes an undecided connection an rsocket, if its peer does too. Returns what it then is.
+/// Makes an undecided connection an rsocket, if its peer does too. Returns the resulting entry.
 pub(crate) fn decide(fd: c_int, entry: Entry, role: Role) -> Entry {
     let made = match role {
         Role::Passive => passive(entry.fd),

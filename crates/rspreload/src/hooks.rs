@@ -37,7 +37,7 @@ macro_rules! hooks {
             ///
             /// # Safety
             ///
-            /// As libc's function of this name asks.
+            /// As for libc's function of this name.
             #[unsafe(no_mangle)]
             unsafe extern "C" fn $name(fd: c_int $(, $arg: $ty)*) -> $result {
                 match $find(fd) {
@@ -100,7 +100,7 @@ pub(crate) mod calls {
 ///
 /// # Safety
 ///
-/// As libc's function of this name asks.
+/// As for libc's function of this name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn __recv_chk(
     fd: c_int,
@@ -124,7 +124,7 @@ unsafe extern "C" fn __recv_chk(
 ///
 /// # Safety
 ///
-/// As libc's function of this name asks.
+/// As for libc's function of this name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn __read_chk(fd: c_int, buf: *mut c_void, len: size_t, room: size_t) -> ssize_t {
     functions! {
@@ -142,7 +142,7 @@ unsafe extern "C" fn __read_chk(fd: c_int, buf: *mut c_void, len: size_t, room: 
 ///
 /// # Safety
 ///
-/// As libc's function of this name asks.
+/// As for libc's function of this name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn __recvfrom_chk(
     fd: c_int,

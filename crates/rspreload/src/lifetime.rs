@@ -43,7 +43,7 @@ fn placeholder(is_cloexec: bool) -> c_int {
     unsafe { libc::open(c"/dev/null".as_ptr(), flags) }
 }
 
-/// Gives the program a descriptor for a socket, which is closed if there is none.
+/// Gives the program a descriptor for a socket, and closes the socket if there is none.
 fn give(entry: Entry, is_cloexec: bool) -> c_int {
     let fd = placeholder(is_cloexec);
     if fd >= 0 && table::has_room(fd) {
@@ -86,7 +86,7 @@ pub(crate) fn set_sizes(fd: c_int) {
 ///
 /// # Safety
 ///
-/// As libc's function of this name asks.
+/// As for libc's function of this name.
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
@@ -159,7 +159,7 @@ fn object(address: *const c_void) -> *const c_void {
 ///
 /// # Safety
 ///
-/// As libc's function of this name asks.
+/// As for libc's function of this name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn accept(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
     // SAFETY: the arguments are the caller's.
@@ -170,7 +170,7 @@ unsafe extern "C" fn accept(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t)
 ///
 /// # Safety
 ///
-/// As libc's function of this name asks.
+/// As for libc's function of this name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn accept4(
     fd: c_int,
@@ -207,7 +207,7 @@ unsafe extern "C" fn accept4(
 ///
 /// # Safety
 ///
-/// As libc's function of this name asks.
+/// As for libc's function of this name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
     match table::get(fd) {
@@ -230,7 +230,7 @@ unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
 ///
 /// # Safety
 ///
-/// As libc's function of this name asks.
+/// As for libc's function of this name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
     let Some(entry) = table::get(fd) else {
@@ -299,7 +299,7 @@ fn fall_back(from: c_int, addr: *const sockaddr) -> Option<c_int> {
 ///
 /// # Safety
 ///
-/// As libc's function of this name asks.
+/// As for libc's function of this name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn close(fd: c_int) -> c_int {
     if table::get(fd).is_none() || process::is_guest() {
@@ -340,7 +340,7 @@ fn copied(from: c_int, to: c_int) -> c_int {
 ///
 /// # Safety
 ///
-/// As libc's function of this name asks.
+/// As for libc's function of this name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dup(fd: c_int) -> c_int {
     // SAFETY: there are no pointers.
@@ -351,7 +351,7 @@ unsafe extern "C" fn dup(fd: c_int) -> c_int {
 ///
 /// # Safety
 ///
-/// As libc's function of this name asks.
+/// As for libc's function of this name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dup2(from: c_int, to: c_int) -> c_int {
     if from == to {
@@ -366,7 +366,7 @@ unsafe extern "C" fn dup2(from: c_int, to: c_int) -> c_int {
 ///
 /// # Safety
 ///
-/// As libc's function of this name asks.
+/// As for libc's function of this name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
     if from != to && table::get(to).is_some() && !process::is_guest() {
@@ -383,7 +383,7 @@ unsafe extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
 ///
 /// # Safety
 ///
-/// As libc's function of this name asks.
+/// As for libc's function of this name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fcntl(fd: c_int, cmd: c_int, arg: c_long) -> c_int {
     let Some(entry) = table::get(fd) else {
@@ -413,7 +413,7 @@ unsafe extern "C" fn fcntl(fd: c_int, cmd: c_int, arg: c_long) -> c_int {
 ///
 /// # Safety
 ///
-/// As libc's function of this name asks.
+/// As for libc's function of this name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fcntl64(fd: c_int, cmd: c_int, arg: c_long) -> c_int {
     // SAFETY: the arguments are the caller's. On our machines all files are large.
@@ -424,7 +424,7 @@ unsafe extern "C" fn fcntl64(fd: c_int, cmd: c_int, arg: c_long) -> c_int {
 ///
 /// # Safety
 ///
-/// As libc's function of this name asks.
+/// As for libc's function of this name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ioctl(fd: c_int, request: libc::c_ulong, arg: *mut c_void) -> c_int {
     match (table::get(fd), request) {

@@ -12,7 +12,7 @@ pub(crate) struct Next {
     address: AtomicPtr<c_void>,
 }
 
-/// Who has a function.
+/// Which library has a function.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Library {
     Libc,
@@ -65,7 +65,7 @@ fn rdmacm(name: &CStr) -> *mut c_void {
     unsafe { libc::dlsym(library, name.as_ptr()) }
 }
 
-/// Nobody has the function.
+/// No library has the function.
 pub(crate) fn missing<T>(result: T) -> T {
     set_errno(libc::ENOSYS);
     result
@@ -92,7 +92,7 @@ macro_rules! functions {
         ///
         /// # Safety
         ///
-        /// As that function asks.
+        /// As for that function.
         pub(crate) unsafe fn $name($($arg: $ty,)* $($($more: $more_ty,)+)?) -> $result {
             type Function = unsafe extern "C" fn($($ty,)* $($($more_ty,)+)?) -> $result;
             static NEXT: $crate::next::Next = $crate::next::Next::$library($symbol);

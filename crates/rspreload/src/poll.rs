@@ -90,7 +90,7 @@ unsafe fn ours<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a mut [pollfd]> 
 ///
 /// # Safety
 ///
-/// As libc's function of this name asks.
+/// As for libc's function of this name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
     // SAFETY: the caller's promise.
@@ -106,7 +106,7 @@ unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_
 ///
 /// # Safety
 ///
-/// As libc's function of this name asks.
+/// As for libc's function of this name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn __poll_chk(
     fds: *mut pollfd,
@@ -129,7 +129,7 @@ unsafe extern "C" fn __poll_chk(
 ///
 /// # Safety
 ///
-/// As libc's function of this name asks.
+/// As for libc's function of this name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ppoll(
     fds: *mut pollfd,
@@ -226,7 +226,7 @@ unsafe fn select_ours(mut fds: Vec<pollfd>, sets: Sets, timeout: c_int) -> c_int
 ///
 /// # Safety
 ///
-/// As libc's function of this name asks.
+/// As for libc's function of this name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn select(
     count: c_int,
@@ -255,7 +255,7 @@ unsafe extern "C" fn select(
 ///
 /// # Safety
 ///
-/// As libc's function of this name asks.
+/// As for libc's function of this name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pselect(
     count: c_int,

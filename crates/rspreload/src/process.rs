@@ -1,4 +1,4 @@
-//! Whose memory this is.
+//! The process that this memory belongs to.
 //!
 //! A child of `vfork` runs in its parent's memory until it executes a program, and closes
 //! descriptors of its own there: their entries in the table are the parent's business. A child of

@@ -75,7 +75,7 @@ fn slot<T>(table: &'static [T; SIZE], fd: c_int) -> Option<&'static T> {
     table.get(usize::try_from(fd).ok()?)
 }
 
-/// What a descriptor stands for; nothing if it is the kernel's alone.
+/// What a descriptor stands for; `None` if it is the kernel's alone.
 #[inline]
 pub(crate) fn get(fd: c_int) -> Option<Entry> {
     // ORDERING: the thread that made the descriptor passed it to this one, which orders the earlier
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_survives_both_ways() {
+    fn every_kind_survives_a_round_trip() {
         for kind in KINDS {
             let entry = Entry { kind, fd: 65535 };
             assert_eq!(Entry::decode(entry.encode()), Some(entry));
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_out_of_range_are_nobodys() {
+    fn numbers_out_of_range_have_no_entry() {
         for fd in [-1, 1 << 16, c_int::MAX] {
             assert!(!has_room(fd));
             add(fd, Entry { kind: Kind::Kernel, fd: 3 });

@@ -21,7 +21,7 @@ const PIECE: usize = 1 << 16;
 ///
 /// # Safety
 ///
-/// As libc's function of this name asks.
+/// As for libc's function of this name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sendfile(
     out: c_int,
@@ -45,7 +45,7 @@ unsafe extern "C" fn sendfile(
 ///
 /// # Safety
 ///
-/// As libc's function of this name asks.
+/// As for libc's function of this name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sendfile64(
     out: c_int,

@@ -116,7 +116,7 @@ pub(super) enum Note {
 /// Why bytes are not a message.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum BadMessage {
-    #[error("it does not speak our language, or another version of it")]
+    #[error("it does not speak our protocol, or speaks another version of it")]
     Magic,
     #[error("it sent a message of unknown kind {0}")]
     Kind(u64),

@@ -3,7 +3,7 @@
 use crate::fact::{Fact, fact, row};
 use crate::files::Files;
 
-/// A right of a process.
+/// A capability of a process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Capability {
     /// Locking memory without limit.
@@ -14,7 +14,7 @@ pub(crate) enum Capability {
     SysPtrace = 19,
 }
 
-/// The process that looks, which stands for the user's others.
+/// This process, which stands for the user's other processes.
 #[derive(Debug)]
 pub(crate) struct Process {
     capabilities: Option<u64>,

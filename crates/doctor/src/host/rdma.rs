@@ -1,4 +1,4 @@
-//! RDMA devices that the kernel shows, and what leads to them.
+//! RDMA devices that the kernel shows, and how programs reach them.
 
 use crate::fact::{Fact, fact, row};
 use crate::files::Files;
@@ -8,7 +8,7 @@ use crate::files::Files;
 pub(crate) struct Rdma {
     pub(crate) devices: Vec<RdmaDevice>,
     /// Whether a kernel socket listens to requests of `rdma` and libibverbs; `None` if no file
-    /// tells.
+    /// says.
     pub(crate) has_netlink: Option<bool>,
     /// Clients of PeerDirect: `nv_mem`, `amdkfd`.
     pub(crate) peer_memory: Vec<String>,

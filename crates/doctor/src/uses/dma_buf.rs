@@ -38,7 +38,7 @@ pub(super) fn findings(host: &Host) -> Vec<Finding> {
                 "a kernel of a distribution that has it, or build one",
             ),
             Setting::Unknown => unknown(
-                format!("no file tells whether the kernel has CONFIG_{option}"),
+                format!("no file says whether the kernel has CONFIG_{option}"),
                 "zgrep it in /proc/config.gz; doctor reads /boot/config-RELEASE",
             ),
         });
@@ -61,7 +61,7 @@ pub(super) fn is_nvidia(gpu: &Gpu) -> bool {
     gpu.driver.as_deref() == Some("nvidia")
 }
 
-/// One device that can do it is enough; without one, what each lacks.
+/// One device that can do it is enough; if there is none, what each of them lacks.
 fn best(findings: impl Iterator<Item = Finding>) -> Vec<Finding> {
     let mut all: Vec<_> = findings.collect();
     if all.iter().any(|finding| finding.kind == crate::finding::Kind::Good) {
@@ -87,8 +87,8 @@ fn imports(host: &Host, device: &RdmaDevice) -> Finding {
             bad(format!("{driver} does not import dma-bufs"), "another NIC, or peer memory")
         }
         None => unknown(
-            format!("whether {driver} imports dma-bufs is not known here"),
-            "ibv_reg_dmabuf_mr() with fd -1: EBADF says yes, EOPNOTSUPP no",
+            format!("it is not known whether {driver} imports dma-bufs"),
+            "ibv_reg_dmabuf_mr() with fd -1: EBADF means yes, EOPNOTSUPP means no",
         ),
     }
 }
@@ -112,7 +112,7 @@ fn exports(host: &Host, gpu: &Gpu) -> Finding {
             "amdgpu, xe, i915, habanalabs or nvidia as its driver",
         ),
         (driver, _) => unknown(
-            format!("whether {driver} exports dma-bufs is not known here"),
+            format!("it is not known whether {driver} exports dma-bufs"),
             "look in its documentation for PRIME or dma-buf",
         ),
     }

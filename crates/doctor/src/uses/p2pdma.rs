@@ -12,7 +12,7 @@ pub(super) fn findings(host: &Host) -> Vec<Finding> {
         Setting::Off => bad("the kernel lacks CONFIG_PCI_P2PDMA", "a kernel that has it"),
         Setting::Unknown if !host.tree.pools.is_empty() => good("sysfs has p2pmem/"),
         Setting::Unknown => unknown(
-            "no file tells whether the kernel has CONFIG_PCI_P2PDMA",
+            "no file says whether the kernel has CONFIG_PCI_P2PDMA",
             "zgrep it in /proc/config.gz; doctor reads /boot/config-RELEASE",
         ),
     }];
@@ -63,5 +63,5 @@ fn clients(host: &Host) -> Option<Finding> {
         }
     }
     let why = why.unwrap_or_else(|| "there is no other NIC or disk".to_owned());
-    Some(bad(format!("nobody reaches a pool: {why}"), "peerdma topo --sysfs; docs/TOPO.md"))
+    Some(bad(format!("no device reaches a pool: {why}"), "peerdma topo --sysfs; docs/TOPO.md"))
 }

@@ -8,12 +8,12 @@ use crate::fact::size;
 use crate::finding::{Finding, bad, good, limit, unknown};
 use crate::host::Host;
 
-/// Who asks whether a path between host bridges is known to work.
+/// Whether a driver checks that a path between host bridges is known to work.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Asked {
-    /// The driver of the GPU, by the kernel's list.
+    /// The driver of the GPU does, by the kernel's list.
     Yes,
-    /// Nobody: data takes the path, whatever comes of it.
+    /// None does: data takes the path, whether or not that works.
     No,
 }
 
@@ -58,7 +58,7 @@ fn paths(
 ) -> Vec<Finding> {
     let mut possible = vec![];
     let mut redirected = BTreeSet::new();
-    // The text of each refusal, and whether ACS that is only assumed is part of it.
+    // The text of each refusal, and whether it depends on ACS that is only assumed.
     let mut refused = BTreeSet::new();
     for gpu in gpus {
         for nic in nics {
@@ -95,7 +95,7 @@ fn paths(
                 unknown(format!("{why}; ACS is assumed"), "as root, it can be seen")
             }
             (true, Asked::No) if by_host => unknown(
-                format!("{why}; nobody asks, so it may work, be slow, or lose data"),
+                format!("{why}; no driver checks this: it may work, be slow, or lose data"),
                 REMEDY,
             ),
             (true, _) => bad(why, REMEDY),

@@ -41,9 +41,10 @@ pub(super) fn findings(host: &Host) -> Vec<Finding> {
         findings.push(match max {
             _ if forced => good(format!("CAP_NET_ADMIN exceeds {name}")),
             Some(max) if max >= BUFFER => good(format!("{name} is {}", size(max))),
-            Some(max) => {
-                limit(format!("{name} is {}: bursts are lost and sent again", size(max)), &remedy)
-            }
+            Some(max) => limit(
+                format!("{name} is {}: bursts are lost and retransmitted", size(max)),
+                &remedy,
+            ),
             // The sysctl is the host's, and other namespaces do not show it.
             None => unknown_limit(name, &remedy),
         });
