@@ -32,7 +32,7 @@ fn ping_pong() {
 #[test]
 fn one_sided_write() {
     let (target, writer) = both_halves("one_sided_write");
-    target.says("1048576 bytes, every one right");
+    target.says("1048576 bytes, every one correct");
     writer.says("wrote 1048576 bytes: Success");
 }
 
@@ -40,7 +40,7 @@ fn one_sided_write() {
 fn gpu_memory() {
     let (target, writer) = both_halves("gpu_memory");
     writer.says("wrote 1048576 bytes: Success");
-    target.says("1048576 bytes in VRAM, every one right");
+    target.says("1048576 bytes in VRAM, every one correct");
 }
 
 /// Runs an example that starts its other processes itself.
@@ -63,10 +63,10 @@ fn counters_in_device_memory() {
 #[test]
 fn device_memory_as_a_staging_buffer() {
     alone("dm_staging")
-        .says("64 messages of 16384 bytes passed through device memory, every byte right");
+        .says("64 messages of 16384 bytes passed through device memory, every byte correct");
 }
 
 #[test]
 fn multicast_out_of_device_memory() {
-    alone("dm_multicast").says("one write of 4096 bytes, 6 sends, every byte right");
+    alone("dm_multicast").says("one write of 4096 bytes, 6 sends, every byte correct");
 }

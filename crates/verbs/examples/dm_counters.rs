@@ -6,7 +6,7 @@
 //!
 //! Each client adds to counters of device memory by FETCH_ADD. On hardware this touches no memory
 //! of the host, and no host CPU takes part. The owner reads them with `ibv_memcpy_from_dm`, while
-//! the clients are at work and at the end.
+//! the clients are running and at the end.
 
 mod meet;
 
@@ -42,7 +42,7 @@ fn owner(context: &Context) -> Outcome<()> {
         clients.push((client, qp));
     }
     for (client, _) in &mut clients {
-        tell(&mut client.stream)?; // all at once
+        tell(&mut client.stream)?; // all start at once
     }
     let meanwhile = sum(&dm)?;
     for (client, _qp) in clients {

@@ -6,8 +6,8 @@
 //!
 //! The lock is a word of device memory: 0 is free, otherwise it is the number of the holder. A
 //! client takes it by CMP_SWAP, changes the guarded data by a READ and a WRITE, and releases it. On
-//! hardware no attempt costs the host's memory bus anything. Without the lock changes would be
-//! lost, which the count at the end would show.
+//! hardware no attempt uses the host's memory bus. Without the lock, changes would be lost, which
+//! the count at the end would show.
 
 mod meet;
 
@@ -20,7 +20,7 @@ use verbs::{Access, Context, HostBuf, QpSpec, SendRequest};
 const CLIENTS: u64 = 4;
 const ROUNDS: u64 = 5000;
 
-/// Holds the lock and the data it guards, and takes no part.
+/// Holds the lock and the data it guards, and takes no part in the operations.
 fn owner(context: &Context) -> Outcome<()> {
     let access = Access::LOCAL_WRITE | Access::REMOTE;
     let pd = context.alloc_pd()?;
@@ -40,7 +40,7 @@ fn owner(context: &Context) -> Outcome<()> {
         clients.push((client, qp));
     }
     for (client, _) in &mut clients {
-        tell(&mut client.stream)?; // all at once
+        tell(&mut client.stream)?; // all start at once
     }
     for (client, _qp) in clients {
         client.wait()?;

@@ -1,5 +1,5 @@
 //! Multicast by the application: a message is written into the NIC once, and sent from there to
-//! many.
+//! many peers.
 //!
 //! ```text
 //! cargo run --release -p peerdma-verbs --example dm_multicast
@@ -45,7 +45,7 @@ fn sender(context: &Context) -> Outcome<()> {
     for (peer, _qp) in peers {
         peer.wait()?;
     }
-    println!("one write of {SIZE} bytes, {PEERS} sends, every byte right");
+    println!("one write of {SIZE} bytes, {PEERS} sends, every byte correct");
     Ok(())
 }
 
@@ -62,7 +62,7 @@ fn receiver(context: &Context, mut sender: TcpStream) -> Outcome<()> {
     let mut bytes = vec![0; SIZE as usize];
     buffer.read(0, &mut bytes)?;
     if got.byte_len != SIZE || bytes != message() {
-        return Err("what arrived is not the message".into());
+        return Err("the bytes that arrived are not the message".into());
     }
     Ok(())
 }

@@ -4,9 +4,9 @@
 //! cargo run --release -p peerdma-verbs --example dm_staging
 //! ```
 //!
-//! A source writes messages into device memory of a relay, which sends them on to a sink from
-//! there. The relay has no host memory registered at all: on hardware, the forwarded bytes never
-//! cross the host's bus, and need not be read back from it.
+//! A source writes messages into device memory of a relay, which sends them on from there to a
+//! sink. The relay registers no host memory at all: on hardware, the forwarded bytes never cross
+//! the host's bus, and need not be read back from it.
 
 mod meet;
 
@@ -48,7 +48,9 @@ fn relay(context: &Context) -> Outcome<()> {
     }
     source.wait()?;
     sink.wait()?;
-    println!("{MESSAGES} messages of {SIZE} bytes passed through device memory, every byte right");
+    println!(
+        "{MESSAGES} messages of {SIZE} bytes passed through device memory, every byte correct"
+    );
     Ok(())
 }
 
@@ -90,7 +92,7 @@ fn sink(context: &Context, mut relay: TcpStream) -> Outcome<()> {
             return Err(format!("message {number} is not what the source wrote").into());
         }
         if number + 1 < MESSAGES {
-            qp.post_recv(number, &[mr.slice(0, SIZE)])?; // a message that is early waits: RNR
+            qp.post_recv(number, &[mr.slice(0, SIZE)])?; // a message that comes too early is retried: RNR
         }
     }
     Ok(())

@@ -5,8 +5,8 @@
 //! cargo run --release -p peerdma-verbs --example gpu_memory HOST:PORT   # the writer
 //! ```
 //!
-//! The program that a user writes first is `target`, eight lines. The GPU is peerdma's software
-//! one; pass the fd of a real GPU's buffer to `reg_dmabuf_mr` in the same way.
+//! `target` is the program that a user writes first: eight lines. The GPU is peerdma's software
+//! GPU; pass the fd of a real GPU's buffer to `reg_dmabuf_mr` in the same way.
 
 mod meet;
 
@@ -28,9 +28,9 @@ fn target(pd: &Pd, qp: &Qp, writer: &mut TcpStream) -> Outcome<()> {
     let mut bytes = vec![0; LENGTH as usize];
     bo.read(0, &mut bytes)?;
     if bytes.iter().any(|byte| *byte != 0x5a) {
-        return Err("the bytes there are not those that were written".into());
+        return Err("the bytes there are not those that the peer wrote".into());
     }
-    println!("{LENGTH} bytes in {}, every one right", bo.domain()?);
+    println!("{LENGTH} bytes in {}, every one correct", bo.domain()?);
     Ok(())
 }
 

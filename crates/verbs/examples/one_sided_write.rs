@@ -34,15 +34,15 @@ fn main() -> Outcome<()> {
         let mut writer = listen()?;
         connect(&qp, &mut writer)?;
         offer(&mut writer, mr.remote(0))?;
-        // The target only learns from the writer that the bytes are there; nothing completes on its
+        // The target learns only from the writer that the bytes are there; nothing completes on its
         // side.
         hear(&mut writer)?;
         let mut bytes = vec![0; LENGTH as usize];
         buffer.read(0, &mut bytes)?;
         if bytes.iter().any(|byte| *byte != 0x5a) {
-            return Err("the bytes there are not those that were written".into());
+            return Err("the bytes there are not those that the peer wrote".into());
         }
-        println!("{LENGTH} bytes, every one right");
+        println!("{LENGTH} bytes, every one correct");
         Ok(())
     }
 }

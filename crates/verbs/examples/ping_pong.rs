@@ -29,7 +29,7 @@ fn main() -> Outcome<()> {
         Some(address) => TcpStream::connect(address)?,
         None => listen()?,
     };
-    // A receive has to wait for the first message before the peer can send it.
+    // A receive must be posted before the peer can send the first message.
     qp.post_recv(0, &[pong])?;
     connect(&qp, &mut peer)?;
     let start = Instant::now();
@@ -48,6 +48,6 @@ fn main() -> Outcome<()> {
         }
     }
     let half = start.elapsed().as_secs_f64() * 1e6 / f64::from(2 * ROUNDS);
-    println!("{ROUNDS} rounds of {SIZE} bytes, {half:.2} us half a round");
+    println!("{ROUNDS} rounds of {SIZE} bytes, {half:.2} us per half round");
     Ok(())
 }

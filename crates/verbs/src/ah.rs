@@ -6,7 +6,7 @@ use iba::Av;
 
 use crate::{Context, Pd, Result};
 
-/// An address handle: where datagrams go. Clones are the same one.
+/// An address handle: the destination of datagrams. Clones are the same one.
 #[derive(Clone, Debug)]
 #[doc(alias = "ibv_ah")]
 pub struct Ah(Arc<Handle>);

@@ -10,7 +10,7 @@ use crate::{Context, Result};
 /// How many operations succeeded and how many failed, without a completion for each. Clones are the
 /// same one.
 ///
-/// [`Qp::attach_comp_cntr`](crate::Qp::attach_comp_cntr) tells what it counts; one counter can
+/// [`Qp::attach_comp_cntr`](crate::Qp::attach_comp_cntr) determines what it counts; one counter can
 /// count for many QPs.
 #[derive(Clone, Debug)]
 #[doc(alias = "ibv_comp_cntr")]
@@ -51,7 +51,8 @@ impl CompCntr {
         self.0.id
     }
 
-    /// A value as of now. Reading makes progress, so it may be repeated until a value is reached.
+    /// The current value. Reading makes progress, so a program may repeat it until a value is
+    /// reached.
     #[doc(alias = "ibv_read_comp_cntr")]
     pub fn read(&self, entry: CompCntrEntry) -> Result<u64> {
         drop(self.0.context.alive()?);

@@ -26,8 +26,8 @@ pub struct Device {
 }
 
 impl Device {
-    /// A NIC of the program's own configuration, rather than of the file that `PEERDMA_CONFIG`
-    /// names. No other NIC of the process may have its name.
+    /// A NIC that the program itself configures, rather than the file that `PEERDMA_CONFIG` names.
+    /// No other NIC of the process may have its name.
     pub fn from_config(config: NicConfig) -> Result<Self> {
         Ok(Self { info: NicInfo::new(config)? })
     }
@@ -45,8 +45,8 @@ impl Device {
     }
 
     /// Opens it as another process would, as a virtual function of its own: packets between two
-    /// such contexts travel as between two processes of one host, and not within this one. For
-    /// programs that play several parts, and for tests.
+    /// such contexts travel as between two processes of one host, not within this one. For programs
+    /// that have several roles, and for tests.
     ///
     /// # Errors
     ///
@@ -88,7 +88,7 @@ impl Drop for Open {
     }
 }
 
-/// Something that happened to an object, outside any completion.
+/// An asynchronous event of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(alias = "ibv_async_event")]
 #[non_exhaustive]
@@ -151,8 +151,8 @@ impl Context {
         Ok(Pd(Arc::new(Domain { context: self.clone(), id })))
     }
 
-    /// Waits up to `timeout` for an asynchronous event. Any number of threads may; each event is
-    /// one thread's.
+    /// Waits up to `timeout` for an asynchronous event. Any number of threads may wait; each event
+    /// goes to one of them.
     #[doc(alias = "ibv_get_async_event")]
     pub fn async_event(&self, timeout: Duration) -> Result<Option<AsyncEvent>> {
         if !take_one(&self.0.events, timeout)? {
@@ -174,7 +174,7 @@ impl Context {
         Arc::ptr_eq(self.hca(), other.hca())
     }
 
-    /// Refuses an object of another device: objects are numbers, which mean something else on
+    /// Refuses an object of another device: objects are numbers, which mean other objects on
     /// another device.
     pub(crate) fn check_same(&self, other: &Self, call: &str, object: &str) -> Result<()> {
         if self.is_same(other) {
@@ -198,7 +198,7 @@ struct Domain {
 
 impl Drop for Domain {
     fn drop(&mut self) {
-        // Everything made in the domain holds it, so nothing is left in it.
+        // Every object in the domain holds it, so the domain is empty.
         let _ = self.context.lock().dealloc_pd(self.id);
     }
 }

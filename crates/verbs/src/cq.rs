@@ -45,7 +45,7 @@ impl Drop for Queue {
 pub struct Wc {
     /// The id that the work request was posted with.
     pub wr_id: u64,
-    /// The outcome. If it is not success, only `wr_id` and `qpn` are valid besides.
+    /// The outcome. If it is not success, only `wr_id`, `qpn` and `reason` are valid too.
     pub status: WcStatus,
     /// What completed.
     pub opcode: WcOpcode,
@@ -65,7 +65,7 @@ pub struct Wc {
 }
 
 impl Wc {
-    /// Whether the request was carried out.
+    /// Whether the request succeeded.
     pub fn is_success(&self) -> bool {
         self.status == WcStatus::Success
     }
@@ -127,10 +127,10 @@ impl Cq {
         self.0.context.hca().poll(self.0.id).pop_wc(self.0.id).map(Wc::from)
     }
 
-    /// Why a work request of this queue failed, in a sentence: what it was, where it went, what the
-    /// peer answered, what was tried. For a flushed request, why the QP was in error, if a work
-    /// request of the QP failed. `None` for success, and for failures long past: the last few
-    /// hundred of a device are known.
+    /// Why a work request of this queue failed, in one sentence: what it was, where it went, what
+    /// the peer answered, what was tried. For a flushed request: why the QP was in error, if a work
+    /// request of the QP failed. `None` for success, and for failures long ago: the device keeps
+    /// the last few hundred.
     pub fn explain(&self, wc: &Wc) -> Option<String> {
         self.0.context.lock().explain(wc.qpn, wc.wr_id, wc.status)
     }
@@ -140,7 +140,7 @@ impl Cq {
     ///
     /// # Errors
     ///
-    /// The queue overran, or the device failed: what has not completed by now never will.
+    /// The queue overran, or the device failed: requests that have not completed by now never will.
     pub fn wait(&self) -> Result<Wc> {
         loop {
             if let Some(wc) = self.wait_timeout(Duration::from_secs(3600))? {
@@ -153,7 +153,7 @@ impl Cq {
     ///
     /// # Errors
     ///
-    /// As of [`Cq::wait`].
+    /// As for [`Cq::wait`].
     pub fn wait_timeout(&self, timeout: Duration) -> Result<Option<Wc>> {
         let start = Instant::now();
         while start.elapsed() < SPIN.min(timeout) {
@@ -168,8 +168,8 @@ impl Cq {
         let _waiter = Waiter::new(&self.0.waiters);
         loop {
             self.req_notify(false)?;
-            // Completions from before the queue was armed raise no event; an event may be for one
-            // that an earlier call took.
+            // Completions from before the queue was armed raise no event; an event may be for a
+            // completion that an earlier call took.
             if let Some(wc) = self.poll() {
                 self.pass_on();
                 return Ok(Some(wc));
@@ -195,7 +195,7 @@ impl Cq {
     /// Whether anything can still complete here.
     fn check(&self) -> Result<()> {
         let engine = self.0.context.alive()?;
-        // What completed before the queue overran can be taken.
+        // Completions from before the overrun can be taken.
         if engine.cq_is_broken(self.0.id) && engine.cq_is_empty(self.0.id) {
             let what = "poll_cq: the queue overran: completions were lost, and no more will come";
             return Err(Refusal::new(Kind::Io, what));

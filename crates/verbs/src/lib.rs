@@ -19,7 +19,7 @@
 //! let mr = pd.reg_mr(&buffer, Access::LOCAL_WRITE)?;
 //! let qp = pd.create_qp(&QpSpec::rc(&cq))?;
 //!
-//! let peer = exchange(qp.endpoint()?); // over a socket, a file, a message: as you like
+//! let peer = exchange(qp.endpoint()?); // over a socket or in any other way
 //! qp.connect(&peer)?;
 //! buffer.write(0, b"hello")?;
 //! qp.post_send(&SendRequest::send(1, &[mr.slice(0, 5)]).signaled())?;
@@ -31,7 +31,7 @@
 //! |---|---|
 //! | `ibv_get_device_list`, `ibv_open_device` | [`devices`], [`Device::open`] |
 //! | `ibv_alloc_pd`, `ibv_create_cq`, `ibv_create_qp`, ... | [`Context::alloc_pd`], [`Context::create_cq`], [`Pd::create_qp`], ... |
-//! | `ibv_modify_qp` | [`Qp::connect`] for the usual way, [`Qp::modify`] for any other |
+//! | `ibv_modify_qp` | [`Qp::connect`] for the usual case, [`Qp::modify`] for any other |
 //! | `ibv_create_comp_cntr`, `ibv_qp_attach_comp_cntr` | [`Context::create_comp_cntr`], [`Qp::attach_comp_cntr`] |
 //! | `ibv_post_send`, `ibv_poll_cq` | [`Qp::post_send`], [`Cq::poll`], [`Cq::wait`] |
 //! | `ibv_alloc_mw`, `ibv_bind_mw` | [`Mr::window`], [`SendRequest::bind`] |

@@ -50,7 +50,7 @@ impl Pd {
     }
 
     /// Registers `length` bytes at `offset` of a dma-buf, at addresses from `iova` on. The two must
-    /// agree within a page.
+    /// be equal modulo the page size.
     #[doc(alias = "ibv_reg_dmabuf_mr")]
     pub fn reg_dmabuf_mr(
         &self,
@@ -63,9 +63,9 @@ impl Pd {
         Mr::dmabuf(self, buffer.as_fd(), offset, length, iova, access)
     }
 
-    /// Registers memory of a peer device by where the CPU has it mapped, as a plain `ibv_reg_mr` of
-    /// its address does: PeerDirect, the older interface. Its addresses are those of the mapping,
-    /// which need not outlive the call.
+    /// Registers memory of a peer device by its CPU mapping, as `ibv_reg_mr` of the address does:
+    /// PeerDirect, the older interface. Its addresses are those of the mapping, which need not
+    /// outlive the call.
     ///
     /// # Errors
     ///
@@ -76,8 +76,9 @@ impl Pd {
         Mr::mapped(self, mapping, access)
     }
 
-    /// The same for an address alone: one that a peer memory client assigned to its memory
-    /// ([`claim_arena`](dmabuf::peer::claim_arena)), mapped or not, or one of a mapping.
+    /// The same for an address alone, which may be one that a peer memory client assigned to its
+    /// memory ([`claim_arena`](dmabuf::peer::claim_arena)), mapped or not, or the address of a
+    /// mapping.
     ///
     /// # Errors
     ///
@@ -126,7 +127,7 @@ impl Mr {
     pub(crate) fn peer(pd: &Pd, addr: u64, length: u64, access: Access) -> Result<Self> {
         let hca = pd.context().hca();
         let Some(info) = hca.reg_peer_mr(pd.id(), addr, length, addr, access)? else {
-            let what = format!("reg_mapping: nobody knows whose memory is at {addr:#x}");
+            let what = format!("reg_mapping: the owner of the memory at {addr:#x} is unknown");
             return Err(Refusal::new(Kind::BadAddress, what));
         };
         let iova = if access.contains(Access::ZERO_BASED) { 0 } else { addr };
@@ -174,7 +175,7 @@ impl Mr {
         Slice(Sge { addr, length, lkey: self.lkey() })
     }
 
-    /// The byte at `offset`, for a work request of a peer.
+    /// The place at `offset`, for a work request of a peer.
     pub fn remote(&self, offset: u64) -> Remote {
         Remote { addr: self.0.iova.wrapping_add(offset), rkey: self.rkey() }
     }
@@ -185,7 +186,7 @@ impl Mr {
 #[doc(alias = "ibv_sge")]
 pub struct Slice(pub(crate) Sge);
 
-/// A place in a peer's memory: what a peer tells so that it can be written, read or changed.
+/// A place in a peer's memory: what a peer sends, so that this side can write, read or change it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "programs send it to each other")]
 pub struct Remote {
@@ -203,7 +204,7 @@ impl Remote {
     }
 }
 
-/// Device memory. Clones are the same.
+/// Device memory. Clones are the same memory.
 #[derive(Clone, Debug)]
 #[doc(alias = "ibv_dm")]
 pub struct Dm(Arc<Block>);
@@ -238,8 +239,8 @@ impl Dm {
         self.0.length == 0
     }
 
-    /// The memory as a dma-buf, for importers that can lose it: it is revoked when the last clone
-    /// of this and the last region on it are gone.
+    /// The memory as a dma-buf, for importers that support revocation: it is revoked when the last
+    /// clone of this and the last region on it are gone.
     #[doc(alias = "ibv_dm_export_dmabuf_fd")]
     pub fn export(&self) -> Result<DmaBuf> {
         self.0.context.hca().export_dm(self.0.id)

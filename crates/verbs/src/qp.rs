@@ -67,7 +67,7 @@ impl QpSpec {
     }
 }
 
-/// Where a QP can be reached: what two programs tell each other to connect.
+/// How to reach a QP: what two programs exchange to connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "programs send it to each other")]
 pub struct Endpoint {
@@ -197,7 +197,7 @@ impl Qp {
     }
 
     /// Connects an RC or UC QP to its peer, with the port's MTU, 14 (67 ms) as timeout and 7
-    /// retries, and makes it ready to send. Both sides do so; either may be first.
+    /// retries, and makes it ready to send. Both sides call this, in either order.
     pub fn connect(&self, peer: &Endpoint) -> Result<()> {
         use AttrMask as A;
         let mtu: Mtu = self.0.pd.context().port_attr().active_mtu;
@@ -231,7 +231,7 @@ impl Qp {
     }
 
     /// Makes a counter count these operations of the QP, from now until the QP is dropped. Possible
-    /// until the QP is connected.
+    /// only before the QP is connected.
     ///
     /// # Errors
     ///

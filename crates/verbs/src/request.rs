@@ -5,16 +5,16 @@ use transport::wr::{Bind, Data, SendWr, UdDest};
 
 use crate::{Ah, Context, Mw, PostError, Remote, Slice};
 
-/// A send work request. Made by the function named for its operation, then flagged.
+/// A send work request. Made by the function named after its operation; then flags are added.
 #[derive(Clone, Debug)]
 #[doc(alias = "ibv_send_wr")]
 #[must_use = "a request does nothing until it is posted"]
 pub struct SendRequest {
     wr: SendWr,
-    /// Where a datagram goes; kept until the request is dropped.
+    /// The destination of a datagram; kept until the request is dropped.
     ah: Option<Ah>,
     has_imm: bool,
-    /// What is bound; kept likewise.
+    /// The window to bind; kept likewise.
     window: Option<Mw>,
 }
 
@@ -25,7 +25,7 @@ impl SendRequest {
         Self { wr, ah: None, has_imm: false, window: None }
     }
 
-    /// The request as the engine takes it, for a QP of this device.
+    /// The request in the engine's form, for a QP of this device.
     pub(crate) fn build(&self, context: &Context) -> Result<SendWr, PostError> {
         let brings = matches!(self.wr.opcode, WrOpcode::SendWithImm | WrOpcode::RdmaWriteWithImm);
         if self.has_imm && !brings {
@@ -50,9 +50,9 @@ impl SendRequest {
         Self::new(wr_id, WrOpcode::Send, local)
     }
 
-    /// Sends bytes to a receive of the peer and takes back the right that the peer granted by a key
-    /// of one of its windows: from then on nobody reaches memory by it. The peer's completion names
-    /// the key ([`Wc::invalidated`](crate::Wc::invalidated)).
+    /// Sends bytes to a receive of the peer and invalidates a key of one of the peer's windows:
+    /// from then on the key gives access to no memory. The peer's completion names the key
+    /// ([`Wc::invalidated`](crate::Wc::invalidated)).
     #[doc(alias = "IBV_WR_SEND_WITH_INV")]
     pub fn send_with_inv(wr_id: u64, local: &[Slice], rkey: RKey) -> Self {
         let mut request = Self::new(wr_id, WrOpcode::SendWithInv, local);
@@ -60,10 +60,10 @@ impl SendRequest {
         request
     }
 
-    /// Makes a window show `length` bytes at `offset` of its region to the peer of the QP, which
-    /// may do there what `access` says. Requests posted later find it bound. The window has a new
-    /// key from now on ([`Mw::rkey`]). One that is bound must be invalidated first, by
-    /// [`SendRequest::local_inv`] or by the peer's [`SendRequest::send_with_inv`].
+    /// Binds a window to `length` bytes at `offset` of its region, and grants the peer of the QP
+    /// `access` to them. Requests posted later find it bound. The window has a new key from now on
+    /// ([`Mw::rkey`]). One that is bound must be invalidated first, by [`SendRequest::local_inv`]
+    /// or by the peer's [`SendRequest::send_with_inv`].
     #[doc(alias("IBV_WR_BIND_MW", "ibv_bind_mw"))]
     pub fn bind(wr_id: u64, window: &Mw, offset: u64, length: u64, access: Access) -> Self {
         let mut request = Self::new(wr_id, WrOpcode::BindMw, &[]);
@@ -79,7 +79,7 @@ impl SendRequest {
         request
     }
 
-    /// Takes back the right that was granted by a key of a window of this side.
+    /// Invalidates a key of a window of this side.
     #[doc(alias = "IBV_WR_LOCAL_INV")]
     pub fn local_inv(wr_id: u64, rkey: RKey) -> Self {
         let mut request = Self::new(wr_id, WrOpcode::LocalInv, &[]);
@@ -102,7 +102,7 @@ impl SendRequest {
         Self::new(wr_id, WrOpcode::RdmaRead, local).at(from)
     }
 
-    /// Stores `swap` in eight bytes of the peer if they hold `compare`; what they held goes to
+    /// Stores `swap` in eight bytes of the peer if they hold `compare`; the old value goes to
     /// `old`.
     pub fn compare_swap(wr_id: u64, old: Slice, at: Remote, compare: u64, swap: u64) -> Self {
         let mut request = Self::new(wr_id, WrOpcode::AtomicCmpAndSwp, &[old]).at(at);
@@ -111,7 +111,7 @@ impl SendRequest {
         request
     }
 
-    /// Adds to eight bytes of the peer; what they held goes to `old`.
+    /// Adds to eight bytes of the peer; the old value goes to `old`.
     pub fn fetch_add(wr_id: u64, old: Slice, at: Remote, add: u64) -> Self {
         let mut request = Self::new(wr_id, WrOpcode::AtomicFetchAndAdd, &[old]).at(at);
         request.wr.compare_add = add;
@@ -144,20 +144,20 @@ impl SendRequest {
         self
     }
 
-    /// Wakes a peer that waits for solicited completions only.
+    /// Wakes a peer that waits only for solicited completions.
     pub fn solicited(mut self) -> Self {
         self.wr.flags |= SendFlags::SOLICITED;
         self
     }
 
-    /// Takes `bytes` now in place of a list of slices; no memory region is needed for them.
+    /// Copies `bytes` now, in place of a list of slices; no memory region is needed for them.
     pub fn inline(mut self, bytes: &[u8]) -> Self {
         self.wr.flags |= SendFlags::INLINE;
         self.wr.data = Data::Inline(bytes.into());
         self
     }
 
-    /// Sets where a datagram goes.
+    /// Sets the destination of a datagram.
     pub fn to(mut self, ah: &Ah, qpn: iba::Qpn, qkey: u32) -> Self {
         self.ah = Some(ah.clone());
         self.wr.ud = Some(UdDest { av: ah.av(), remote_qpn: qpn, remote_qkey: iba::QKey(qkey) });

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use crate::{Kind, Refusal, Result};
 
-/// A descriptor of the engine's for events, which no longer blocks: nothing else reads it.
+/// A clone of a descriptor of the engine for events, which no longer blocks: nothing else reads it.
 pub(crate) fn clone_for_waiting(fd: BorrowedFd<'_>) -> std::io::Result<Known> {
     rustix::io::ioctl_fionbio(fd, true)?;
     fd.try_clone_to_owned().map(Known::new)
@@ -32,7 +32,7 @@ pub(crate) fn take_one(fd: &Known, timeout: Duration) -> Result<bool> {
     }
 }
 
-/// Waits up to `timeout` until there may be something to read. False if there is no time left.
+/// Waits up to `timeout` until there may be something to read. False if the time is over.
 pub(crate) fn readable(fd: impl AsFd, timeout: Duration) -> Result<bool> {
     if timeout.is_zero() {
         return Ok(false);

@@ -9,11 +9,11 @@ use iba::RKey;
 
 use crate::{Context, Mr, Result};
 
-/// The bits of a key that are the program's choice.
+/// The bits of a key that the program chooses.
 const TAG: u32 = 0xff;
 
-/// A memory window of type 2: a key for a part of a region that one QP grants to its peer, and that
-/// either side takes back by a work request, without a registration. Clones are the same one.
+/// A memory window of type 2: a key for a part of a region that one QP grants to its peer and that
+/// either side can invalidate by a work request, without a registration. Clones are the same one.
 #[derive(Clone, Debug)]
 #[doc(alias = "ibv_mw")]
 pub struct Mw(Arc<Window>);
@@ -22,7 +22,8 @@ pub struct Mw(Arc<Window>);
 struct Window {
     id: MwId,
     key: AtomicU32,
-    /// What it shows parts of. A region under a window cannot be taken away, so it outlives it.
+    /// The region that it is bound to. A region with a window cannot be deregistered, so it
+    /// outlives the window.
     region: Mr,
 }
 
@@ -34,8 +35,8 @@ impl Drop for Window {
 }
 
 impl Mr {
-    /// Makes a window on this region, which shows nothing until it is bound
-    /// ([`SendRequest::bind`](crate::SendRequest::bind)). The region has to be registered with
+    /// Makes a window on this region, which gives no access until it is bound
+    /// ([`SendRequest::bind`](crate::SendRequest::bind)). The region must be registered with
     /// [`Access::MW_BIND`](crate::Access::MW_BIND).
     ///
     /// # Errors
@@ -49,13 +50,13 @@ impl Mr {
 }
 
 impl Mw {
-    /// The key by which a peer names it: that of the last bind that was made for it.
+    /// The key by which a peer names it: the key of the last bind request made for it.
     pub fn rkey(&self) -> RKey {
-        // ORDERING: the key alone is shared; what it grants is the engine's, under its lock.
+        // ORDERING: the key alone is shared; the engine guards what it grants by its own lock.
         RKey(self.0.key.load(Ordering::Relaxed))
     }
 
-    /// The region that it shows parts of.
+    /// The region that it is made on.
     pub fn region(&self) -> &Mr {
         &self.0.region
     }
@@ -68,7 +69,7 @@ impl Mw {
         self.0.id.handle()
     }
 
-    /// Another key, so that a peer that has an earlier one reaches nothing by it.
+    /// Another key, so that an earlier one gives a peer no access.
     pub(crate) fn next_key(&self) -> RKey {
         let next = |key: u32| Some(key & !TAG | key.wrapping_add(1) & TAG);
         let old = self.0.key.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);

@@ -74,7 +74,7 @@ fn plain(context: &Context, spec: impl Fn(&Cq) -> QpSpec) -> Side {
     Side { pd, cq, qp, buffer, mr, cntrs: Vec::new() }
 }
 
-/// With a counter for each operation.
+/// A QP with a counter for each operation.
 fn counted(context: &Context, spec: impl Fn(&Cq) -> QpSpec, kind: CompCntrType) -> Side {
     let mut side = plain(context, spec);
     for op in EACH {
@@ -218,7 +218,7 @@ fn unreliable_services_count_what_each_side_sees() {
     }
 }
 
-/// A peer carries out by itself only operations that no counter counts here.
+/// A peer carries out only those operations by itself that no counter counts here.
 #[test]
 fn counted_operations_do_not_take_the_direct_path() {
     let [here, there] = contexts(Carrier::Direct);
@@ -234,14 +234,14 @@ fn counted_operations_do_not_take_the_direct_path() {
         for done in 0.. {
             let was_direct = here.counters().direct_operations > before;
             if !is_direct {
-                assert!(!was_direct, "{ops:?}: was carried out without the counting side");
+                assert!(!was_direct, "{ops:?}: the peer carried it out without the counting side");
                 if done == 20 {
                     break;
                 }
             } else if was_direct {
                 return;
             }
-            assert!(Instant::now() < give_up, "{ops:?}: never went directly");
+            assert!(Instant::now() < give_up, "{ops:?}: never took the direct path");
             a.post(&request(&a, &b).signaled());
             let wc = a.cq.wait_timeout(GIVE_UP).unwrap().expect("a completion");
             assert!(wc.is_success(), "{wc:?}");

@@ -1,4 +1,4 @@
-//! Connections by address and port, and the rights that a message takes back.
+//! Connections by address and port, and keys that a message invalidates.
 
 mod common;
 
@@ -13,7 +13,7 @@ use verbs::{
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// One part of a program, with a virtual function of its own.
+/// One role of a program, with a virtual function of its own.
 struct Part {
     context: Context,
     pd: Pd,
@@ -48,7 +48,7 @@ impl Part {
         (id, at)
     }
 
-    /// Asks for a connection.
+    /// Requests a connection.
     fn ask(&self, to: SocketAddr, private_data: &[u8]) -> (Id, Qp) {
         let (id, qp) = (self.channel.create_id().unwrap(), self.qp());
         id.resolve(None, to).unwrap();
@@ -149,7 +149,7 @@ fn an_identifier_that_is_dropped_ends_its_connection() {
 }
 
 #[test]
-fn a_request_is_refused_with_private_data_or_by_letting_go_of_it() {
+fn a_request_is_refused_with_private_data_or_by_dropping_it() {
     let (a, b) = parts("refused");
     let (listener, at) = b.listen();
     for words in [&b"not you"[..], b""] {
@@ -165,7 +165,7 @@ fn a_request_is_refused_with_private_data_or_by_letting_go_of_it() {
         assert_eq!(reason, RejReason::CONSUMER_DEFINED);
         assert_eq!(&private_data[..words.len()], words);
     }
-    // Requests that nobody takes go with the channel.
+    // Requests that the program does not take end with the channel.
     let (id, _qp) = a.ask(at, b"me");
     drop((listener, b));
     let event = a.event();
@@ -174,12 +174,12 @@ fn a_request_is_refused_with_private_data_or_by_letting_go_of_it() {
 }
 
 #[test]
-fn what_cannot_be_connected_is_refused_in_words() {
+fn a_qp_that_cannot_be_connected_is_refused_with_a_reason() {
     let (a, b) = parts("wrong");
     let (_listener, at) = b.listen();
     let id = a.channel.create_id().unwrap();
     let qp = a.qp();
-    let refusal = id.connect(&qp, &ConnParam::default()).expect_err("the way is not known");
+    let refusal = id.connect(&qp, &ConnParam::default()).expect_err("the route is not resolved");
     assert!(refusal.what().contains("not resolved"), "{refusal}");
     id.resolve(None, at).unwrap();
     let refusal = id.connect(&b.qp(), &ConnParam::default()).expect_err("not ours");
@@ -197,7 +197,7 @@ fn what_cannot_be_connected_is_refused_in_words() {
 }
 
 #[test]
-fn a_window_lets_the_peer_in_until_its_message_takes_the_right_back() {
+fn a_window_gives_the_peer_access_until_its_message_invalidates_the_key() {
     let (context, pd) = nic_of(NicConfig::default());
     let (a, b) = pair(&context, &pd);
     let memory = HostBuf::anonymous(8192).unwrap();

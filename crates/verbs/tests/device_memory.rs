@@ -1,4 +1,4 @@
-//! Memory of the NIC as a dma-buf, and at odd addresses. What it is for: `examples/dm_*.rs`.
+//! Memory of the NIC as a dma-buf, and at odd addresses. For its uses, see `examples/dm_*.rs`.
 
 mod common;
 
@@ -19,9 +19,9 @@ fn nic(importer: ImporterConfig) -> (Context, Pd) {
     nic_of(NicConfig { importer: Some(importer), ..NicConfig::default() })
 }
 
-/// Another NIC writes into this one's memory through its dma-buf, until it is freed.
+/// Another NIC writes into this one's memory through its dma-buf, until the memory is freed.
 #[test]
-fn as_a_dma_buf_it_is_for_importers_that_can_lose_it() {
+fn as_a_dma_buf_it_is_for_importers_that_support_revocation() {
     let (exporting, _pd) = nic(ImporterConfig::Dynamic);
     let dm = exporting.alloc_dm(8192).unwrap();
     let buffer = dm.export().unwrap();
@@ -75,7 +75,7 @@ fn address(machine: &Machine, name: &str) -> Option<DeviceAddr> {
 }
 
 /// A NIC at a root of its own, and an importer at another one: the properties of the roots decide,
-/// and no constant.
+/// not a constant.
 #[test]
 fn the_pci_tree_decides_which_devices_reach_device_memory() {
     let machine = |owner: &str, user: &str, above: &str| {

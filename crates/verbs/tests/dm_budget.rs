@@ -1,5 +1,5 @@
-//! All processes of a user share one device memory: what one has, another cannot get until the
-//! first frees it or dies.
+//! All processes of a user share one device memory: memory of one process is not available to
+//! another until the first frees it or dies.
 //!
 //! The processes are this program again, with the NIC's name in their environment.
 
@@ -11,7 +11,7 @@ use verbs::{Context, Device, Dm, Kind, NicConfig};
 
 const NIC: &str = "PEERDMA_TEST_DM_NIC";
 const MAX: u64 = 256 << 10;
-/// Far more than the kernel needs to end a process.
+/// Far longer than the kernel takes to end a process.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 struct Actor {
@@ -23,7 +23,7 @@ struct Actor {
 impl Actor {
     fn start(nic: &str) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "the_part_of_a_process", "--nocapture", "--test-threads=1"])
+            .args(["--exact", "the_code_of_a_child_process", "--nocapture", "--test-threads=1"])
             .env(NIC, nic)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -37,7 +37,7 @@ impl Actor {
         writeln!(self.to, "{line}").unwrap();
     }
 
-    /// The next line that is meant for us, and not from the test harness.
+    /// The next line for us, skipping those of the test harness.
     fn hear(&mut self) -> String {
         let mut line = String::new();
         loop {
@@ -68,7 +68,7 @@ fn open(nic: &str) -> Context {
 }
 
 #[test]
-fn the_part_of_a_process() {
+fn the_code_of_a_child_process() {
     let Ok(nic) = std::env::var(NIC) else { return };
     let context = open(&nic);
     let mut blocks: Vec<Dm> = Vec::new();
@@ -129,14 +129,14 @@ fn memory_of_another_process_is_unavailable_until_it_frees_it_or_dies() {
 fn processes_that_allocate_together_never_get_more_than_there_is() {
     let nic = nic("together");
     let mut actors: Vec<_> = (0..8).map(|_| Actor::start(&nic)).collect();
-    // All are running before the first asks.
+    // All are running before the first one asks.
     actors.iter_mut().for_each(|actor| assert_eq!(actor.ask("free"), "ok"));
     let quarter = format!("alloc {}", MAX / 4);
     for round in 0..20 {
         actors.iter_mut().for_each(|actor| actor.tell(&quarter));
         let got = actors.iter_mut().map(Actor::hear).filter(|said| said == "ok").count();
         assert!(got <= 4, "round {round}: {got} quarters of one whole");
-        // One after the other they get what is left, and no more.
+        // One after the other, they get the rest and no more.
         let late = actors.iter_mut().map(|a| a.ask(&quarter)).filter(|said| said == "ok").count();
         assert_eq!(got + late, 4, "round {round}");
         actors.iter_mut().for_each(|actor| assert_eq!(actor.ask("free"), "ok"));

@@ -34,7 +34,7 @@ fn host_memory_is_charged_and_a_dma_buf_never() {
 
     limit(0);
     assert_eq!(pd.reg_mr(&small, ALL).unwrap_err().kind(), Kind::NotPermitted);
-    // Both stay, and do not count in what follows.
+    // Both stay, and are not charged in what follows.
     let _uncharged = (
         pd.reg_whole_dmabuf(&buffer, ALL).unwrap(),
         pd.reg_mr(&small, ALL | Access::ON_DEMAND).unwrap(),
@@ -58,7 +58,7 @@ fn host_memory_is_charged_and_a_dma_buf_never() {
         drop((held, held_too));
     }
 
-    // Memory of a peer by PeerDirect is charged as plain memory is.
+    // Memory registered by PeerDirect is charged like plain memory.
     let config = GpuConfig { vram: 1 << 20, shared: false, ..GpuConfig::default() };
     let gpu = Gpu::open(&config).unwrap();
     let bo = gpu.alloc(8 * PAGE, Place::VISIBLE_VRAM).unwrap();

@@ -1,4 +1,5 @@
-//! What safe code can do with objects in any order, from any thread, and of other devices.
+//! What safe code can do with objects: in any order, from any thread, and with those of other
+//! devices.
 
 mod common;
 
@@ -42,9 +43,9 @@ fn objects_of_another_device_are_refused() {
     assert_eq!(qp.post_send(&request), Err(PostError::OtherDevice));
 }
 
-/// However it is specified, the number reaches the peer.
+/// In whatever way it is set, the number reaches the peer.
 #[test]
-fn immediate_data_of_a_write_arrives_however_it_was_asked_for() {
+fn immediate_data_of_a_write_arrives_however_it_was_set() {
     let (context, pd) = nic();
     let (a, b) = pair(&context, &pd);
     let memory = HostBuf::memfd("imm", 4096).unwrap();
@@ -104,7 +105,7 @@ fn threads_that_wait_for_one_queue_get_its_completions() {
                 std::thread::sleep(Duration::from_micros(300));
             }
         }
-        // Those that sleep by now are woken by a completion each.
+        // A completion each wakes those that sleep by now.
         for _ in 0..THREADS {
             b.qp.post_recv(ROUNDS, &[mr.slice(0, 8)]).unwrap();
             a.qp.post_send(&SendRequest::send(ROUNDS, &[])).unwrap();
@@ -140,7 +141,7 @@ fn one_event_goes_to_one_thread() {
     }
 }
 
-/// Lost completions never come: a thread that waits for them is told.
+/// Lost completions never come: a thread that waits for them gets an error.
 #[test]
 fn waiting_on_a_queue_that_overran_ends() {
     let (context, pd) = nic();

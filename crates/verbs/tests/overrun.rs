@@ -1,4 +1,4 @@
-//! A completion queue that overruns, and what it ends.
+//! A completion queue that overruns, and the effects.
 
 use std::time::Duration;
 

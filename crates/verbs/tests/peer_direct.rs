@@ -1,4 +1,4 @@
-//! PeerDirect, the older interface: memory of a GPU registered by where the CPU has it mapped.
+//! PeerDirect, the older interface: memory of a GPU registered by its CPU mapping.
 
 mod common;
 
@@ -14,7 +14,7 @@ fn peermem(importer: ImporterConfig) -> NicConfig {
     NicConfig { peermem: true, importer: Some(importer), ..NicConfig::default() }
 }
 
-/// The buffer as the CPU has it mapped, not at the start of its domain.
+/// The buffer's CPU mapping, not at the start of its domain.
 fn mapped(gpu: &Gpu, place: Place) -> (Bo, Mapping) {
     let _first = gpu.alloc(4 << 12, place).unwrap();
     let bo = gpu.alloc(MIB, place).unwrap();
@@ -23,7 +23,7 @@ fn mapped(gpu: &Gpu, place: Place) -> (Bo, Mapping) {
 }
 
 #[test]
-fn by_default_it_is_refused_and_the_words_name_mapping_owner_and_door() {
+fn by_default_it_is_refused_with_the_mapping_its_owner_and_the_alternatives() {
     let (_context, pd) = nic_of(NicConfig::default());
     let gpu = gpu();
     let (bo, mapping) = mapped(&gpu, Place::VISIBLE_VRAM);
@@ -104,10 +104,10 @@ fn a_reset_takes_the_memory_back_and_the_key_stays_dead() {
         let (a, _b) = pair(&context, &pd);
         let own = SendRequest::write(3, &[target.slice(0, 4096)], source.remote(0));
         assert_eq!(run(&a, own), WcStatus::LocProtErr, "{importer:?}");
-        // The key is kept from others until the region is deregistered.
+        // The key is not given to other regions until the region is deregistered.
         let keys: Vec<_> = (0..300).map(|_| pd.reg_mr(&host, ALL).unwrap().rkey()).collect();
         assert!(!keys.contains(&target.rkey()));
-        // After the reset the memory can be had again, by a new registration.
+        // After the reset, the memory can be registered again.
         let (c, _d) = pair(&context, &pd);
         let again = pd.reg_mapping(&mapping, ALL).unwrap();
         assert_eq!(run(&c, SendRequest::write(4, &all, again.remote(0))), WcStatus::Success);
@@ -134,10 +134,10 @@ fn freeing_the_buffer_under_a_region_takes_it_back() {
 }
 
 #[test]
-fn what_a_client_does_not_claim_or_refuses() {
+fn memory_that_a_client_does_not_claim_or_refuses_is_refused() {
     let gpu = gpu();
     let (_bo, mapping) = mapped(&gpu, Place::VISIBLE_VRAM);
-    // A NIC that cannot stop its accesses is not served.
+    // A NIC that cannot stop its accesses is refused.
     for importer in [ImporterConfig::Pinned, ImporterConfig::None] {
         let (_context, pd) = nic_of(peermem(importer));
         let refusal = pd.reg_mapping(&mapping, ALL).unwrap_err();
@@ -150,7 +150,7 @@ fn what_a_client_does_not_claim_or_refuses() {
     let refusal = pd.reg_mapping(&plain, ALL).unwrap_err();
     assert_eq!(refusal.kind(), Kind::BadAddress);
     assert!(refusal.what().contains("no peer memory client claims"), "{refusal}");
-    // A GPU that the NIC does not reach: the client's own errno, EINVAL.
+    // A GPU that the NIC does not reach: the client's errno, EINVAL.
     let config =
         GpuConfig { vram: 64 * MIB, shared: false, name: "far".to_owned(), ..GpuConfig::default() };
     let tree = Machine::parse("").unwrap().tree().clone();
@@ -164,7 +164,7 @@ fn what_a_client_does_not_claim_or_refuses() {
     assert_eq!(pd.reg_mapping(&mapping, ALL).unwrap_err().kind(), Kind::BadAddress);
 }
 
-/// Gives buffers of a GPU addresses that nothing is mapped at, as CUDA's device pointers are.
+/// Assigns buffers of a GPU addresses at which nothing is mapped, like CUDA's device pointers.
 struct Runtime {
     bo: Bo,
     base: u64,
@@ -194,7 +194,7 @@ impl PeerClient for Runtime {
 
 #[test]
 fn memory_that_nothing_is_mapped_at_is_registered_by_its_address() {
-    // No program of this machine has anything mapped there.
+    // No program on this machine maps anything there.
     const BASE: u64 = 1 << 52;
     let (context, pd) = nic_of(peermem(ImporterConfig::Dynamic));
     let (_, strict) = nic_of(NicConfig { name: "strict".to_owned(), ..NicConfig::default() });
@@ -235,11 +235,11 @@ fn memory_that_nothing_is_mapped_at_is_registered_by_its_address() {
     gpu.evict(&bo).expect("nothing pins it any more");
     drop(arena);
     let gone = pd.reg_peer_address(BASE, 4096, ALL).unwrap_err();
-    assert!(gone.what().contains("nobody knows"), "{gone}");
+    assert!(gone.what().contains("is unknown"), "{gone}");
 }
 
 /// The region's owner reads and writes while the memory goes: nothing but success before, and the
-/// error after. The client claims nothing, and notes the addresses it was asked about.
+/// error after that. The client claims nothing, and records the addresses that it was asked about.
 #[derive(Default)]
 struct Witness(Mutex<Vec<u64>>);
 

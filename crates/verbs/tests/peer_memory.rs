@@ -1,5 +1,4 @@
-//! GPU memory as the target and the source of RDMA, with a GPU that moves it, and one that takes it
-//! away.
+//! GPU memory as the target and the source of RDMA, with a GPU that moves or revokes it.
 
 mod common;
 
@@ -114,7 +113,7 @@ fn gpu_memory_is_a_source_and_a_receive_buffer_too() {
 }
 
 /// The GPU moves the buffer back and forth all the time. Every WRITE arrives whole, wherever the
-/// buffer was, and no access is stale.
+/// buffer was, and no access goes to an old place.
 #[test]
 fn traffic_goes_on_while_the_gpu_moves_the_buffer() {
     const WORDS: u64 = 8192;
@@ -140,7 +139,7 @@ fn traffic_goes_on_while_the_gpu_moves_the_buffer() {
             assert_eq!(run(&a, read), WcStatus::Success, "round {round}");
             let mut got = vec![0; length as usize];
             host.read(length as usize, &mut got).unwrap();
-            assert!(got == sent, "round {round}: a byte went astray");
+            assert!(got == sent, "round {round}: a byte is wrong");
         }
     });
     assert_eq!(gpu.stats().stale_accesses, 0);
@@ -220,7 +219,7 @@ fn a_region_holds_its_buffer_and_releases_it() {
     assert_eq!((buffer.info().count, buffer.info().attached.len()), (before, 0));
 }
 
-/// A key whose memory was revoked is dead: for peers and for the NIC's own requests. It is not
+/// A key whose memory was revoked is dead, for peers and for the NIC's own requests. It is not
 /// assigned again until the region is deregistered.
 #[test]
 fn a_reset_kills_the_key_of_a_revocable_importer() {
@@ -246,9 +245,10 @@ fn a_reset_kills_the_key_of_a_revocable_importer() {
 }
 
 /// Two threads of a program, one of which resets the GPU while the other deregisters, under a
-/// peer's WRITEs: the NIC is told at most once, everything ends, and nothing is left of the region.
+/// peer's WRITEs: the NIC is notified at most once, everything ends, and nothing is left of the
+/// region.
 #[test]
-fn a_reset_that_meets_a_deregistration_is_told_at_most_once() {
+fn a_reset_during_a_deregistration_notifies_at_most_once() {
     let (context, pd) = nic(ImporterConfig::Revocable);
     let gpu = gpu();
     let host = HostBuf::anonymous(4096).unwrap();
@@ -279,7 +279,7 @@ fn a_reset_that_meets_a_deregistration_is_told_at_most_once() {
             assert_eq!(end, Some(WcStatus::RemAccessErr));
         });
         let told = context.counters().page_invalidations - before;
-        assert!(told <= 1, "told {told} times in round {round}");
+        assert!(told <= 1, "notified {told} times in round {round}");
         drop(bo);
         assert_eq!(gpu.used(Domain::Vram), 0);
     }
@@ -338,7 +338,7 @@ fn several_regions_and_several_nics_share_one_buffer() {
     }
 }
 
-/// EAGAIN, in words that name the pool that is full, the device's or the client's.
+/// EAGAIN, with a message that names the pool that is full, the device's or the client's.
 #[test]
 fn a_pin_over_the_limit_names_the_pool() {
     let limits = [

@@ -1,6 +1,6 @@
-//! Three processes: A has a GPU and moves a buffer all the time, B registered the buffer that A
-//! passed on, C writes and reads it by RDMA. Each of them is killed in turn: every outcome is one
-//! that the rules allow, and no process hangs.
+//! Three processes: A has a GPU and moves a buffer all the time, B registered that buffer, which A
+//! passed on, and C writes and reads it by RDMA. Each of them is killed in turn: the rules allow
+//! every outcome, and no process hangs.
 //!
 //! The processes are this program again, with a role in its environment; they talk over their
 //! standard input and output.
@@ -22,7 +22,7 @@ const ROLE: &str = "PEERDMA_TEST_ROLE";
 const NIC: &str = "PEERDMA_TEST_NIC";
 const SIZE: usize = 256 << 10;
 const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE);
-/// Far more than anything here takes: a process that is silent for this long hangs.
+/// Far longer than anything here takes: a process that is silent for this long hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A process of the scene. Dropping it kills it.
@@ -35,7 +35,7 @@ struct Actor {
 impl Actor {
     fn start(role: &str, nic: &str) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "the_part_of_a_process", "--nocapture", "--test-threads=1"])
+            .args(["--exact", "the_code_of_a_child_process", "--nocapture", "--test-threads=1"])
             .env(ROLE, role)
             .env(NIC, nic)
             .stdin(Stdio::piped())
@@ -171,7 +171,7 @@ fn a_killed_server_ends_its_clients_and_not_the_gpu() {
 fn a_killed_gpu_leaves_the_bytes_where_they_are() {
     let mut scene = Scene::new("keep");
     assert_eq!(scene.c.ask("run 20"), "20 ok");
-    // Between two moves: one that dies in the middle of a move takes the bytes with it.
+    // Between two moves: a process that dies in the middle of a move takes the bytes with it.
     assert_eq!(scene.a.ask("rest"), "resting");
     assert_eq!(scene.c.ask("run 1"), "1 ok");
     scene.a.kill();
@@ -203,9 +203,9 @@ fn a_killed_gpu_that_takes_its_memory_along_is_an_access_error() {
     assert!(end.ends_with("RemAccessErr"), "{end}");
 }
 
-/// Not a test: what the children do.
+/// Not a test: the code of the child processes.
 #[test]
-fn the_part_of_a_process() {
+fn the_code_of_a_child_process() {
     let Ok(role) = std::env::var(ROLE) else { return };
     match role.split_once(' ') {
         Some(("exporter", orphans)) => exporter(orphans),
@@ -346,7 +346,7 @@ fn run(
         let read = SendRequest::read(2, &[local.slice(SIZE as u64, length)], there).signaled();
         for request in [write, read] {
             if qp.post_send(&request).is_err() {
-                return format!("{round} the QP takes nothing");
+                return format!("{round} the QP accepts nothing");
             }
             let Some(done) = cq.wait_timeout(PATIENCE).unwrap() else {
                 return format!("{round} nothing completed");
@@ -358,7 +358,7 @@ fn run(
         let mut got = vec![0; SIZE];
         host.read(SIZE, &mut got).unwrap();
         if got != sent {
-            return format!("{round} a byte went astray");
+            return format!("{round} a byte is wrong");
         }
     }
     format!("{rounds} ok")

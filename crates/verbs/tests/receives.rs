@@ -29,7 +29,7 @@ fn to_error(qp: &Qp) {
     qp.modify(&attr, AttrMask::STATE).unwrap();
 }
 
-/// A program drains a queue by a receive that it knows: nothing else happens on the QP, and the
+/// A program drains a queue with a receive of its own: nothing else happens on the QP, and the
 /// receive must complete.
 #[test]
 fn a_receive_posted_to_a_qp_in_error_is_flushed_at_once() {
@@ -47,8 +47,8 @@ fn a_receive_posted_to_a_qp_in_error_is_flushed_at_once() {
     }
 }
 
-/// IBA 10.2.9: a shared queue has a protection domain of its own, and QPs of others may receive
-/// from it.
+/// IBA 10.2.9: a shared queue has a protection domain of its own, and QPs of other domains may
+/// receive from it.
 #[test]
 fn a_receive_of_a_shared_queue_is_in_the_domain_of_the_queue() {
     let context = open();

@@ -38,13 +38,14 @@ fn a_nic_reaches_pages_that_migrated_to_a_gpu_at_their_addresses() {
     let mut bytes = vec![0; LEN as usize / 2];
     other.read(0, &mut bytes).expect("in range");
     assert_eq!(bytes, pattern(LEN, 1)[..LEN as usize / 2]);
-    // What the NIC touched came back, as for any user of the address. The rest is in the GPU.
+    // The pages that the NIC accessed came back, as for any user of the address. The rest is in the
+    // GPU.
     let places = mirror.snapshot(0, LEN).expect("in range");
     assert!(places[..8].iter().all(|place| *place == Place::System), "{places:?}");
     assert!(places[8..].iter().all(|place| *place == Place::Device), "{places:?}");
     assert_eq!(mirror.stats().faulted_back, 8);
 
-    // A remote write to pages in the GPU, and the GPU sees it.
+    // A remote write to pages in the GPU, which the GPU sees.
     other.write(0, &pattern(LEN, 2)).expect("in range");
     let _ = mirror.migrate_to_device(0, LEN).expect("they go");
     let write = SendRequest::write(2, &[mr.slice(0, LEN as u32)], shared.remote(0));

@@ -19,7 +19,8 @@ pub(crate) fn listen() -> Outcome<TcpStream> {
     Ok(listener.accept()?.0)
 }
 
-/// Tells the peer where this QP is, and connects it to the peer's QP at the address that it tells.
+/// Sends the peer the address of this QP, and connects the QP to the peer's, whose address the peer
+/// sends.
 pub(crate) fn connect(qp: &Qp, peer: &mut TcpStream) -> Outcome<()> {
     let here = qp.endpoint()?;
     peer.write_all(&here.gid.0)?;
@@ -33,13 +34,13 @@ pub(crate) fn connect(qp: &Qp, peer: &mut TcpStream) -> Outcome<()> {
     hear(peer)
 }
 
-/// Tells the peer of memory that it may use.
+/// Sends the peer the address and key of memory that it may use.
 pub(crate) fn offer(peer: &mut TcpStream, memory: Remote) -> Outcome<()> {
     peer.write_all(&memory.addr.to_be_bytes())?;
     Ok(peer.write_all(&memory.rkey.0.to_be_bytes())?)
 }
 
-/// Receives memory that the peer [`offer`]s.
+/// Receives the address and key of memory that the peer [`offer`]s.
 pub(crate) fn accept(peer: &mut TcpStream) -> Outcome<Remote> {
     let (addr, rkey) = (receive(peer)?, receive(peer)?);
     Ok(Remote { addr: u64::from_be_bytes(addr), rkey: RKey(u32::from_be_bytes(rkey)) })
@@ -77,7 +78,8 @@ pub(crate) struct Process {
     child: Child,
 }
 
-/// Starts this program again, as `part`; [`parent`] is its end of the connection.
+/// Starts this program again, with the argument `part`. There, [`parent`] returns the other end of
+/// the connection.
 pub(crate) fn start(part: &str) -> Outcome<Process> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?.to_string();
@@ -91,12 +93,12 @@ pub(crate) fn parent() -> Outcome<Option<(String, TcpStream)>> {
     match std::env::args().skip(1).collect::<Vec<_>>().as_slice() {
         [] => Ok(None),
         [part, address] => Ok(Some((part.clone(), TcpStream::connect(address)?))),
-        _ => Err("no arguments, please".into()),
+        _ => Err("this program takes no arguments".into()),
     }
 }
 
 impl Process {
-    /// Waits for its end, which must be successful.
+    /// Waits for the process to end, which must be successful.
     pub(crate) fn wait(mut self) -> Outcome<()> {
         let status = self.child.wait()?;
         if status.success() { Ok(()) } else { Err(format!("a process ended with {status}").into()) }

@@ -1,4 +1,4 @@
-//! Where events come.
+//! Event channels.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -14,7 +14,7 @@ use super::id::{Id, Inner};
 use crate::wait::readable;
 use crate::{Context, Result};
 
-/// Events of any number of identifiers of one device. Clones are the same one.
+/// The events of any number of identifiers of one device. Clones are the same one.
 #[derive(Clone, Debug)]
 #[doc(alias = "rdma_event_channel")]
 pub struct EventChannel(pub(super) Arc<Channel>);
@@ -34,7 +34,8 @@ impl Channel {
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        // Requests that nobody took, of listeners that are gone: identifiers hold the channel.
+        // Requests that the program never took, of listeners that are gone: identifiers hold the
+        // channel.
         while let Some(event) = self.queue.pop() {
             if let Kind::ConnectRequest { new, .. } = event.kind {
                 let _ = self.context.lock().cm_destroy(new);
@@ -79,8 +80,8 @@ impl EventChannel {
         made
     }
 
-    /// The oldest event; waits up to `timeout` for it. Any number of threads may; each event is one
-    /// thread's.
+    /// The oldest event; waits up to `timeout` for it. Any number of threads may wait; each event
+    /// goes to one of them.
     ///
     /// # Errors
     ///
@@ -100,7 +101,7 @@ impl EventChannel {
         }
     }
 
-    /// What the device says, for the program. `None` if there is nobody to tell.
+    /// Converts an event of the device for the program. `None` if its identifier is gone.
     fn event_of(&self, event: device::rdma_cm::Event) -> Option<Event> {
         let find = |id: CmId| {
             let inner = self.0.ids().get(&id)?.upgrade()?;

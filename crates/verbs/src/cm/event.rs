@@ -1,4 +1,4 @@
-//! What the two sides tell each other, and what becomes of calls.
+//! The parameters of a connection, and its events.
 
 use device::rdma_cm::RejReason;
 
@@ -9,20 +9,21 @@ use crate::Refusal;
 #[doc(alias("RDMA_MAX_RESP_RES", "RDMA_MAX_INIT_DEPTH"))]
 pub const MOST: u8 = u8::MAX;
 
-/// What a side of a connection says.
+/// The parameters that a side of a connection sends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[doc(alias = "rdma_conn_param")]
 #[expect(clippy::exhaustive_structs, reason = "programs build it")]
 pub struct ConnParam {
-    /// For the program at the other end; at most what [`private_data`](super::private_data) says.
-    /// In an event it is the whole field, which is filled up with zeros.
+    /// Data for the program at the other end, at most as long as
+    /// [`private_data`](super::private_data) says. In an event it is the whole field, padded with
+    /// zeros.
     pub private_data: Vec<u8>,
     /// READs and atomics that this side takes at once; in an event, how many it should take.
     pub responder_resources: u8,
     /// READs and atomics that this side has outstanding at once; in an event, how many the peer
     /// takes.
     pub initiator_depth: u8,
-    /// Transport retries, at most 7. Of [`Id::connect`] only.
+    /// Transport retries, at most 7. Used by [`Id::connect`] only.
     pub retry_count: u8,
     /// Retries while the peer has no receive posted, at most 7, which means without end.
     pub rnr_retry_count: u8,
@@ -40,7 +41,7 @@ impl Default for ConnParam {
     }
 }
 
-/// Something happened to an identifier.
+/// An event of an identifier.
 #[derive(Clone, Debug)]
 #[doc(alias = "rdma_cm_event")]
 #[non_exhaustive]
@@ -59,40 +60,40 @@ pub struct Event {
 #[doc(alias = "rdma_cm_event_type")]
 #[non_exhaustive]
 pub enum EventKind {
-    /// A peer asks a listener for a connection: accept or reject it.
+    /// A peer requests a connection from a listener: accept or reject it.
     #[doc(alias = "RDMA_CM_EVENT_CONNECT_REQUEST")]
     ConnectRequest {
-        /// What the peer says.
+        /// The peer's parameters.
         param: ConnParam,
     },
-    /// The connection stands, and its QP is in RTS.
+    /// The connection is established, and its QP is in RTS.
     #[doc(alias = "RDMA_CM_EVENT_ESTABLISHED")]
     Established {
-        /// On the active side, what the peer said.
+        /// On the active side, the peer's parameters.
         param: ConnParam,
     },
-    /// The peer accepted, and this side's QP could not follow.
+    /// The peer accepted, but this side's QP could not be moved to RTS.
     #[doc(alias = "RDMA_CM_EVENT_CONNECT_ERROR")]
     ConnectError {
-        /// What was refused.
+        /// Why not.
         why: Refusal,
     },
-    /// Nobody answered in time.
+    /// The peer did not answer in time.
     #[doc(alias = "RDMA_CM_EVENT_UNREACHABLE")]
     Unreachable,
     /// The peer refused.
     #[doc(alias = "RDMA_CM_EVENT_REJECTED")]
     Rejected {
-        /// Why: [`RejReason::CONSUMER_DEFINED`] if it was the program.
+        /// Why: [`RejReason::CONSUMER_DEFINED`] if the program did.
         reason: RejReason,
-        /// What the program at the other end added.
+        /// The private data of the program at the other end.
         private_data: Vec<u8>,
     },
-    /// The connection ended: by the peer, which [`Id::disconnect`] confirms, or since it confirmed
-    /// ours.
+    /// The connection ended: the peer ended it, which [`Id::disconnect`] confirms, or it confirmed
+    /// that this side ended it.
     #[doc(alias = "RDMA_CM_EVENT_DISCONNECTED")]
     Disconnected {
-        /// Whether the peer did not confirm it in time.
+        /// Whether the peer failed to confirm it in time.
         timed_out: bool,
     },
     /// No packet of the connection can be in flight any more.

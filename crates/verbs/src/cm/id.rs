@@ -1,4 +1,4 @@
-//! Identifiers, and the QP of each on its way.
+//! Identifiers, and the state of their QPs.
 
 use std::cmp;
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use crate::{Context, Kind, Qp, Refusal, Result};
 
 /// A listener, or one side of a connection. Clones are the same one, and are equal.
 ///
-/// When the last clone is dropped, what it is ends: a listener takes no more requests, a request is
+/// Dropping the last clone ends what it stands for: a listener takes no more requests, a request is
 /// refused, a connection is disconnected.
 #[derive(Clone, Debug)]
 #[doc(alias = "rdma_cm_id")]
@@ -90,9 +90,9 @@ impl Id {
     ///
     /// # Errors
     ///
-    /// [`Kind::AddressInUse`](crate::Kind::AddressInUse) if the port is another's, of this process
-    /// or of another one of this host; [`Kind::AddressNotAvailable`](crate::Kind) if either of the
-    /// two is the wildcard, or the address is not one of the device's;
+    /// [`Kind::AddressInUse`](crate::Kind::AddressInUse) if the port is in use, by this process or
+    /// another one of this host; [`Kind::AddressNotAvailable`](crate::Kind) if either of the two
+    /// addresses is the wildcard, or the address is not one of the device's;
     /// [`Kind::Invalid`](crate::Kind::Invalid) if it is bound already.
     #[doc(alias = "rdma_bind_addr")]
     pub fn bind(&self, addr: SocketAddr) -> Result<SocketAddr> {
@@ -100,25 +100,24 @@ impl Id {
     }
 
     /// Takes requests from now on. `backlog` is how many may wait for
-    /// [`EventChannel::event`](super::EventChannel::event); their senders ask again if there are
-    /// more.
+    /// [`EventChannel::event`](super::EventChannel::event); the senders of further requests retry.
     ///
     /// # Errors
     ///
-    /// As [`bind`](Self::bind), and [`Kind::Invalid`](crate::Kind::Invalid) if it is something else
-    /// already.
+    /// As [`bind`](Self::bind), and [`Kind::Invalid`](crate::Kind::Invalid) if it is already in use
+    /// for something else.
     #[doc(alias = "rdma_listen")]
     pub fn listen(&self, backlog: u32) -> Result<()> {
         self.context().alive()?.cm_listen(self.0.id, backlog)
     }
 
-    /// Finds the way to a peer, from an address of this device if one is given, and binds to a free
-    /// port unless it is bound.
+    /// Resolves the route to a peer, from an address of this device if one is given, and binds to a
+    /// free port unless it is bound.
     ///
     /// # Errors
     ///
-    /// [`Kind::AddressNotAvailable`](crate::Kind::AddressNotAvailable) if there is no way there
-    /// from that address.
+    /// [`Kind::AddressNotAvailable`](crate::Kind::AddressNotAvailable) if there is no route from
+    /// that address.
     #[doc(alias("rdma_resolve_addr", "rdma_resolve_route"))]
     pub fn resolve(&self, from: Option<SocketAddr>, to: SocketAddr) -> Result<()> {
         self.context().alive()?.cm_resolve(self.0.id, from, to).map(drop)
@@ -130,7 +129,7 @@ impl Id {
         self.context().lock().cm_addresses(self.0.id).ok()?.local
     }
 
-    /// The peer's address, once it is resolved or has asked.
+    /// The peer's address, once it is resolved or has sent its request.
     #[doc(alias = "rdma_get_peer_addr")]
     pub fn peer_addr(&self) -> Option<SocketAddr> {
         self.context().lock().cm_addresses(self.0.id).ok()?.remote
@@ -141,13 +140,13 @@ impl Id {
         self.0.state().qp.clone()
     }
 
-    /// Asks the peer for a connection of this QP, which is an RC QP of this device that is not
-    /// connected; receives may be posted to it before. The outcome is an event.
+    /// Requests a connection of this QP from the peer. The QP is an RC QP of this device that is
+    /// not connected; receives may already be posted to it. The outcome is an event.
     ///
     /// # Errors
     ///
-    /// [`Kind::Invalid`](crate::Kind::Invalid) if it is not [resolved](Self::resolve), is something
-    /// else already, the QP is none of those, or there are too many private data.
+    /// [`Kind::Invalid`](crate::Kind::Invalid) if it is not [resolved](Self::resolve), is already
+    /// in use for something else, the QP is not such a QP, or the private data are too long.
     #[doc(alias = "rdma_connect")]
     pub fn connect(&self, qp: &Qp, param: &ConnParam) -> Result<()> {
         self.take("rdma_connect", qp, |state| {
@@ -159,13 +158,13 @@ impl Id {
         })
     }
 
-    /// Accepts the request that it was made for, with a QP as of [`connect`](Self::connect), which
+    /// Accepts the request that it was made for, with a QP as for [`connect`](Self::connect), which
     /// can receive from now on. [`EventKind::Established`](super::EventKind::Established) follows.
     ///
     /// # Errors
     ///
-    /// [`Kind::Invalid`](crate::Kind::Invalid) if there is no request, or not any more, the QP is
-    /// none of those, or there are too many private data.
+    /// [`Kind::Invalid`](crate::Kind::Invalid) if there is no request, or no longer one, the QP is
+    /// not such a QP, or the private data are too long.
     #[doc(alias = "rdma_accept")]
     pub fn accept(&self, qp: &Qp, param: &ConnParam) -> Result<()> {
         self.take("rdma_accept", qp, |state| {
@@ -188,15 +187,15 @@ impl Id {
     ///
     /// # Errors
     ///
-    /// [`Kind::Invalid`](crate::Kind::Invalid) if there is no request, or not any more, or there
-    /// are too many private data.
+    /// [`Kind::Invalid`](crate::Kind::Invalid) if there is no request, or no longer one, or the
+    /// private data are too long.
     #[doc(alias = "rdma_reject")]
     pub fn reject(&self, private_data: &[u8]) -> Result<()> {
         let mut engine = self.context().alive()?;
         engine.cm_reject(self.0.id, RejReason::CONSUMER_DEFINED, &[], private_data)
     }
 
-    /// Ends the connection, or confirms that the peer did: what is posted is flushed.
+    /// Ends the connection, or confirms that the peer ended it: posted requests are flushed.
     ///
     /// # Errors
     ///
@@ -207,7 +206,7 @@ impl Id {
         self.context().alive()?.cm_disconnect(self.0.id)
     }
 
-    /// The QP follows the peer's answer, and the peer is told.
+    /// Moves the QP to RTS as the peer's answer asks, and tells the peer.
     pub(super) fn follow(&self) -> Result<()> {
         {
             let state = self.0.state();
@@ -220,11 +219,11 @@ impl Id {
 
     pub(super) fn refuse(&self, reason: RejReason, private_data: &[u8]) {
         self.0.to_error();
-        // It may be over by now.
+        // The connection may have ended by now.
         let _ = self.context().lock().cm_reject(self.0.id, reason, &[], private_data);
     }
 
-    /// Takes a QP for as long as `call` does not refuse.
+    /// Takes a QP, unless `call` refuses.
     fn take(&self, call: &str, qp: &Qp, act: impl FnOnce(&mut State) -> Result<()>) -> Result<()> {
         self.context().check_same(qp.pd().context(), call, "QP")?;
         let refuse = |what: &str| Err(Refusal::new(Kind::Invalid, format!("{call}: {what}")));
@@ -261,7 +260,7 @@ impl Id {
     }
 }
 
-/// A program's words, with what the identifier adds.
+/// The program's parameters, with those that the identifier adds.
 fn said(qp: &Qp, param: &ConnParam, state: &State) -> Said {
     Said {
         private_data: param.private_data.clone(),

@@ -1,8 +1,8 @@
-//! Connections by address and port: what `rdma_cm` is in C.
+//! Connections by address and port: what `rdma_cm` is for C programs.
 //!
-//! An [`Id`] is one end: a listener, or one side of a connection. Its calls do not wait. What
-//! becomes of them is an [`Event`] of its [`EventChannel`], which has a descriptor for `poll` and
-//! takes any number of identifiers.
+//! An [`Id`] is one end: a listener, or one side of a connection. Its calls do not wait. Their
+//! outcome is an [`Event`] of its [`EventChannel`], which has a descriptor for `poll` and serves
+//! any number of identifiers.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -36,8 +36,8 @@
 //! | `rdma_create_event_channel`, `rdma_get_cm_event` | [`EventChannel::new`], [`EventChannel::event`]; there is nothing to acknowledge |
 //! | `rdma_create_id` | [`EventChannel::create_id`] |
 //! | `rdma_bind_addr`, `rdma_listen` | [`Id::bind`], [`Id::listen`] |
-//! | `rdma_resolve_addr`, `rdma_resolve_route` | [`Id::resolve`], which is over when it returns |
-//! | `rdma_create_qp` | [`Pd::create_qp`](crate::Pd::create_qp); the QP is named when it is connected |
+//! | `rdma_resolve_addr`, `rdma_resolve_route` | [`Id::resolve`], which is done when it returns |
+//! | `rdma_create_qp` | [`Pd::create_qp`](crate::Pd::create_qp); pass the QP when you connect it |
 //! | `rdma_connect`, `rdma_accept`, `rdma_reject`, `rdma_disconnect` | [`Id::connect`], [`Id::accept`], [`Id::reject`], [`Id::disconnect`] |
 //! | `rdma_destroy_id` | dropping the last clone |
 //!

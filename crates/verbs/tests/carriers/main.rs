@@ -1,5 +1,5 @@
-//! GPU memory on every carrier: loopback, the ring of two processes of a host, the direct path,
-//! UDP.
+//! GPU memory on every carrier: loopback, the ring between two processes of a host, the direct
+//! path, UDP.
 
 #[path = "../../../device/src/rig/port.rs"]
 mod port;

@@ -8,7 +8,7 @@ use super::{
     ALL, CARRIERS, MIB, assert_used, completion, connect, ends, gpu, pattern, register, run,
 };
 
-/// While the GPU is being reset it answers ENODEV to every map.
+/// While the GPU is being reset, every map fails with ENODEV.
 #[test]
 fn an_access_during_a_reset_fails_and_the_region_stays() {
     for carrier in CARRIERS {

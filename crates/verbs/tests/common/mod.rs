@@ -1,4 +1,4 @@
-//! What tests with a GPU share.
+//! Helpers for tests with a GPU.
 #![allow(dead_code, reason = "each test program uses its part")]
 
 use std::sync::atomic::{AtomicU64, Ordering};

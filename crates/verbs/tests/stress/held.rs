@@ -1,4 +1,4 @@
-//! What a process holds and must give back.
+//! What a process holds and must release.
 
 use gpu::{Domain, Gpu};
 

@@ -49,8 +49,8 @@ use crate::worker::{Resets, Tally, Worker};
 
 const ROLE: &str = "PEERDMA_STRESS_ROLE";
 const MIB: u64 = 1 << 20;
-/// A thread makes at least this many steps, and one operation, so that each has used everything
-/// once.
+/// A thread makes at least this many steps, and one operation, so that each has used everything at
+/// least once.
 const STEPS: u64 = 100;
 
 /// The kind of a thread's NICs.
@@ -118,7 +118,7 @@ impl Scene {
         }
     }
 
-    /// The address where the other process finds us.
+    /// The address where the other process finds this one.
     fn address(&self) -> SocketAddr {
         SocketAddr::from_abstract_name(format!("peerdma-stress-{}", self.id)).expect("short")
     }
@@ -154,7 +154,7 @@ fn random_use_by_threads_of_two_processes() {
     let scene = Scene::new();
     let listener = UnixListener::bind_addr(&scene.address()).expect("a free name");
     let child = Command::new(std::env::current_exe().expect("this program"))
-        .args(["--exact", "the_part_of_the_other_process", "--nocapture", "--test-threads=1"])
+        .args(["--exact", "the_code_of_the_other_process", "--nocapture", "--test-threads=1"])
         .env(ROLE, scene.to_text())
         .stdin(Stdio::null())
         .spawn()
@@ -162,7 +162,7 @@ fn random_use_by_threads_of_two_processes() {
     let _other = Other(child);
     let mut control = Seat::There(accept(&listener));
     let gpu = scene.gpu();
-    // A resource that a process opens once, for the first of its kind, stays open.
+    // A resource that a process opens once stays open.
     round(&scene, &listener, &gpu, &mut control, (0, Duration::from_millis(300)));
     let before = settled(&gpu, &mut control);
     for seed in seed..seed + seeds {
@@ -262,7 +262,7 @@ impl Drop for Ending<'_> {
     }
 }
 
-/// Now and then the GPU is reset as this process, or the other one, sees it.
+/// Resets the GPU now and then, as this process or the other one sees it.
 fn reset_all_the_time(
     seed: u64,
     gpu: &Gpu,
@@ -306,7 +306,7 @@ fn settled(gpu: &Gpu, control: &mut Seat) -> Held {
     last
 }
 
-/// Everything was given back, or will be within half a minute.
+/// Everything was released, or will be within half a minute.
 fn assert_back(before: &Held, gpu: &Gpu, control: &mut Seat) {
     let deadline = Instant::now() + Duration::from_secs(30);
     loop {
@@ -327,9 +327,9 @@ fn assert_back(before: &Held, gpu: &Gpu, control: &mut Seat) {
     }
 }
 
-/// Not a test: what the other process does.
+/// Not a test: the code of the other process.
 #[test]
-fn the_part_of_the_other_process() {
+fn the_code_of_the_other_process() {
     let Ok(role) = std::env::var(ROLE) else { return };
     show_log();
     let scene = Scene::of(&role);

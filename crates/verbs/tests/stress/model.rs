@@ -91,7 +91,8 @@ impl Model {
         sure.then(|| u64::from_ne_bytes(std::array::from_fn(|n| bytes[n].values[0])))
     }
 
-    /// Compares, and knows the bytes from then on. Returns the first byte that has a wrong value.
+    /// Compares, and takes the bytes as known from then on. Returns the first byte that has a wrong
+    /// value.
     pub(crate) fn settle(&mut self, seen: &[u8]) -> Result<(), String> {
         let wrong = self.0.iter().zip(seen).position(|(byte, seen)| !byte.may_be(*seen));
         if let Some(at) = wrong {

@@ -7,7 +7,7 @@ use crate::station::Station;
 
 macro_rules! ops {
     ($($(#[$doc:meta])* $op:ident,)*) => {
-        /// What a station does. Its numbers are in the order in which the comment names them.
+        /// What a station does. The comment of each names its numbers in order.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(crate) enum Op {
             $($(#[$doc])* $op,)*
@@ -37,7 +37,7 @@ ops! {
     Remove,
     /// microseconds that it takes
     Reset,
-    /// buffer; answers where others find its dma-buf: process and descriptor
+    /// buffer; answers how other processes find its dma-buf: process and descriptor
     Share,
     /// region, buffer, offset, length, iova; answers base and key
     Register,
@@ -61,15 +61,15 @@ ops! {
     Reopen,
     /// Everything is closed.
     Close,
-    /// Answers how many objects the NIC has besides what a station always has.
+    /// Answers how many objects the NIC has besides those that a station always has.
     Objects,
-    /// Answers what must be as before once all stations are closed.
+    /// Answers the counts that must be as before once all stations are closed.
     Held,
     /// kind of NIC: asks the other process for one more station, which calls back
     Spawn,
 }
 
-/// An answer: words and bytes, or a refusal, in words and with its kind.
+/// An answer: words and bytes, or a refusal with its text and its kind.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Answer {
     pub(crate) words: Vec<u64>,

@@ -15,7 +15,7 @@ use crate::held;
 use crate::seat::{Answer, Op};
 
 const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE);
-/// Far more than anything here takes: work that does not complete in this time hangs.
+/// Far longer than anything here takes: work that does not complete in this time hangs.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// Set in the ids of receives.
 pub(crate) const RECV: u64 = 1 << 63;
@@ -82,7 +82,7 @@ pub(crate) struct Station {
     buffers: BTreeMap<u64, Memory>,
     regions: BTreeMap<u64, Mr>,
     qps: BTreeMap<u64, Qp>,
-    /// Completions that have not been asked for yet.
+    /// Completions that have not been requested yet.
     done: Vec<Wc>,
 }
 
@@ -297,7 +297,7 @@ impl Station {
     }
 }
 
-/// As [`Qp::connect`], with more patience: this machine may be busy with other things.
+/// Like [`Qp::connect`], with longer timeouts: this machine may be busy.
 fn connect(qp: &Qp, peer: &Endpoint) -> verbs::Result<()> {
     use AttrMask as A;
     let own = qp.endpoint()?;

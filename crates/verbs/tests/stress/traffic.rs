@@ -29,11 +29,11 @@ struct Side {
     base: u64,
     rkey: u64,
     dead: bool,
-    /// No longer asked for while the work was in progress.
+    /// Deregistered while the work was in progress.
     withdrawn: bool,
 }
 
-/// One piece of work, and where in the two buffers.
+/// One piece of work, and its places in the two buffers.
 #[derive(Clone, Copy, Debug)]
 struct Work {
     post: Post,
@@ -119,7 +119,7 @@ impl Worker {
         self.settle(near, far, failed);
     }
 
-    /// Regions that are no longer of use make room.
+    /// Deregisters regions that are no longer useful, to make room.
     fn dereg_some(&mut self) {
         if self.rng.below(4) == 0 {
             self.dereg();
@@ -157,8 +157,8 @@ impl Worker {
         buffer.kind == Kind::Shared && buffer.held
     }
 
-    /// One to four requests, each with parts of its own of both regions; a READ may read what the
-    /// one before it wrote.
+    /// One to four requests, each with its own parts of both regions; a READ may read what the
+    /// request before it wrote.
     fn draw(&mut self, near: Side, far: Side, qp: u64) -> Vec<Work> {
         let count = self.rng.below(4) + 1;
         let lens = [near, far].map(|side| self.regions[&side.region].len / count);
@@ -235,8 +235,8 @@ impl Worker {
         statuses
     }
 
-    /// Checks whether each request ended as it may, and records what the bytes may be now. True if
-    /// something failed.
+    /// Checks whether the rules allow how each request ended, and records what the bytes may be
+    /// now. True if something failed.
     fn judge(
         &mut self,
         works: &[Work],
@@ -354,8 +354,8 @@ impl Worker {
     }
 
     /// A response that could not be stored, as its buffer was moving, is requested again. A
-    /// responder that has refused a later request is in the error state by then, and answers
-    /// nothing any more (IBA 10.3.1).
+    /// responder that has refused a later request is in the error state by then, and no longer
+    /// answers (IBA 10.3.1).
     fn is_asked_in_vain(
         &self,
         work: &Work,
@@ -439,7 +439,7 @@ impl Worker {
         }
     }
 
-    /// A key that was given back gives no access.
+    /// A key of a deregistered region gives no access.
     pub(crate) fn dead_key(&mut self) {
         let nth = self.rng.below(2) as usize;
         let Some((addr, rkey)) = self.gone[nth] else { return };

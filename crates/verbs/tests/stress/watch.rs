@@ -1,5 +1,5 @@
-//! The watchdog: a thread that makes no step for too long ends the whole run, and all report where
-//! they are.
+//! The watchdog: a thread that makes no step for too long ends the whole run, and all threads
+//! report where they are.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};

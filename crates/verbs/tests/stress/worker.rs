@@ -1,4 +1,5 @@
-//! One thread: draws its steps, does them at its two stations, and knows what every byte may be.
+//! One thread: draws its steps, takes them at its two stations, and knows the permitted values of
+//! every byte.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -50,7 +51,7 @@ pub(crate) struct Buffer {
     pub(crate) held: bool,
     /// Whether its GPU was removed, or its device memory freed.
     pub(crate) removed: bool,
-    /// May be only in VRAM, where it can be out of reach for lack of room.
+    /// May be only in VRAM, where it can be unreachable for lack of room.
     pub(crate) fickle: bool,
     /// The resets that the model knows.
     pub(crate) resets: u64,
@@ -86,7 +87,7 @@ pub(crate) struct Worker {
     pub(crate) regions: BTreeMap<u64, Region>,
     /// Within this process, and between the two.
     pub(crate) pairs: [Option<Pair>; 2],
-    /// A key of each station that was given back last: address and key.
+    /// The last key that each station gave up: address and key.
     pub(crate) gone: [Option<(u64, u64)>; 2],
     pub(crate) resets: Arc<Resets>,
     pub(crate) watched: Arc<Watched>,
@@ -94,7 +95,7 @@ pub(crate) struct Worker {
     pub(crate) tally: Tally,
 }
 
-/// What happened, so that a run shows that it tested what it must.
+/// What happened, to show that a run tested what it must.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) steps: u64,
@@ -223,7 +224,7 @@ impl Worker {
         }
     }
 
-    /// Drops the handle; half of the time the regions stay, and are all that is left of the buffer.
+    /// Drops the handle; half of the time the regions stay, and nothing else of the buffer.
     fn free(&mut self) {
         let Some(buf) = self.pick(|b| b.held) else { return };
         let lonely = self.regions.values().all(|region| region.buf != buf);
@@ -289,7 +290,7 @@ impl Worker {
         match answer.kind() {
             "" => {}
             "NoMemory" | "WouldBlock" | "Busy" => return,
-            // There is no place to pin it, or none to map it.
+            // There is no memory where it can be pinned or mapped.
             "Invalid" if kind == Kind::Shared => return,
             // Device memory cannot be pinned.
             "NotSupported" if kind == Kind::Exported && self.class != ImporterConfig::Dynamic => {
@@ -300,7 +301,7 @@ impl Worker {
         }
         let &[base, rkey] = &answer.words[..] else { panic!("{answer:?}") };
         self.regions.insert(region, Region { seat, buf, at, len, base, rkey, resets, dead: false });
-        // Whether the memory was taken away before or after it was registered cannot be known.
+        // It cannot be known whether the memory was revoked before or after the registration.
         if self.class == ImporterConfig::Revocable && !calm {
             self.dereg_one(region);
         }
@@ -495,7 +496,7 @@ impl Worker {
         self.ask(seat, Op::Reopen, &[]).done();
     }
 
-    /// Everything that is the NIC's goes with it.
+    /// Everything that belongs to the NIC goes with it.
     fn forget_nic(&mut self, seat: usize) {
         let is_dm = |buffer: &Buffer| matches!(buffer.kind, Kind::Dm | Kind::Exported);
         let dms: Vec<u64> = self
@@ -523,7 +524,7 @@ impl Worker {
         self.gone[seat] = None;
     }
 
-    /// The end of a run: reads everything, gives everything back, and checks what the NICs still
+    /// The end of a run: reads everything, releases everything, and checks what the NICs still
     /// have.
     pub(crate) fn finish(&mut self) {
         self.know_resets();
