@@ -9,10 +9,10 @@
 //!               data, by WRITE and READ of the target
 //! ```
 //!
-//! Of the target, [`wire`] has what travels, and [`target`] what is done about it: one thread for
-//! each connection. Data pass through memory that an orchestrator places near the NIC and the disk:
-//! of the host, of the disk's controller, or of a GPU; the CPU touches none of them. docs/NVMEOF.md
-//! tells how to run both programs, and what is not here.
+//! [`wire`] has the formats of the target's messages, and [`target`] what it does with them, with
+//! one thread for each connection. Data pass through memory that an orchestrator places near the
+//! NIC and the disk: of the host, of the disk's controller, or of a GPU; the CPU touches none of
+//! them. docs/NVMEOF.md says how to run both programs, and what is missing.
 #![forbid(unsafe_code)]
 
 pub mod host;

@@ -29,7 +29,7 @@ fn a_host_discovers_the_subsystem_at_the_address_where_it_connects() {
 }
 
 #[test]
-fn a_target_at_all_addresses_tells_of_the_one_that_the_host_came_to() {
+fn a_target_at_all_addresses_reports_the_one_that_the_host_connected_to() {
     let bench = Bench::new(Kind::System);
     let device = Device::from_config(NicConfig {
         name: format!("nvmet-all-{}", std::process::id()),
@@ -85,8 +85,8 @@ fn identify_controller_has_what_the_kernels_host_insists_on() {
     assert_eq!(nqn_of(&page[768..1024]), Some(NQN));
 }
 
-/// The kernel's host asks for these pages whatever version the controller has, and a refusal would
-/// be in the error log of each that it connects to.
+/// The kernel's host asks for these pages whatever version the controller has, and it would write a
+/// refusal to the error log of each controller that it connects to.
 #[test]
 fn the_pages_of_the_nvm_command_set_are_zeros() {
     let bench = Bench::new(Kind::System);
@@ -137,7 +137,7 @@ fn registers_are_read_and_written_by_property() {
         assert_eq!(status(host.register(at, size)), Status::INVALID_FIELD.dnr());
     }
     assert_eq!(status(host.set_register(offset::VS, 1)), Status::INVALID_FIELD.dnr());
-    // Disabled, it takes no admin commands; with sizes that it does not have, it fails.
+    // Disabled, it takes no admin commands; with sizes that it does not support, it fails.
     host.set_register(offset::CC, 0).expect("CC");
     assert_eq!(status(host.identify(0x01, 0)), Status::COMMAND_SEQUENCE_ERROR.dnr());
     host.set_register(offset::CC, CC_ENABLE & !(0xf << 16)).expect("CC");
@@ -145,7 +145,7 @@ fn registers_are_read_and_written_by_property() {
 }
 
 #[test]
-fn features_are_kept_and_what_cannot_be_changed_is_refused() {
+fn features_are_kept_and_a_change_of_a_fixed_one_is_refused() {
     let bench = Bench::new(Kind::System);
     let mut host = Host::connect(&bench.host, &bench.who()).expect("it connects");
     let most = u64::from(MAX_QID - 1);
@@ -230,7 +230,7 @@ fn a_host_that_is_silent_loses_its_controller_and_one_that_is_not_keeps_it() {
 }
 
 #[test]
-fn a_connection_that_asks_for_the_impossible_is_rejected_with_its_reason() {
+fn a_connection_with_an_invalid_request_is_rejected_with_the_reason() {
     let bench = Bench::new(Kind::System);
     let mut other_format = Request::new(0, 32);
     other_format.recfmt = 1.into();
@@ -255,7 +255,7 @@ fn a_connection_that_asks_for_the_impossible_is_rejected_with_its_reason() {
 }
 
 #[test]
-fn a_malformed_connect_is_refused_and_says_which_field_is_wrong() {
+fn a_malformed_connect_is_refused_and_the_result_names_the_field() {
     let bench = Bench::new(Kind::System);
     let (who, mut host) = (bench.who(), bench.connect());
     let invalid = Status::CONNECT_INVALID_PARAMETERS.dnr();
@@ -298,11 +298,11 @@ fn a_malformed_connect_is_refused_and_says_which_field_is_wrong() {
             let HostError::Status { status, result: said } = refusal else { panic!("{refusal}") };
             assert_eq!((status, said), (expected, result), "{command:?}");
         }
-        // Half of the data, and none.
+        // Half of the data, and no data.
         let bytes = data.as_bytes();
         let half = queue.run(&command, Data::Capsule(&bytes[..512]), &mut []);
         assert_eq!(status(half), Status::DATA_SGL_LENGTH_INVALID.dnr());
-        // Before its Connect a queue takes nothing else.
+        // Before its Connect, a queue accepts nothing else.
         let early = queue.run(&Command::new(opcode::KEEP_ALIVE, 0), Data::None, &mut []);
         assert_eq!(status(early), Status::COMMAND_SEQUENCE_ERROR.dnr());
     }

@@ -1,4 +1,4 @@
-//! What travels reads back as it was written, and no bytes make anything panic.
+//! Messages read back as they were written, and no bytes make a parser panic.
 
 use nvmet::target::io::{self, MAX_DATA};
 use nvmet::target::registers::{CSTS_CFS, CSTS_RDY, Registers, offset};
@@ -26,7 +26,7 @@ fn descriptor() -> impl Strategy<Value = Descriptor> {
 
 proptest! {
     #[test]
-    fn descriptors_come_back(one in descriptor()) {
+    fn descriptors_survive_a_round_trip(one in descriptor()) {
         prop_assert_eq!(Descriptor::from_bytes(&one.to_bytes()), Ok(one));
     }
 
@@ -53,7 +53,7 @@ proptest! {
     }
 
     #[test]
-    fn commands_and_completions_come_back(bytes: [u8; 64], cid: u16, bits: u16, result: u64) {
+    fn commands_and_completions_survive_a_round_trip(bytes: [u8; 64], cid: u16, bits: u16, result: u64) {
         let command = Command::from_capsule(&bytes).expect("long enough");
         prop_assert_eq!(command.as_bytes(), &bytes[..]);
         let status = Status::from_bits(bits);
@@ -63,7 +63,7 @@ proptest! {
     }
 
     #[test]
-    fn fabrics_commands_come_back(
+    fn fabrics_commands_survive_a_round_trip(
         recfmt: u16, qid: u16, sqsize: u16, no_flow: bool, kato: u32,
         offset: u32, wide: bool, value: u64,
     ) {
@@ -81,7 +81,7 @@ proptest! {
     fn a_plan_stays_inside_its_namespace(bytes: [u8; 64], there in 0u32..=16384, near: bool) {
         let mut command = Command::from_capsule(&bytes).expect("long enough");
         if near {
-            // What the checks let through is rare among random commands.
+            // Commands that pass the checks are rare among random ones.
             command.opcode %= 10;
             command.flags = 0x40;
             command.nsid = (command.nsid.get() % 3).into();
@@ -106,7 +106,7 @@ proptest! {
     }
 
     #[test]
-    fn private_data_are_a_queue_that_can_be_or_a_reason(
+    fn private_data_give_a_possible_queue_or_a_reason(
         recfmt in 0u16..3, qid in 0u16..80, hrqsize in 0u16..200, hsqsize in 0u16..200,
         len in 0usize..56,
     ) {
@@ -127,7 +127,7 @@ proptest! {
     }
 
     #[test]
-    fn names_come_back(name in "[a-z0-9.:-]{1,255}") {
+    fn names_survive_a_round_trip(name in "[a-z0-9.:-]{1,255}") {
         let field = nqn(&name);
         prop_assert_eq!(nqn_of(&field), Some(name.as_str()));
         let data = ConnectData::new([7; 16], 3, &name, &name);
@@ -136,7 +136,7 @@ proptest! {
     }
 
     #[test]
-    fn discovery_entries_come_back(name in "[a-z0-9.:-]{1,200}", ip: std::net::IpAddr, port: u16) {
+    fn discovery_entries_survive_a_round_trip(name in "[a-z0-9.:-]{1,200}", ip: std::net::IpAddr, port: u16) {
         let entry = Entry { subnqn: name, addr: (ip, port).into() };
         prop_assert_eq!(Entry::from_bytes(&entry.to_bytes()), Some(entry.clone()));
         let page = discovery::page(1, &[entry.clone(), entry.clone()]);
@@ -167,7 +167,7 @@ proptest! {
 }
 
 #[test]
-fn a_write_that_has_to_last_is_planned_as_one_and_directives_are_refused() {
+fn a_write_that_must_be_durable_is_planned_as_one_and_directives_are_refused() {
     use nvmet::wire::capsule::opcode;
     for op in [opcode::READ, opcode::WRITE, opcode::WRITE_ZEROES] {
         for (bits, expected) in [(0, Ok(false)), (1 << 30, Ok(true)), (1 << 26, Err(()))] {

@@ -1,4 +1,4 @@
-//! I/O queues: blocks between hosts and files, over each memory, and what cannot be.
+//! I/O queues: blocks between hosts and files, over each kind of memory, and what is refused.
 
 mod common;
 
@@ -28,7 +28,7 @@ fn blocks_are_read_and_written_through_each_memory_and_none_is_bounced() {
         let (mut one, mut two) = (pattern(0, SIZE as usize), pattern(1, SIZE as usize));
         let most = 128 << 10;
         let mut moved = 0;
-        // In the capsule, and fetched; one block, and as many as a command can have.
+        // In the capsule and fetched; one block, and as many as a command can have.
         for (seed, at, len) in
             [(7, 0, block), (8, 3 * block, 16384), (9, 65536, 32768), (10, 1 << 20, most)]
         {
@@ -110,7 +110,7 @@ fn many_commands_are_under_way_on_several_queues_at_once() {
 }
 
 #[test]
-fn the_head_of_the_queue_goes_round() {
+fn the_head_of_the_queue_wraps_around() {
     let bench = Bench::new(Kind::System);
     let mut host = Host::connect_io(&bench.host, &bench.who(), 1, 4).expect("it connects");
     let heads: Vec<u16> = (0..6)
@@ -121,7 +121,7 @@ fn the_head_of_the_queue_goes_round() {
 }
 
 #[test]
-fn zeroes_are_written_and_what_oncs_does_not_name_is_refused() {
+fn zeroes_are_written_and_commands_that_oncs_lacks_are_refused() {
     let bench = Bench::new(Kind::System);
     let mut host = bench.connect();
     let block = block(&mut host);
@@ -161,7 +161,7 @@ fn blocks_beyond_the_end_and_namespaces_that_are_not_there_are_refused() {
 }
 
 #[test]
-fn lengths_and_descriptors_that_lie_move_nothing() {
+fn wrong_lengths_and_descriptors_move_nothing() {
     let bench = Bench::new(Kind::System);
     let mut host = bench.connect();
     let block = block(&mut host);
@@ -200,7 +200,7 @@ fn lengths_and_descriptors_that_lie_move_nothing() {
         );
     }
     assert!(bench.file("one") == pattern(0, SIZE as usize), "nothing was written");
-    // An offset that does not lie is kept.
+    // A correct offset is kept.
     let mut behind = vec![0xee; 3];
     behind.extend_from_slice(&bytes);
     queue.run(&raw(&write, in_capsule(3, len)), Data::Raw(&behind), &mut []).expect("written");
@@ -212,7 +212,7 @@ fn lengths_and_descriptors_that_lie_move_nothing() {
 }
 
 #[test]
-fn a_key_that_lies_ends_the_controller_and_nobody_elses() {
+fn a_wrong_key_ends_its_controller_and_no_other() {
     let bench = Bench::new(Kind::System);
     let mut other = bench.connect();
     let block = block(&mut other);
@@ -227,7 +227,8 @@ fn a_key_that_lies_ends_the_controller_and_nobody_elses() {
         queue.submit(&command, Data::Raw(&[])).expect("sent");
         let lost = queue.wait().expect_err("it does not survive that");
         assert!(matches!(lost, HostError::Lost(_)), "{lost}");
-        // By the key to invalidate only the host's side of the connection fails: it has to leave.
+        // With a wrong key to invalidate, only the host's side of the connection fails: it must
+        // leave.
         let is_told = !invalidate && host.admin.is_over(PATIENCE).expect("a channel");
         assert_eq!(is_told, !invalidate, "{opcode}");
         drop(host);
@@ -240,7 +241,7 @@ fn a_key_that_lies_ends_the_controller_and_nobody_elses() {
 }
 
 #[test]
-fn what_is_no_capsule_ends_the_connection() {
+fn a_message_that_is_no_capsule_ends_the_connection() {
     let bench = Bench::new(Kind::System);
     let mut host = bench.connect();
     host.io().expect("one").send_raw(&[0; COMMAND_LEN - 1]).expect("sent");
@@ -266,7 +267,7 @@ fn a_host_that_vanishes_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_file_that_shrank_is_an_unrecovered_read_error_and_gives_nobody_elses_bytes() {
+fn a_file_that_shrank_is_an_unrecovered_read_error_and_gives_no_other_bytes() {
     let bench = Bench::new(Kind::System);
     let mut host = bench.connect();
     let block = block(&mut host);
@@ -344,7 +345,7 @@ fn a_write_with_fua_is_in_the_file_when_it_is_answered() {
         assert!(opcode == opcode::WRITE || seen == bytes);
         assert!(bench.file("two")[4 * block..6 * block] == bytes);
     }
-    // What cannot be made to last is no success.
+    // Data that cannot be made durable is no success.
     let bench = Bench::on(Kind::System, |_| {
         vec![Namespace::with_size("/dev/zero", 1 << 20).expect("it is there")]
     });
@@ -386,7 +387,7 @@ fn a_provider_that_leaves_under_load_gives_right_bytes_or_a_status_or_ends_the_c
                                 let cid = queue.submit(&read, data).ok()??;
                                 places[usize::from(cid)] = place;
                             }
-                            // `None`: what was on its way between target and host was cut off.
+                            // `None`: the connection ended with data on its way.
                             let (cid, answer) = queue.wait().ok()?;
                             match answer.completion.status() {
                                 Status::SUCCESS => {
@@ -443,7 +444,7 @@ fn a_provider_that_leaves_fails_commands_and_others_take_its_place() {
         let blocks = (len / block) as u16;
         host.read(1, 0, blocks, &mut seen).expect("read");
         bench.published.take().expect("published").remove("it was unplugged");
-        // What finds it gone is told so, may be repeated, and then succeeds.
+        // A command that finds it gone fails with a status that allows a retry, which succeeds.
         let refusal = status(host.read(1, 0, blocks, &mut seen));
         assert_eq!(refusal, Status::DATA_TRANSFER_ERROR, "{kind:?}");
         assert!(refusal.may_retry());

@@ -11,7 +11,7 @@ use nvmet::wire::capsule::opcode;
 use nvmet::wire::{Command, Status};
 use verbs::{Device, NicConfig};
 
-/// Uses namespaces of a target of NVMe over Fabrics, by RDMA.
+/// Uses namespaces of an NVMe over Fabrics target over RDMA.
 #[derive(Debug, Parser)]
 struct Options {
     /// Where the target listens.
@@ -28,34 +28,34 @@ struct Options {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Which subsystems there are.
+    /// Lists the subsystems.
     Discover,
-    /// Which namespaces.
+    /// Lists the namespaces.
     List,
-    /// Blocks of a namespace, to standard output.
+    /// Reads blocks of a namespace to standard output.
     Read {
         /// The namespace.
         nsid: u32,
         /// The first block.
         slba: u64,
-        /// How many.
+        /// The number of blocks.
         blocks: u16,
     },
-    /// Standard input, to blocks of a namespace, the last one filled up with zeros.
+    /// Writes standard input to blocks of a namespace. The last block is padded with zeros.
     Write {
         /// The namespace.
         nsid: u32,
         /// The first block.
         slba: u64,
     },
-    /// Writes blocks in a random order, reads each back and compares. It overwrites the namespace.
+    /// Writes blocks in random order, reads each back and compares. This overwrites the namespace.
     Verify {
         /// The namespace.
         nsid: u32,
         /// Bytes of each command.
         #[arg(long, default_value_t = 4096)]
         bytes: usize,
-        /// Commands that are under way at once.
+        /// Commands that are outstanding at once.
         #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(2..=128))]
         depth: u16,
         /// Commands of each kind.
@@ -128,14 +128,14 @@ fn main() -> Outcome {
     Ok(host.shut_down()?)
 }
 
-/// What belongs into a place: no other place has it.
+/// The contents of a place, which no other place has.
 fn pattern(place: u64, len: usize) -> Vec<u8> {
     let words = (0..).map(|n: u64| (place << 20 ^ n).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     words.flat_map(u64::to_le_bytes).take(len).collect()
 }
 
-/// Writes places of a namespace, or reads and compares them. Capsules bring `in_capsule` bytes at
-/// most.
+/// Writes places of a namespace, or reads and compares them. Capsules carry at most `in_capsule`
+/// bytes.
 fn verify(
     queue: &mut Queue,
     namespace: &NamespaceInfo,
@@ -146,7 +146,9 @@ fn verify(
 ) -> Outcome {
     let block = namespace.block as usize;
     if len == 0 || !len.is_multiple_of(block) || len > 128 << 10 {
-        return Err(format!("a command has a multiple of {block} bytes, 128 KiB at most").into());
+        return Err(
+            format!("a command must have a multiple of {block} bytes, at most 128 KiB").into()
+        );
     }
     let blocks = (len / block) as u16;
     let places = namespace.blocks / u64::from(blocks);
@@ -183,7 +185,7 @@ fn verify(
         if opcode == opcode::READ {
             queue.take(cid, &mut seen)?;
             if seen != pattern(at, len) {
-                return Err(format!("block {} has other bytes", at * u64::from(blocks)).into());
+                return Err(format!("block {} has wrong bytes", at * u64::from(blocks)).into());
             }
         }
         done += 1;

@@ -14,7 +14,7 @@ use providers::{Kind, Machine};
 use tracing_subscriber::EnvFilter;
 use verbs::{Context, Device, NicConfig};
 
-/// Serves files and block devices to hosts of NVMe over Fabrics, by RDMA.
+/// Serves files and block devices to NVMe over Fabrics hosts over RDMA.
 #[derive(Debug, Parser)]
 struct Options {
     /// Where to listen; with 0.0.0.0, at all addresses of the NIC.
@@ -23,7 +23,7 @@ struct Options {
     /// The name of the subsystem.
     #[arg(long, default_value = "nqn.2014-08.org.nvmexpress:peerdma:files")]
     nqn: String,
-    /// Whose memory data pass through.
+    /// The kind of memory that data pass through.
     #[arg(long, default_value_t, value_name = "system|cmb|gpu|nic")]
     memory: Kind,
     /// The netdev of the NIC; that of the default route if none is named.
@@ -32,10 +32,10 @@ struct Options {
     /// Pieces of 128 KiB of that memory.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=256))]
     pieces: u32,
-    /// Ends after so many seconds, rather than at the end of standard input.
+    /// Ends after this many seconds, rather than at the end of standard input.
     #[arg(long)]
     seconds: Option<u64>,
-    /// What goes to standard error: `nvmet=debug` names each command that fails.
+    /// What to log to standard error: `nvmet=debug` names each command that fails.
     #[arg(long, default_value = "nvmet=warn", value_name = "FILTER")]
     log: EnvFilter,
     /// The namespaces: 1, 2, and so on.
@@ -66,14 +66,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 std::thread::sleep(Duration::from_millis(100));
             }
         }
-        // Whoever starts it ends it: Ctrl-D.
+        // The user ends it with Ctrl-D.
         None => drop(std::io::stdin().read_to_end(&mut Vec::new())?),
     }
     print!("{}", target.report());
     Ok(())
 }
 
-/// Where hosts find a target that listens at `addr`.
+/// The addresses at which hosts find a target that listens at `addr`.
 fn addresses(context: &Context, addr: SocketAddr) -> BTreeSet<SocketAddr> {
     if !addr.ip().is_unspecified() {
         return [addr].into();

@@ -1,4 +1,4 @@
-//! A controller as a host has it.
+//! A controller, as a host sees it.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use crate::wire::discovery::{self, ENTRY_LEN, Entry};
 use crate::wire::fabrics::{ANY_CNTLID, Connect, ConnectData, Fabrics};
 use crate::wire::{Command, DISCOVERY_NQN};
 
-/// Who asks, and for what.
+/// The host that connects, and what it connects to.
 #[derive(Clone, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "programs build it")]
 pub struct Who {
@@ -26,7 +26,7 @@ pub struct Who {
     pub subsysnqn: String,
     /// The host.
     pub hostnqn: String,
-    /// Its number.
+    /// The host's identifier.
     pub hostid: [u8; 16],
     /// The keep alive timer, in milliseconds; 0: none.
     pub kato: u32,
@@ -102,7 +102,7 @@ impl Host {
         host.set_register(offset::CC, CC_ENABLE)?;
         host.until(|csts| csts & (CSTS_RDY | CSTS_CFS) != 0)?;
         if host.register(offset::CSTS, 4)? & u64::from(CSTS_CFS) != 0 {
-            return Err(HostError::Protocol("the controller does not come up".to_owned()));
+            return Err(HostError::Protocol("the controller does not become ready".to_owned()));
         }
         Ok(host)
     }
@@ -338,14 +338,14 @@ impl Host {
     }
 }
 
-/// The subsystems that a target tells of.
+/// The subsystems that a target lists.
 ///
 /// # Errors
 ///
 /// [`HostError`].
 pub fn discover(context: &Context, to: SocketAddr) -> Result<Vec<Entry>, HostError> {
     let mut host = Host::connect(context, &Who::new(to, DISCOVERY_NQN))?;
-    let broken = || HostError::Protocol("the discovery log page makes no sense".to_owned());
+    let broken = || HostError::Protocol("the discovery log page is malformed".to_owned());
     let header = host.log_page(discovery::LOG_PAGE, 0, ENTRY_LEN)?;
     let (count, _) = discovery::entries(&header).ok_or_else(broken)?;
     let count = usize::try_from(count).ok().filter(|count| *count < 64).ok_or_else(broken)?;

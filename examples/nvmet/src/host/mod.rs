@@ -23,13 +23,13 @@ pub enum HostError {
     /// There is no memory.
     #[error(transparent)]
     Memory(#[from] umem::HostBufError),
-    /// The memory of this process cannot be touched.
+    /// The memory of this process cannot be accessed.
     #[error("{0}")]
     Fault(String),
     /// The target refused the connection.
     #[error("the target refused the connection: reason {reason:?}, status {sts}")]
     Rejected {
-        /// Whose refusal it is.
+        /// The reason of the connection manager.
         reason: RejReason,
         /// The target's reason ([`Reject`](crate::wire::cm::Reject)).
         sts: u16,
@@ -37,15 +37,15 @@ pub enum HostError {
     /// A command failed.
     #[error("{status}, result {result:#x}")]
     Status {
-        /// How.
+        /// Its status.
         status: Status,
-        /// What the command defines.
+        /// The result, which the command defines.
         result: u64,
     },
     /// The connection ended.
     #[error("the connection is lost: {0}")]
     Lost(String),
-    /// The target does not keep to the protocol.
+    /// The target violates the protocol.
     #[error("the target broke the rules: {0}")]
     Protocol(String),
 }

@@ -16,32 +16,32 @@ use crate::wire::{Command, Completion, Descriptor};
 pub const SLOT: usize = 128 << 10;
 /// How long the target may take to answer.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How often it is looked whether the connection is still there.
+/// How often to check that the connection is still there.
 const TICK: Duration = Duration::from_millis(20);
 
-/// What goes with a command.
+/// The data of a command.
 #[derive(Clone, Copy, Debug)]
 #[expect(clippy::exhaustive_enums, reason = "what a capsule can say")]
 pub enum Data<'a> {
     /// Nothing.
     None,
-    /// This many bytes from the target, whose answer takes the key back, if `invalidate`.
+    /// This many bytes from the target, whose answer invalidates the key if `invalidate` is set.
     In {
         /// How many.
         len: usize,
-        /// Whether it does.
+        /// Whether the answer invalidates the key.
         invalidate: bool,
     },
     /// These bytes, which the target fetches.
     Out {
-        /// Which.
+        /// The bytes.
         bytes: &'a [u8],
         /// As above.
         invalidate: bool,
     },
     /// These bytes, in the capsule.
     Capsule(&'a [u8]),
-    /// The command's own descriptor, as it is, with these bytes behind the command.
+    /// The command's own descriptor, as it is, with these bytes after the command.
     Raw(&'a [u8]),
 }
 
@@ -49,9 +49,9 @@ pub enum Data<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Answer {
-    /// What the target said.
+    /// The target's completion.
     pub completion: Completion,
-    /// Whether it took back the key.
+    /// Whether it invalidated the key.
     pub invalidated: bool,
 }
 
@@ -67,16 +67,16 @@ pub struct Queue {
     answers: (HostBuf, Mr),
     data: (HostBuf, Mr),
     windows: Vec<Mw>,
-    /// Names of commands that are free.
+    /// Command identifiers that are free.
     free: Vec<u16>,
     busy: Vec<Option<Busy>>,
     is_over: bool,
 }
 
-/// A command that is under way.
+/// A command that is outstanding.
 #[derive(Clone, Copy, Debug)]
 struct Busy {
-    /// Whether the window is bound, and to be taken back.
+    /// Whether the window is bound, and must be invalidated.
     is_bound: bool,
 }
 
@@ -110,7 +110,7 @@ impl Queue {
         let (pd, channel) = (context.alloc_pd()?, EventChannel::new(context)?);
         let cq = context.create_cq(8 * u32::from(depth))?;
         let mut spec = QpSpec::rc(&cq);
-        // A bind, a capsule, and taking a key back.
+        // A bind, a capsule, and an invalidation.
         (spec.cap.max_send_wr, spec.cap.max_recv_wr) = (3 * u32::from(depth) + 3, depth.into());
         spec.cap.max_inline_data = 0;
         let qp = pd.create_qp(&spec)?;
@@ -163,18 +163,18 @@ impl Queue {
         })
     }
 
-    /// How many commands may be under way.
+    /// How many commands may be outstanding.
     pub fn depth(&self) -> u16 {
         self.depth
     }
 
-    /// How many there are.
+    /// How many are outstanding.
     pub fn busy(&self) -> usize {
         usize::from(self.depth) - self.free.len()
     }
 
-    /// Sends a command; its answer is one of those that [`wait`](Self::wait) returns. `None`: as
-    /// many are under way as may be.
+    /// Sends a command; its answer is one of those that [`wait`](Self::wait) returns. `None` if the
+    /// queue is full.
     ///
     /// # Errors
     ///
@@ -228,8 +228,8 @@ impl Queue {
         Ok(self.qp.post_send(&SendRequest::send(0, &[slice]).signaled())?)
     }
 
-    /// Where the data of a command lie, for programs that write descriptors themselves: a key that
-    /// is good for `len` bytes.
+    /// The place of a command's data, for programs that write descriptors themselves, with a key
+    /// for `len` bytes.
     ///
     /// # Errors
     ///
@@ -239,7 +239,7 @@ impl Queue {
         Ok(Descriptor::from_bytes(&bytes).expect("just made"))
     }
 
-    /// The name that the next command will have.
+    /// The identifier of the next command.
     pub fn next_cid(&self) -> Option<u16> {
         self.free.last().copied()
     }
@@ -258,7 +258,7 @@ impl Queue {
         Ok(Descriptor::Keyed { addr, len: len as u32, key, invalidate }.to_bytes())
     }
 
-    /// Puts bytes where a command's data lie.
+    /// Puts bytes in the place of a command's data.
     ///
     /// # Errors
     ///
@@ -270,7 +270,7 @@ impl Queue {
         self.data.0.write(usize::from(cid) * SLOT, bytes).map_err(fault)
     }
 
-    /// Copies out what a command brought.
+    /// Copies out the data that a command brought.
     ///
     /// # Errors
     ///
@@ -279,7 +279,7 @@ impl Queue {
         self.data.0.read(usize::from(cid) * SLOT, bytes).map_err(fault)
     }
 
-    /// An answer, and the name of its command, which is free from now on.
+    /// An answer, and the identifier of its command, which is free from now on.
     ///
     /// # Errors
     ///
@@ -299,7 +299,7 @@ impl Queue {
         loop {
             let left = until.saturating_duration_since(Instant::now());
             let Some(wc) = self.cq.wait_timeout(left.min(TICK))? else {
-                // Of a connection that the target ended, what is posted is flushed.
+                // When the target ends a connection, posted requests are flushed.
                 self.is_over(Duration::ZERO)?;
                 if left.is_zero() {
                     return Ok(None);
@@ -329,15 +329,17 @@ impl Queue {
                 self.qp.post_send(&SendRequest::local_inv(u64::from(cid), key).signaled())?;
             }
             if wc.invalidated.is_some_and(|taken| taken != key) {
-                return Err(HostError::Protocol("another command's key was taken".to_owned()));
+                return Err(HostError::Protocol(
+                    "the key of another command was invalidated".to_owned(),
+                ));
             }
             self.free.push(cid);
             return Ok(Some((cid, Answer { completion, invalidated: wc.invalidated.is_some() })));
         }
     }
 
-    /// Sends a command, waits for its answer, and copies out what it brought. No other command may
-    /// be under way but such as are held.
+    /// Sends a command, waits for its answer, and copies out the data that it brought. No other
+    /// command may be outstanding, except those that the target holds.
     ///
     /// # Errors
     ///
@@ -376,7 +378,7 @@ impl Queue {
             let Some(event) = self.channel.event(left)? else { return Ok(false) };
             if matches!(event.kind, EventKind::Disconnected { .. } | EventKind::DeviceRemoval) {
                 self.is_over = true;
-                // It confirms; there is nothing to confirm if this side ended it as well.
+                // Confirms it; there is nothing to confirm if this side ended it, too.
                 let _ = self.id.disconnect();
             }
         }

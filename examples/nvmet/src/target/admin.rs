@@ -17,7 +17,7 @@ pub mod feature {
     pub const HOST_ID: u8 = 0x81;
 }
 
-/// What becomes of a command.
+/// The outcome of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "there are no other ways")]
 pub enum Outcome {
@@ -25,7 +25,7 @@ pub enum Outcome {
     Done(u64),
     /// These bytes go to the host.
     Data(Vec<u8>),
-    /// It is answered when there is something to say.
+    /// It is answered when there is an event.
     Held,
 }
 
@@ -33,7 +33,7 @@ pub enum Outcome {
 ///
 /// # Errors
 ///
-/// The status that the host is told.
+/// The status for the host.
 pub fn execute(controller: &Controller, command: &Command) -> Result<Outcome, Status> {
     let data = command.data()?;
     let cdw10 = command.cdw10.get();
@@ -48,7 +48,7 @@ pub fn execute(controller: &Controller, command: &Command) -> Result<Outcome, St
         opcode::SET_FEATURES => Outcome::Done(set_features(controller, command)?),
         opcode::GET_FEATURES => Outcome::Done(get_features(controller, cdw10)?),
         opcode::ASYNC_EVENT_REQUEST => Outcome::Held,
-        // Whatever it names runs to its end: bit 0 says that it was not aborted.
+        // The command that it names runs to its end: bit 0 says that it was not aborted.
         opcode::ABORT if !is_discovery => Outcome::Done(1),
         _ => return Err(Status::INVALID_OPCODE.dnr()),
     };
@@ -74,7 +74,7 @@ fn identify(controller: &Controller, command: &Command) -> Result<Vec<u8>, Statu
             Some(namespace) => Ok(identify::descriptors(namespace)),
             None => Err(Status::INVALID_NAMESPACE.dnr()),
         },
-        // Of the NVM command set, which is set 0, and has nothing more to say: its fields are zeros.
+        // A page of the NVM command set, which is set 0 and defines no fields: all zeros.
         (0x05, None) if command.cdw11.get() >> 24 == 0 => match subsystem.namespace(nsid) {
             Some(_) => Ok(vec![0; identify::PAGE]),
             None => Err(Status::INVALID_NAMESPACE.dnr()),
@@ -101,7 +101,7 @@ fn get_log_page(controller: &Controller, command: &Command) -> Result<Vec<u8>, S
     Ok(bytes)
 }
 
-/// As many queues each way as the host asks for, as far as there are.
+/// As many queues of each kind as the host asks for, up to the limit.
 fn queues(asked: u32) -> Result<u64, Status> {
     let most = u32::from(MAX_QID) - 1;
     let (submission, completion) = (asked & 0xffff, asked >> 16);
@@ -124,7 +124,7 @@ fn set_features(controller: &Controller, command: &Command) -> Result<u64, Statu
             controller.set_async_events(value);
             Ok(0)
         }
-        // It is what Connect said.
+        // Connect has set it.
         feature::HOST_ID => Err(Status::COMMAND_SEQUENCE_ERROR.dnr()),
         feature::VOLATILE_WRITE_CACHE => Err(Status::FEATURE_NOT_CHANGEABLE.dnr()),
         _ => Err(Status::INVALID_FIELD.dnr()),

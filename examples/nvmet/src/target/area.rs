@@ -1,4 +1,4 @@
-//! Memory that data pass through: cut in pieces, known to the NIC and to the disk.
+//! Memory that data pass through: cut in pieces, registered with the NIC and the disk.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -92,8 +92,8 @@ impl Piece {
         self.area.host.as_ref().map(|memory| (memory, self.at as usize))
     }
 
-    /// Whether the memory is there: what the NIC cannot reach ends its connection, so that is
-    /// asked first.
+    /// Whether the memory is there. This is checked first, since memory that the NIC cannot reach
+    /// ends the connection.
     pub(super) fn check(&self) -> storage::Result<()> {
         self.area.buffer.map_type().map(drop)
     }
@@ -139,7 +139,7 @@ impl Memory {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whose memory it is.
+    /// The provider of the memory.
     pub fn provider(&self) -> String {
         self.current().provider.clone()
     }
@@ -154,7 +154,7 @@ impl Memory {
         self.current().area.left()
     }
 
-    /// The provider of a piece left: others are found for what comes.
+    /// The provider of a piece left: finds another one for later commands.
     pub(super) fn gone(&self, piece: &Piece) {
         let current = self.current();
         if Arc::ptr_eq(&current.area, &piece.area) {
@@ -162,7 +162,7 @@ impl Memory {
         }
     }
 
-    /// A connection failed, perhaps since the memory is gone.
+    /// A connection failed, perhaps because the memory is gone.
     pub(super) fn check(&self) {
         let current = self.current();
         if let Err(storage::Error::Gone { .. }) = current.area.buffer.map_type() {
@@ -175,7 +175,7 @@ impl Memory {
         match place(&self.machine, &self.pd, &self.disk, self.pieces) {
             Ok(new) => *current = new,
             Err(error) => {
-                tracing::error!(target: "nvmet", "{from} left; no other memory is there: {error}");
+                tracing::error!(target: "nvmet", "{from} left, and no other memory is there: {error}");
                 return;
             }
         }

@@ -1,4 +1,4 @@
-//! A controller: what a host has of a subsystem, from its Connect until it leaves.
+//! A controller: a host's view of a subsystem, from its Connect until it leaves.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
@@ -75,12 +75,12 @@ impl Controller {
         self.cntlid
     }
 
-    /// Whose it is.
+    /// The name of its host.
     pub fn hostnqn(&self) -> &str {
         &self.hostnqn
     }
 
-    /// What it is of; a discovery controller tells of it.
+    /// Its subsystem; a discovery controller reports it.
     pub fn subsystem(&self) -> &Subsystem {
         &self.subsystem
     }
@@ -94,12 +94,12 @@ impl Controller {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Its registers, for a look or a change.
+    /// Gives access to its registers.
     pub fn registers<T>(&self, act: impl FnOnce(&mut Registers) -> T) -> T {
         act(&mut self.state().registers)
     }
 
-    /// The host is there.
+    /// Records that the host is there.
     pub fn keep_alive(&self) {
         self.state().alive = Instant::now();
     }
@@ -109,20 +109,20 @@ impl Controller {
         self.state().kato
     }
 
-    /// Sets the timer, which starts.
+    /// Sets the timer, and starts it.
     pub fn set_kato(&self, kato: u32) {
         let mut state = self.state();
         (state.kato, state.alive) = (kato, Instant::now());
     }
 
-    /// Whether the host was silent for longer than it promised.
+    /// Whether the host was silent for longer than the timer allows.
     pub fn is_expired(&self) -> bool {
         let state = self.state();
         let kato = Duration::from_millis(state.kato.into());
         state.kato != 0 && state.alive.elapsed() > kato + KEEP_ALIVE_UNIT
     }
 
-    /// Which events the host wants to hear of.
+    /// The events that the host has enabled.
     pub fn async_events(&self) -> u32 {
         self.state().async_events
     }
@@ -137,10 +137,11 @@ impl Controller {
         self.ended.store(true, Ordering::Release);
     }
 
-    /// A queue failed: the host is told, as far as it can still ask, and the controller ends.
+    /// A queue failed: the controller ends, and its registers say so to a host that can still read
+    /// them.
     pub fn fail(&self) {
-        // In this order: nothing is answered for the reason that it failed, since a host takes such
-        // an answer for that of the disk.
+        // In this order: no command may be answered because the controller failed, since a host
+        // takes such an answer for the disk's.
         self.end();
         self.registers(Registers::fail);
     }
@@ -150,7 +151,7 @@ impl Controller {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// Remembers a command that failed.
+    /// Records a command that failed.
     pub fn failed(&self, qid: u16, command: &Command, status: Status) {
         if matches!(status.code(), Status::UNRECOVERED_READ_ERROR | Status::WRITE_FAULT) {
             self.counts.media_errors.fetch_add(1, Ordering::Relaxed);

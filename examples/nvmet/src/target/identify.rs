@@ -62,7 +62,7 @@ pub fn controller(cntlid: u16, subsystem: &Subsystem, discovery: Option<SocketAd
     page
 }
 
-/// A number of the subsystem, for its serial number.
+/// A number for the subsystem's serial number.
 fn nguid_of(subsystem: &Subsystem) -> u64 {
     use std::hash::{DefaultHasher, Hash, Hasher};
     let mut hasher = DefaultHasher::new();

@@ -8,7 +8,7 @@ use crate::wire::{Command, Descriptor, Status};
 pub const MDTS: u8 = 5;
 /// The same in bytes.
 pub const MAX_DATA: u32 = 4096 << MDTS;
-/// Bytes behind a command that a capsule may have.
+/// Bytes that a capsule may have after the command.
 pub const IN_CAPSULE: u32 = 16 << 10;
 
 /// What is to be done.
@@ -21,16 +21,16 @@ pub enum Op {
     Write,
     /// Zeros to the namespace.
     WriteZeroes,
-    /// What was written shall last.
+    /// Makes earlier writes durable.
     Flush,
 }
 
 /// A command that can be carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// What.
+    /// The operation.
     pub op: Op,
-    /// On which namespace.
+    /// The namespace.
     pub nsid: u32,
     /// Where in it, in bytes.
     pub offset: u64,
@@ -38,7 +38,7 @@ pub struct Plan {
     pub len: u64,
     /// Where the host's data are.
     pub data: Descriptor,
-    /// Whether what it moves has to last before it is answered.
+    /// Whether the data must be durable before the command is answered.
     #[doc(alias = "NVME_RW_FUA")]
     pub fua: bool,
 }
@@ -49,11 +49,11 @@ const PRINFO: u32 = 0xf << 26;
 const DTYPE: u32 = 0xf << 20;
 const FUA: u32 = 1 << 30;
 
-/// Checks a command that came with `there` bytes behind it. `find` knows the namespaces.
+/// Checks a command that came with `there` bytes after it. `find` knows the namespaces.
 ///
 /// # Errors
 ///
-/// The status that the host is told.
+/// The status for the host.
 pub fn plan(
     command: &Command,
     there: u32,
@@ -95,7 +95,7 @@ pub fn plan(
     Ok(Plan { op, nsid, offset, len, data, fua: cdw12 & FUA != 0 })
 }
 
-/// What the host is told about an error of the storage client.
+/// The status for an error of the storage client.
 pub fn status_of(error: &storage::Error, op: Op) -> Status {
     use rustix::io::Errno;
     use storage::Error as E;

@@ -15,7 +15,7 @@ const FAILURE_LEN: usize = 64;
 const SMART_LEN: usize = 512;
 const FIRMWARE_LEN: usize = 512;
 
-/// A page, whole.
+/// A whole page.
 ///
 /// # Errors
 ///
@@ -42,7 +42,7 @@ fn errors(controller: &Controller) -> Vec<u8> {
         put(&mut bytes[8..], &qid.to_le_bytes());
         put(&mut bytes[10..], &command.cid.get().to_le_bytes());
         put(&mut bytes[12..], &(status.bits() << 1).to_le_bytes());
-        // No byte of the command is named.
+        // No byte of the command is named as the cause.
         put(&mut bytes[14..], &[0xff, 0xff]);
         put(&mut bytes[16..], &command.slba().to_le_bytes());
         put(&mut bytes[24..], &command.nsid.get().to_le_bytes());
@@ -56,7 +56,7 @@ fn smart(controller: &Controller) -> Vec<u8> {
     // Thousands of 512 bytes, rounded up.
     let units = |bytes: u64| bytes.div_ceil(512_000);
     let load = |count: &std::sync::atomic::AtomicU64| count.load(Ordering::Relaxed);
-    // 300 K, of a device that has no temperature; all of its spare blocks.
+    // 300 K, for a device without a temperature; all of its spare blocks.
     put(&mut page[1..], &300u16.to_le_bytes());
     page[3] = 100;
     for (at, value) in [

@@ -33,7 +33,7 @@ use subsystem::Subsystem;
 const ADMIN_PIECES: u32 = 16;
 /// Connections at most.
 const CONNECTIONS: usize = 512;
-/// How often what does not wake a thread is looked at.
+/// How often to check for what does not wake a thread.
 const TICK: Duration = Duration::from_millis(20);
 
 /// Why there is no target.
@@ -139,7 +139,7 @@ impl Target {
         self.shared.controllers.count()
     }
 
-    /// What moved since it began, by which way.
+    /// The bytes that moved since it began, by each way.
     pub fn report(&self) -> WayBytes {
         bytes_by_way().since(&self.began)
     }
@@ -149,7 +149,7 @@ impl Drop for Target {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
         if let Some(acceptor) = self.acceptor.take() {
-            // It panics in no other way than its connections do, which is a bug that was told.
+            // It panics only like its connections, by a bug that has been reported.
             let _ = acceptor.join();
         }
     }
@@ -181,7 +181,7 @@ fn accept(shared: &Arc<Shared>, channel: &EventChannel, _listener: &Id) {
                 }
             }
             EventKind::Disconnected { .. } | EventKind::DeviceRemoval => {
-                // What is posted is flushed, by which the thread learns of it.
+                // Posted requests are flushed, from which the thread learns of it.
                 let _ = event.id.disconnect();
             }
             _ => {}
@@ -192,7 +192,7 @@ fn accept(shared: &Arc<Shared>, channel: &EventChannel, _listener: &Id) {
     }
 }
 
-/// Accepts a connection, if it asks for a queue that there can be.
+/// Accepts a connection if it asks for a queue that is possible.
 fn meet(
     shared: &Arc<Shared>,
     id: &Id,

@@ -43,7 +43,7 @@ impl Registers {
     /// within half a second.
     pub const CAP: u64 = (MAX_DEPTH as u64 - 1) | 1 << 16 | 1 << 24 | 1 << 37;
 
-    /// Whether commands are taken.
+    /// Whether commands are accepted.
     pub fn is_ready(&self) -> bool {
         self.csts & (CSTS_RDY | CSTS_CFS) == CSTS_RDY
     }
@@ -52,7 +52,7 @@ impl Registers {
     ///
     /// # Errors
     ///
-    /// Invalid Field for what is no register of this length.
+    /// Invalid Field if there is no register of this length.
     pub fn get(&self, at: u32, size: u8) -> Result<u64, Status> {
         match (at, size) {
             (offset::CAP, 8) => Ok(Self::CAP),
@@ -91,7 +91,7 @@ impl Registers {
         Ok(())
     }
 
-    /// The controller cannot go on.
+    /// The controller has failed.
     pub fn fail(&mut self) {
         self.csts |= CSTS_CFS;
     }

@@ -51,8 +51,8 @@ impl<E: Into<TargetError>> From<E> for End {
     }
 }
 
-/// One side of a queue pair, with what is posted to it. The fields go in this order, so that the
-/// memory outlives what uses it.
+/// One side of a queue pair, with what is posted to it. The fields are dropped in this order, so
+/// that the memory outlives what uses it.
 pub(super) struct Session {
     id: Id,
     qp: Qp,
@@ -60,10 +60,10 @@ pub(super) struct Session {
     shared: Arc<Shared>,
     shape: Shape,
     commands: (HostBuf, Mr),
-    /// What capsules bring behind their commands.
+    /// The data that capsules carry after their commands.
     data: (HostBuf, Mr, storage::Buffer),
     disk: storage::Queue,
-    /// Requests of the disk that are under way.
+    /// Requests of the disk that are outstanding.
     disk_busy: u32,
     /// By the place of their capsule.
     requests: Vec<Option<Request>>,
@@ -81,24 +81,24 @@ pub(super) struct Session {
     began: Instant,
 }
 
-/// What Connect made of the queue.
+/// The queue, as Connect set it up.
 struct Joined {
     controller: Arc<Controller>,
     has_flow: bool,
-    /// The queue's length, and how far it is.
+    /// The queue's length and its head.
     size: u16,
     head: u16,
 }
 
 struct Request {
     command: Command,
-    /// Bytes behind it.
+    /// Bytes after it.
     there: u32,
     stage: Stage,
     piece: Option<Piece>,
 }
 
-/// How far a command of an I/O queue is.
+/// The progress of a command of an I/O queue.
 #[derive(Clone, Copy)]
 enum Stage {
     /// Nothing is done.
@@ -115,11 +115,11 @@ enum Stage {
     Held,
 }
 
-/// What the host is told.
+/// A response to the host.
 struct Response {
     status: Status,
     result: u64,
-    /// What goes to the host's memory first.
+    /// The data that must first go to the host's memory.
     data: Option<(Piece, u32)>,
 }
 
@@ -204,7 +204,7 @@ impl Session {
                 true
             }
         };
-        // The host may have said so before.
+        // The host may have disconnected before.
         let _ = self.id.disconnect();
         if let Some(joined) = self.joined.take() {
             if is_failed {
@@ -212,7 +212,7 @@ impl Session {
             }
             self.shared.controllers.left(&joined.controller, qid);
         }
-        // The kernel may still write to the pieces of what is under way.
+        // The kernel may still write to the pieces of outstanding requests.
         while self.disk_busy > 0 {
             if self.disk.wait(Duration::from_secs(1)).is_some() {
                 self.disk_busy -= 1;
@@ -348,7 +348,7 @@ impl Session {
         self.requests[usize::from(slot)].as_mut().expect("it has not been answered")
     }
 
-    /// It is over: its answer goes out when there is room for it.
+    /// Finishes a command: its answer goes out when there is room for it.
     fn finish(&mut self, slot: u16, response: Response) -> Result<(), End> {
         let request = self.requests[usize::from(slot)].as_ref().expect("it has not been answered");
         if let (Some(joined), true) = (&self.joined, response.status != Status::SUCCESS) {

@@ -9,7 +9,7 @@ use storage::{File, OpenOptions};
 /// The smallest block that hosts understand.
 const LEAST_BLOCK: u32 = 512;
 
-/// What hosts see as one: namespaces under a name.
+/// Namespaces that hosts see as one unit, under one name.
 #[derive(Debug)]
 pub struct Subsystem {
     nqn: String,
@@ -20,7 +20,7 @@ pub struct Subsystem {
 #[derive(Debug)]
 pub struct Namespace {
     file: File,
-    /// The identifier that is the same for whoever sees it, and no other namespace's.
+    /// A unique identifier, which is the same for all hosts.
     pub nguid: [u8; 16],
     /// Its size, and the size of its blocks.
     pub geometry: Geometry,
@@ -90,7 +90,7 @@ impl Namespace {
         Self { file, nguid: [0; 16], geometry: Geometry { blocks: bytes >> shift, shift } }
     }
 
-    /// What it is of.
+    /// The file or block device.
     pub fn file(&self) -> &File {
         &self.file
     }
@@ -115,8 +115,7 @@ impl Geometry {
     }
 }
 
-/// A number that is made of names: the same after a restart. Its first digit says that nobody
-/// assigned it.
+/// A number derived from names, so that it is the same after a restart.
 fn nguid(nqn: &str, at: usize, path: &Path) -> [u8; 16] {
     let mut nguid = [0; 16];
     for (half, bytes) in nguid.chunks_exact_mut(8).enumerate() {

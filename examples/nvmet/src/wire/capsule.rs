@@ -54,9 +54,9 @@ pub const FLAGS_SGL: u8 = 0x40;
 pub struct Command {
     /// What is asked for.
     pub opcode: u8,
-    /// How data are named; whether commands are fused.
+    /// How the command names its data; whether it is fused.
     pub flags: u8,
-    /// The host's name for the command.
+    /// The command identifier, which the host chooses.
     pub cid: U16,
     /// The namespace; of a fabrics command, its type in the low byte.
     pub nsid: U32,
@@ -64,7 +64,7 @@ pub struct Command {
     pub cdw2: U32,
     /// Not used here.
     pub cdw3: U32,
-    /// Of metadata, which namespaces here have none of.
+    /// The metadata pointer; namespaces here have no metadata.
     pub mptr: U64,
     /// Where the data are.
     pub dptr: [u8; 16],
@@ -107,7 +107,7 @@ impl Command {
         Descriptor::from_bytes(&self.dptr)
     }
 
-    /// The first of the command's blocks.
+    /// The command's first block.
     pub fn slba(&self) -> u64 {
         u64::from(self.cdw10.get()) | u64::from(self.cdw11.get()) << 32
     }
@@ -146,18 +146,18 @@ impl Command {
 pub struct Completion {
     /// What the command defines.
     pub result: U64,
-    /// How far the controller is with the queue; `0xffff` where nobody asks.
+    /// The head of the submission queue; `0xffff` without flow control.
     pub sq_head: U16,
     /// The queue.
     pub sq_id: U16,
-    /// The host's name for the command.
+    /// The command identifier.
     pub cid: U16,
     /// The status, above a bit that fabrics do not use.
     status: U16,
 }
 
 impl Completion {
-    /// Of a command. The head is filled in when it is sent.
+    /// The completion of a command. The head is filled in when it is sent.
     pub fn new(cid: u16, status: Status, result: u64) -> Self {
         let status = (status.bits() << 1).into();
         Self { result: result.into(), cid: cid.into(), status, ..Self::default() }

@@ -46,7 +46,7 @@ pub enum Reject {
     InvalidCntlid = 9,
 }
 
-/// What a host asks for.
+/// A host's request.
 #[doc(alias = "nvme_rdma_cm_req")]
 #[derive(
     Clone,
@@ -67,16 +67,16 @@ pub struct Request {
     pub recfmt: U16,
     /// The queue; 0 is the admin queue.
     pub qid: U16,
-    /// Responses that the host has room for.
+    /// The number of responses that the host has room for.
     pub hrqsize: U16,
-    /// Commands that it may have under way, less one.
+    /// The number of commands that it may have outstanding, less one.
     pub hsqsize: U16,
-    /// The controller of an I/O queue; 0 where the host does not say.
+    /// The controller of an I/O queue; 0 if the host does not say.
     pub cntlid: U16,
     reserved: [u8; 22],
 }
 
-/// What a target grants.
+/// A target's reply.
 #[doc(alias = "nvme_rdma_cm_rep")]
 #[derive(
     Clone,
@@ -95,12 +95,12 @@ pub struct Request {
 pub struct Reply {
     /// The format: 0.
     pub recfmt: U16,
-    /// Commands that the target has room for.
+    /// The number of commands that the target has room for.
     pub crqsize: U16,
     reserved: [u8; 28],
 }
 
-/// What a target says when it refuses.
+/// A target's refusal.
 #[doc(alias = "nvme_rdma_cm_rej")]
 #[derive(
     Clone,
@@ -123,14 +123,14 @@ pub struct Rejection {
     pub sts: U16,
 }
 
-/// A queue that was asked for in a way that can be granted.
+/// A queue that was requested and can be granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// The queue.
     pub qid: u16,
-    /// Commands that may be under way.
+    /// The number of commands that may be outstanding.
     pub depth: u16,
-    /// The controller that it says it belongs to; 0 where it does not say.
+    /// The controller that it says it belongs to; 0 if it does not say.
     pub cntlid: u16,
 }
 
@@ -141,7 +141,7 @@ impl Request {
         Self { qid: qid.into(), hrqsize: depth.into(), hsqsize, ..Self::default() }
     }
 
-    /// What private data ask for.
+    /// The request in private data.
     ///
     /// # Errors
     ///
@@ -162,7 +162,8 @@ impl Request {
         if hsqsize == 0 || hsqsize >= most {
             return Err(Reject::InvalidHsqsize);
         }
-        // A host has room for a response to each command, and may count its queue either way.
+        // A host needs room for a response to each command. It may give the length or the length
+        // less one.
         if request.hrqsize.get() < hsqsize {
             return Err(Reject::InvalidHrqsize);
         }

@@ -17,7 +17,7 @@ const NVME: u8 = 2;
 const TSAS: [u8; 3] = [1, 4, 1];
 const ANY_CNTLID: u16 = 0xffff;
 
-/// What is found at an address.
+/// An entry: a subsystem and its address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// The subsystem.
@@ -62,7 +62,7 @@ impl Entry {
         bytes
     }
 
-    /// What an entry says. `None` if it is of another transport, or makes no sense.
+    /// Parses an entry. `None` if it is of another transport, or malformed.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let text = |range| {
             let text = std::str::from_utf8(bytes.get(range)?).ok()?;

@@ -43,7 +43,7 @@ pub enum Field {
 }
 
 impl Field {
-    /// What the result of the command says: the offset, and whether it is into the data.
+    /// The result of the command: the offset, and whether it is into the data.
     #[doc(alias = "IPO_IATTR_CONNECT_DATA")]
     pub const fn result(self) -> u64 {
         const DATA: u32 = 1 << 16;
@@ -66,18 +66,18 @@ pub enum Fabrics {
     Connect(Connect),
     /// Reads a register of the controller.
     PropertyGet {
-        /// Which.
+        /// The register's offset.
         offset: u32,
         /// Its length in bytes.
         size: u8,
     },
     /// Writes a register.
     PropertySet {
-        /// Which.
+        /// The register's offset.
         offset: u32,
         /// Its length in bytes.
         size: u8,
-        /// What.
+        /// The value.
         value: u64,
     },
 }
@@ -93,7 +93,7 @@ pub struct Connect {
     pub sqsize: u16,
     /// Whether the host asks for no flow control.
     pub no_flow: bool,
-    /// After how many milliseconds without Keep Alive the controller ends; 0: never.
+    /// The number of milliseconds without Keep Alive after which the controller ends; 0: never.
     pub kato: u32,
 }
 
@@ -102,7 +102,7 @@ pub struct Connect {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct ConnectData {
-    /// Who asks.
+    /// The host's identifier.
     pub hostid: [u8; 16],
     /// The controller; [`ANY_CNTLID`] for the admin queue.
     pub cntlid: U16,
@@ -113,7 +113,7 @@ pub struct ConnectData {
 }
 
 impl ConnectData {
-    /// Of a host for a subsystem.
+    /// The data of a host for a subsystem.
     pub fn new(hostid: [u8; 16], cntlid: u16, subsysnqn: &str, hostnqn: &str) -> Self {
         Self {
             hostid,
@@ -137,7 +137,7 @@ impl ConnectData {
 }
 
 impl Fabrics {
-    /// What a command of the opcode for fabrics asks for.
+    /// Parses a command with the opcode for fabrics.
     ///
     /// # Errors
     ///

@@ -1,5 +1,5 @@
-//! What travels: capsules, descriptors of data, private data of connections, and the pages that
-//! commands return. Nothing here does I/O.
+//! The formats of messages: capsules, descriptors of data, private data of connections, and the
+//! pages that commands return. Nothing here does I/O.
 
 pub mod capsule;
 pub mod cm;
@@ -19,14 +19,14 @@ pub const DISCOVERY_NQN: &str = "nqn.2014-08.org.nvmexpress.discovery";
 /// Bytes of a name in a structure, with its zeros.
 pub const NQN_LEN: usize = 256;
 
-/// A name as structures have it. What does not fit is cut off, and a zero follows.
+/// A name as structures have it. A name that does not fit is cut off, and a zero follows.
 pub fn nqn(name: &str) -> [u8; NQN_LEN] {
     let mut field = [0; NQN_LEN];
     put(&mut field[..NQN_LEN - 1], name.as_bytes());
     field
 }
 
-/// The name in a structure. `None` if no zero ends it, it is empty, or it is no text.
+/// The name in a structure. `None` if no zero ends it, it is empty, or it is not text.
 pub fn nqn_of(field: &[u8]) -> Option<&str> {
     let end = field.iter().position(|byte| *byte == 0)?;
     std::str::from_utf8(&field[..end]).ok().filter(|name| !name.is_empty())
@@ -38,7 +38,7 @@ pub(crate) fn put(field: &mut [u8], bytes: &[u8]) {
     field[..len].copy_from_slice(&bytes[..len]);
 }
 
-/// As text fields want it: filled up with spaces.
+/// Copies text as text fields need it: padded with spaces.
 pub(crate) fn put_text(field: &mut [u8], text: &str) {
     field.fill(b' ');
     put(field, text.as_bytes());

@@ -2,10 +2,10 @@
 
 use super::Status;
 
-/// What a command says of its data.
+/// Where a command's data are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Descriptor {
-    /// In the capsule, behind the command.
+    /// In the capsule, after the command.
     InCapsule {
         /// From the end of the command on.
         offset: u64,
@@ -14,13 +14,13 @@ pub enum Descriptor {
     },
     /// In the host's memory.
     Keyed {
-        /// Where.
+        /// The address.
         addr: u64,
         /// How many bytes: 24 bits.
         len: u32,
         /// The key of the memory.
         key: u32,
-        /// Whether the response takes the key back.
+        /// Whether the response invalidates the key.
         invalidate: bool,
     },
 }
@@ -40,7 +40,7 @@ impl Descriptor {
     ///
     /// # Errors
     ///
-    /// SGL Descriptor Type Invalid: a controller over RDMA takes these two types alone, and one
+    /// SGL Descriptor Type Invalid: a controller over RDMA accepts only these two types, and one
     /// descriptor in a command.
     pub fn from_bytes(bytes: &[u8; 16]) -> Result<Self, Status> {
         let [a0, a1, a2, a3, a4, a5, a6, a7, rest @ ..] = *bytes;
@@ -60,7 +60,7 @@ impl Descriptor {
         }
     }
 
-    /// The descriptor as it lies in a command. A keyed length has 24 bits.
+    /// The descriptor's bytes in a command. A keyed length has 24 bits.
     pub fn to_bytes(self) -> [u8; 16] {
         let mut bytes = [0; 16];
         match self {
@@ -95,7 +95,7 @@ impl Descriptor {
         }
     }
 
-    /// Where the data are in a capsule that brought `there` bytes behind its command.
+    /// Where the data are in a capsule that brought `there` bytes after its command.
     ///
     /// # Errors
     ///

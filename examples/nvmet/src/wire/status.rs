@@ -2,8 +2,7 @@
 
 use std::fmt;
 
-/// A status: the code in the low byte, the type of code above it, and the bit that forbids a
-/// repetition.
+/// A status: the code in the low byte, the type of code above it, and the bit that forbids a retry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Status(u16);
 
@@ -34,13 +33,13 @@ statuses! {
     INVALID_FIELD = 0x002, "invalid field in command";
     /// The data did not arrive, or the memory for them went away.
     DATA_TRANSFER_ERROR = 0x004, "data transfer error";
-    /// Something failed here.
+    /// Something in the target failed.
     INTERNAL_ERROR = 0x006, "internal error";
     /// There is no such namespace.
     INVALID_NAMESPACE = 0x00b, "invalid namespace or format";
     /// It is not this command's turn.
     COMMAND_SEQUENCE_ERROR = 0x00c, "command sequence error";
-    /// The descriptor says another length than the command.
+    /// The length in the descriptor differs from that of the command.
     DATA_SGL_LENGTH_INVALID = 0x00f, "data SGL length invalid";
     /// Descriptors of this type are not understood.
     SGL_TYPE_INVALID = 0x011, "SGL descriptor type invalid";
@@ -83,20 +82,20 @@ impl Status {
         self.0
     }
 
-    /// The same, and a repetition would fail as well.
+    /// The same, with the bit that says that a retry would fail as well.
     #[must_use]
     #[doc(alias = "NVME_SC_DNR")]
     pub const fn dnr(self) -> Self {
         Self(self.0 | DNR)
     }
 
-    /// Without the bit that forbids a repetition.
+    /// Without the bit that forbids a retry.
     #[must_use]
     pub const fn code(self) -> Self {
         Self(self.0 & 0x7ff)
     }
 
-    /// Whether a repetition may succeed.
+    /// Whether a retry may succeed.
     pub const fn may_retry(self) -> bool {
         self.0 & DNR == 0
     }

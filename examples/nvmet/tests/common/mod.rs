@@ -1,4 +1,4 @@
-//! A target on files that go with the test, and hosts for it.
+//! A target on files that are removed with the test, and hosts for it.
 
 #![allow(dead_code, unreachable_pub, reason = "each test uses a part of it")]
 
@@ -70,7 +70,7 @@ impl Bench {
         Host::connect_io(&self.host, &self.who(), 1, 32).expect("it connects")
     }
 
-    /// What the file of a namespace has.
+    /// The contents of a namespace's file.
     pub fn file(&self, name: &str) -> Vec<u8> {
         std::fs::read(self.path(name)).expect("it is there")
     }
@@ -93,7 +93,7 @@ pub fn status<T: std::fmt::Debug>(result: Result<T, HostError>) -> Status {
     error.status().unwrap_or_else(|| panic!("{error}"))
 }
 
-/// Waits for something that is about to be so.
+/// Waits until something is so.
 #[track_caller]
 pub fn until(what: &str, is_so: impl Fn() -> bool) {
     let began = Instant::now();

@@ -11,7 +11,7 @@ use crate::target::io::{self, IN_CAPSULE, MAX_DATA, Op, Plan};
 use crate::wire::{Descriptor, Status};
 
 impl Session {
-    /// The next step of a command, or its turn to wait.
+    /// Takes the next step of a command, or makes it wait.
     pub(super) fn advance(&mut self, slot: u16) -> Result<(), End> {
         let (command, there, stage) = {
             let request = self.request(slot);
@@ -41,7 +41,7 @@ impl Session {
             }
             (Op::Write, Descriptor::InCapsule { .. }) => self.submit_to_disk(slot, plan),
             (Op::Read, _) => match self.has_piece(slot) {
-                // Only what lasts may be read.
+                // With FUA, only durable data may be read.
                 true => match lasting(&file, &plan) {
                     Ok(()) => self.submit_to_disk(slot, plan),
                     Err(error) => self.disk_failed(slot, &error, Op::Read),
@@ -98,11 +98,11 @@ impl Session {
                 self.request(slot).stage = Stage::Pulled(plan);
                 self.submit_to_disk(slot, plan)
             }
-            _ => Err(End::Failed("a READ that nobody asked for".to_owned())),
+            _ => Err(End::Failed("an unexpected READ completed".to_owned())),
         }
     }
 
-    /// Gives it to the disk.
+    /// Submits a command to the disk.
     fn submit_to_disk(&mut self, slot: u16, plan: Plan) -> Result<(), End> {
         let (file, id) = (self.file(&plan), u64::from(slot));
         // CAST: at most MAX_DATA.
@@ -135,7 +135,8 @@ impl Session {
         }
     }
 
-    /// Where the data of a capsule begin: at the beginning of their place, for direct I/O.
+    /// The offset of a capsule's data, which must be at the beginning of their place, for direct
+    /// I/O.
     fn capsule_data(&self, slot: u16, data: Descriptor) -> Result<u64, End> {
         let (base, len) = (u64::from(slot) * u64::from(IN_CAPSULE), data.len() as usize);
         let Descriptor::InCapsule { offset: offset @ 1.., .. } = data else { return Ok(base) };
@@ -156,7 +157,7 @@ impl Session {
         // CAST: the place of a capsule.
         let slot = id as u16;
         let Stage::OnDisk(plan) = self.request(slot).stage else {
-            return Err(End::Failed("the disk did what nobody asked for".to_owned()));
+            return Err(End::Failed("the disk completed an unknown request".to_owned()));
         };
         let got = match result {
             Ok(got) => got,
@@ -234,7 +235,7 @@ impl Session {
     }
 }
 
-/// Makes the file last, if the command asks for that.
+/// Makes the file's data durable, if the command asks for that.
 fn lasting(file: &File, plan: &Plan) -> storage::Result<()> {
     if plan.fua { file.sync() } else { Ok(()) }
 }

@@ -86,7 +86,7 @@ impl Session {
             return self.finish(slot, Status::INTERNAL_ERROR.into());
         };
         if self.joined.is_some() {
-            // Two were under way at once.
+            // Two Connects were outstanding at once.
             return self.finish(slot, Status::COMMAND_SEQUENCE_ERROR.dnr().into());
         }
         let queue = (self.shape.qid, self.shape.depth);

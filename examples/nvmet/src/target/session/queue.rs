@@ -1,4 +1,4 @@
-//! What is posted to the queue pair.
+//! Requests posted to the queue pair.
 
 use verbs::{RKey, Remote, SendRequest, Slice};
 use zerocopy::IntoBytes;
@@ -9,14 +9,14 @@ use crate::target::io::IN_CAPSULE;
 use crate::wire::capsule::COMMAND_LEN;
 use crate::wire::{Completion, Descriptor};
 
-/// What the head says where the host asked for no flow control.
+/// The value of the head field if the host asked for no flow control.
 const NO_HEAD: u16 = 0xffff;
 
 fn number(kind: Kind, low: u32) -> u64 {
     (kind as u64) << 32 | u64::from(low)
 }
 
-/// Where a descriptor says that the host's memory is.
+/// The host's memory that a descriptor names.
 pub(super) fn remote(data: Descriptor) -> Option<Remote> {
     match data {
         Descriptor::Keyed { addr, key, .. } => Some(Remote { addr, rkey: RKey(key) }),
@@ -25,7 +25,8 @@ pub(super) fn remote(data: Descriptor) -> Option<Remote> {
 }
 
 impl Session {
-    /// A place for a capsule: the command apart from what follows it, so that this is aligned.
+    /// Posts a place for a capsule, with the command apart from the data after it, so that the data
+    /// are aligned.
     pub(super) fn post_receive(&self, slot: u16) -> Result<(), TargetError> {
         let at = u64::from(slot);
         let command = self.commands.1.slice(at * COMMAND_LEN as u64, COMMAND_LEN as u32);
@@ -33,7 +34,7 @@ impl Session {
         Ok(self.qp.post_recv(number(Kind::Receive, slot.into()), &[command, data])?)
     }
 
-    /// Fetches the host's data. False: there is no room now.
+    /// Fetches the host's data. False if there is no room now.
     pub(super) fn pull(&mut self, slot: u16, to: Slice, from: Remote) -> Result<bool, End> {
         if self.posted + 1 > self.most {
             return Ok(false);
