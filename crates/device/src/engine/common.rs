@@ -22,7 +22,7 @@ use crate::objects::{AsyncEvent, EventSource, Objects};
 use crate::observe::Observed;
 use crate::port::Nic;
 
-/// The rooms of the engine besides QPs and the receiving halves of the carriers.
+/// The parts of the engine besides QPs and the receiving halves of the carriers.
 #[derive(Debug)]
 pub(crate) struct Common {
     pub(crate) nic: Nic,

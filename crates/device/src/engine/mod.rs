@@ -2,8 +2,8 @@
 //!
 //! One lock guards it ([`crate::Hca::lock`]). Inside, three parts are borrowed separately so that a
 //! QP can run with the rest at hand: the table of QPs, the receiving halves of the carriers
-//! ([`Receivers`]), and [`Common`], which a QP reaches through [`QpEnv`]. The lower rooms do not
-//! know the engine (docs/ARCHITECTURE.md, "The rooms of `device`").
+//! ([`Receivers`]), and [`Common`], which a QP reaches through [`QpEnv`]. The lower layers do not
+//! know the engine (docs/ARCHITECTURE.md, "The layers of `device`").
 //!
 //! ```text
 //!   post_send -> QP -> poll_transmit -> QpEnv::transmit -> loopback | ring of a peer | UDP batch
