@@ -1,7 +1,8 @@
-/* Every call of the connection manager, with each of its arguments wrong in turn: null, destroyed, of another kind; with
- * numbers that mean nothing; and in every state of an identifier that the kernel's cma does not allow it in. None may crash:
- * librdmacm reads the identifier that it is given and would. Each fails with -1 and EINVAL, but where a row or a rule says
- * otherwise. On the way to those states two sides also tell each other what a vendor wants.
+/* Every call of the connection manager, with each of its arguments wrong in turn: null, destroyed,
+ * of another kind; with numbers that mean nothing; and in every state of an identifier that the
+ * kernel's cma does not allow it in. None may crash, where librdmacm would, since it reads the
+ * identifier that it is given. Each fails with -1 and EINVAL, unless a row or a rule says
+ * otherwise. On the way to those states two sides also exchange a vendor's options.
  *
  * names.h lists the calls of the library's own table; one without a row here fails the test. */
 #define _GNU_SOURCE
@@ -113,7 +114,7 @@ static struct sockaddr_storage here;
 		int answer = (call);                                                  \
 		check(answer == -1 && errno == (number), "did not fail with " #number); \
 	} while (0)
-/* Where librdmacm reads what the program points to, and would crash. */
+/* Where librdmacm would crash, as it reads what the program points to. */
 #define HERE "librdmacm would crash"
 
 static struct rdma_event_channel *channel(void)
@@ -152,7 +153,7 @@ static struct set make(void)
 	struct set s = { .channel = channel() };
 
 	s.id = fresh(s.channel, RDMA_PS_TCP);
-	must(!rdma_resolve_addr(s.id, NULL, (struct sockaddr *)&here, 2000), "a way to itself");
+	must(!rdma_resolve_addr(s.id, NULL, (struct sockaddr *)&here, 2000), "a route to itself");
 	s.event = take(s.channel, RDMA_CM_EVENT_ADDR_RESOLVED);
 	must((s.pd = ibv_alloc_pd(context)) != NULL, "a domain");
 	return s;
@@ -184,7 +185,7 @@ static long object(const struct set *s, char kind)
 	}
 }
 
-/* What a call would take, so that another argument is to blame. */
+/* An argument that the call accepts, so that another one is to blame. */
 static void fill(const char *name, void *in)
 {
 	memset(in, 0, 1024);
@@ -317,18 +318,19 @@ static void states(void)
 		must(!do_route(id), "route");
 		await(c, RDMA_CM_EVENT_ROUTE_RESOLVED);
 	}
-	/* What a vendor wants goes along with the request, what it grants with the answer, in the name of who asked. */
+	/* A vendor's options travel with the request; those that are granted travel with the answer, in
+	 * the name of the requester. */
 	must(!rdma_set_local_ece(ids[CONNECT], &(struct ibv_ece){ .vendor_id = 0x0c42a1, .options = 0x87654321 }), "a wish");
 	must(!rdma_connect(ids[CONNECT], &param), "connect");
 	event = take(c, RDMA_CM_EVENT_CONNECT_REQUEST);
 	request = event->id;
 	must(!rdma_ack_cm_event(event), "the event");
-	must(!rdma_get_remote_ece(request, &ece) && ece.vendor_id == 0x0c42a1 && ece.options == 0x87654321, "the wish arrived");
+	must(!rdma_get_remote_ece(request, &ece) && ece.vendor_id == 0x0c42a1 && ece.options == 0x87654321, "the options arrived");
 	must(!rdma_set_local_ece(request, &(struct ibv_ece){ .vendor_id = 7, .options = 0x4321 }), "a grant");
 	param.qp_num = 3;
 	must(!rdma_accept(request, &param), "accept");
 	await(c, RDMA_CM_EVENT_CONNECT_RESPONSE);
-	must(!rdma_get_remote_ece(ids[CONNECT], &ece) && ece.vendor_id == 0x0c42a1 && ece.options == 0x4321, "the grant arrived");
+	must(!rdma_get_remote_ece(ids[CONNECT], &ece) && ece.vendor_id == 0x0c42a1 && ece.options == 0x4321, "the granted options arrived");
 	must(!rdma_establish(ids[CONNECT]), "establish");
 	await(c, RDMA_CM_EVENT_ESTABLISHED);
 
@@ -341,7 +343,7 @@ static void states(void)
 			snprintf(words, sizeof(words), "%s in %s", calls[k].name, state_names[state]);
 			REFUSED(calls[k].source, words, calls[k].call(ids[state]), EINVAL);
 		}
-	/* A refusal changed nothing: each goes on from where it was. */
+	/* A refusal changed nothing: each identifier continues from its state. */
 	snprintf(what, sizeof(what), "after the refusals");
 	must(!do_bind(ids[IDLE]), "bind");
 	must(!do_listen(ids[ADDR_BOUND]), "listen");
@@ -431,7 +433,7 @@ static void rules(const struct set *stale)
 	rdma_destroy_qp(bound);
 	rdma_destroy_qp(bound);
 
-	/* Of a connection that could be. */
+	/* The parameters of a valid connection. */
 	must(!do_resolve(id), "resolve");
 	await(c, RDMA_CM_EVENT_ADDR_RESOLVED);
 	must(!do_route(id), "route");
@@ -440,7 +442,7 @@ static void rules(const struct set *stale)
 	param.responder_resources = 200;
 	REFUSED("librdmacm: ucma_valid_param", "rdma_connect: more READs than the device has", rdma_connect(id, &param), EINVAL);
 	param.responder_resources = 1, param.initiator_depth = 200;
-	REFUSED("librdmacm: ucma_valid_param", "rdma_connect: a depth that the device has not", rdma_connect(id, &param), EINVAL);
+	REFUSED("librdmacm: ucma_valid_param", "rdma_connect: a depth that the device does not have", rdma_connect(id, &param), EINVAL);
 	param.initiator_depth = 1, param.private_data = &odd, param.private_data_len = 57;
 	REFUSED("rdma_connect(3): 56 bytes", "rdma_connect: too much private data", rdma_connect(id, &param), EINVAL);
 	must(!rdma_destroy_id(id) && !rdma_destroy_id(bound) && !rdma_destroy_id(ud), "identifiers");
@@ -496,7 +498,7 @@ int main(void)
 			each_argument(at, &rows[row], &good, &stale);
 	}
 	snprintf(what, sizeof(what), "%zu calls, %zu rows", COUNT(names), COUNT(rows));
-	check(COUNT(names) == COUNT(rows), "there are rows of no call");
+	check(COUNT(names) == COUNT(rows), "there are rows for no call");
 	states();
 	rules(&stale);
 	snprintf(what, sizeof(what), "the end");

@@ -1,7 +1,9 @@
-/* Every verb, called with each of its arguments wrong in turn: null, destroyed, of another kind. None may crash, and each
- * fails by its own convention with EINVAL. With a handle or a context that is not the object's own, those that would reach the
- * kernel fail with ENOENT, as it does (rdma_lookup_get_uobject). What returns an errno sets it, too. badrules.h has what the manual
- * pages and the kernel say of everything else: other contexts, overflows, unknown bits.
+/* Every verb, called with each of its arguments wrong in turn: null, destroyed, of another kind.
+ * None may crash, and each fails by its own convention with EINVAL. With a handle or a context
+ * that is not the object's own, calls that would reach the kernel fail with ENOENT, as the kernel
+ * does (rdma_lookup_get_uobject). A call that returns an errno also sets it. badrules.h has the
+ * rules of the manual pages and the kernel for everything else: other contexts, overflows, unknown
+ * bits.
  *
  * names.h lists the verbs of the library's own tables; one without a row here fails the test. */
 #define _GNU_SOURCE
@@ -35,7 +37,7 @@ struct verb {
 	const char *name;
 	enum base base;
 	size_t offset;
-	/* It is one that touches no argument, and says EOPNOTSUPP like this. */
+	/* It is a verb that uses no argument, and returns EOPNOTSUPP in this way. */
 	int is_refused;
 	enum fails refuses;
 	/* The version of the symbol. */
@@ -243,7 +245,7 @@ struct set {
 	struct ibv_xrcd *xrcd;
 	struct ibv_wq *wq;
 	struct ibv_rwq_ind_table *table;
-	/* Only of those who may have raw packets. */
+	/* Only for programs that may use raw packets. */
 	struct ibv_qp *raw;
 	struct ibv_flow *flow;
 	void *buf;
@@ -407,7 +409,7 @@ static long object(const struct set *s, char kind)
 	}
 }
 
-/* A structure with which a call would succeed, where it takes one, so that another argument is to blame. */
+/* A structure with which the call would succeed, so that another argument is to blame. */
 static void fill(const char *name, const struct set *s, void *in)
 {
 	struct ibv_qp_cap cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 };
@@ -560,11 +562,11 @@ static struct ibv_context **context_of(char kind, void *object)
 {
 	if (kind == 'F')
 		return &((struct ibv_flow *)object)->context;
-	/* It comes first everywhere else. */
+	/* In all other objects it comes first. */
 	return kind == 'R' || handle_of(kind, object) ? object : NULL;
 }
 
-/* What a provider does in user space, where nobody looks at handles. */
+/* Operations that a provider does in user space, without looking at handles. */
 static int is_of_provider(const char *name)
 {
 	static const char *const names[] = { "ibv_post_", "ibv_poll_cq", "ibv_start_poll", "ibv_next_poll", "ibv_wr_",
@@ -577,8 +579,8 @@ static int is_of_provider(const char *name)
 	return 0;
 }
 
-/* Makes a call with an object whose handle is none, and one whose context is that of another opening: the kernel finds nothing
- * by them (uobj_get_obj_read and its kin). */
+/* Makes a call with an object whose handle is none, and one whose context is that of another
+ * opening: the kernel finds nothing by them (uobj_get_obj_read and similar functions). */
 static void unknown_to_the_kernel(const struct row *row, void *at, const long *a, size_t wrong, const struct set *foreign)
 {
 	char kind = row->args[wrong];
@@ -627,7 +629,7 @@ static void each_argument(const struct verb *verb, const struct row *row, const 
 		for (int way = 0; way < 3; way++) {
 			long a[6] = { 0 };
 
-			/* No channel is a channel, too. A device is never destroyed. */
+			/* No channel is also valid. A device is never destroyed. */
 			if ((kind == 'c' && way == 0) || (kind == 'D' && way == 1) || (strchr("sw", kind) && way > 0))
 				continue;
 			fill(row->name, good, in);
@@ -675,7 +677,7 @@ int main(void)
 
 		snprintf(what, sizeof(what), "%s", verb->name);
 		if (verb->is_refused) {
-			/* The header says EOPNOTSUPP for a pointer that is not there. */
+			/* The header returns EOPNOTSUPP for a pointer that is missing. */
 			if (verb->base == SYMBOL)
 				call(address(verb, &good), verb->refuses, (long[6]){ 0 }, EOPNOTSUPP);
 			else
@@ -692,7 +694,7 @@ int main(void)
 	}
 	/* ibv_query_port is there twice: with a symbol, and with a pointer. */
 	snprintf(what, sizeof(what), "%zu verbs, %zu rows", tested, COUNT(rows));
-	check(tested == COUNT(rows) + 1, "there are rows of no verb");
+	check(tested == COUNT(rows) + 1, "there are rows for no verb");
 	rules(&good, &foreign, &stale);
 	snprintf(what, sizeof(what), "the end");
 	destroy(&good);

@@ -1,5 +1,6 @@
-/* What the manual pages and the kernel say of arguments that are wrong in themselves or for each other. Each rule names
- * where it is said: a manual page of rdma-core, or a function of the kernel. */
+/* The rules of the manual pages and the kernel for arguments that are wrong by themselves or in
+ * combination. Each rule names its source: a manual page of rdma-core, or a function of the
+ * kernel. */
 
 /* A call that returns the errno, or -1 and sets it. */
 #define REFUSED_BY(source, words, call, number)                                                                      \
@@ -16,7 +17,7 @@
 		errno = 0;                                                                                           \
 		check(!(call) && errno == (number), "was not refused with " #number);                                \
 	} while (0)
-/* Where rdma-core's providers read what the program points to, and would crash. */
+/* Where rdma-core's providers would crash, as they read what the program points to. */
 #define HERE "rdma-core would crash"
 
 static void queues(struct set *s, struct set *foreign)
@@ -311,7 +312,7 @@ static void requests(struct set *s, struct set *foreign, struct set *stale)
 	REFUSED_BY(HERE, "post_send: a domain as address handle", ibv_post_send(ud, &send, &bad_send), EINVAL);
 	check(!ibv_destroy_qp(ud), "the UD QP can be destroyed");
 
-	/* The calls between start and complete have no way to fail (ibv_wr_post(3)): the end says it. */
+	/* The calls between start and complete cannot fail (ibv_wr_post(3)): the last one reports errors. */
 	ibv_wr_start(qp);
 	ibv_wr_set_sge(qp, s->mr->lkey, (uintptr_t)memory, 64);
 	REFUSED_BY("ibv_wr_post(3)", "wr_set_sge: of no request", ibv_wr_complete(qp), EINVAL);
@@ -331,7 +332,8 @@ static void requests(struct set *s, struct set *foreign, struct set *stale)
 	check(answer == 1 && wc.status == IBV_WC_MW_BIND_ERR, ibv_wc_status_str(wc.status));
 }
 
-/* Completion counters (the structures of newer headers: three words for a counter, two for what it is to count). */
+/* Completion counters (the structures of newer headers: three words for a counter, two for what it
+ * counts). */
 static void counters(struct set *s, struct set *foreign)
 {
 	struct ibv_qp_init_attr init = { .qp_type = IBV_QPT_RC, .send_cq = s->cq, .recv_cq = s->cq,
@@ -388,7 +390,7 @@ static void counters(struct set *s, struct set *foreign)
 	free(all);
 }
 
-/* Objects that are destroyed twice, and things of a context that is closed. */
+/* Objects that are destroyed twice, and objects of a context that is closed. */
 static void endings(struct set *s)
 {
 	struct ibv_context *context = ibv_open_device(devices[0]);

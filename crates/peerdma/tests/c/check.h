@@ -1,4 +1,4 @@
-/* What the programs of this directory and of interop/c stop at. */
+/* Checks that end the programs of this directory and of interop/c. */
 #ifndef CHECK_H
 #define CHECK_H
 

@@ -1,5 +1,5 @@
-/* Windows, domains, imported objects and XRC within one process, with the errno of each wrong use. It is compiled with the
- * system's header and knows nothing of the library below it. */
+/* Windows, domains, imported objects and XRC within one process, with the errno of each wrong use.
+ * It is compiled with the system's header and knows nothing about the library below it. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdint.h>
@@ -182,7 +182,7 @@ static void imports(void)
 	CHECK((region = ibv_import_mr(domain, mr->handle)) && region->rkey == mr->rkey && region->length == mr->length);
 	CHECK(!region->addr);
 	CHECK_ERRNO(ibv_rereg_mr(region, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, 0) == IBV_REREG_MR_ERR_INPUT, EINVAL);
-	/* Device memory: the same bytes, and as long as the first has them. */
+	/* Device memory: the same bytes, for as long as the first object has them. */
 	CHECK((dm = ibv_alloc_dm(context, &attr)));
 	CHECK_ERRNO(!ibv_import_dm(second, 1 << 20), ENOENT);
 	CHECK((same = ibv_import_dm(second, dm->handle)) && same->context == second);
@@ -240,7 +240,7 @@ static void extended_connections(void)
 	CHECK(!ibv_destroy_qp(sender) && !ibv_destroy_qp(receiver) && !ibv_destroy_srq(srq) && !ibv_close_xrcd(domain));
 }
 
-/* What is sent from nowhere is zeros, and what is received there is gone. */
+/* Data sent from nowhere is zeros, and data received there is lost. */
 static void null_region(void)
 {
 	struct ibv_qp *qp = queue_pair();

@@ -1,6 +1,7 @@
-/* Registering memory: which errno, and in which order the checks come (docs/semantics.md 2.1, 2.2, 2.7, 2.8, 3). What is wrong in
- * two ways is refused for the one that comes first. It is compiled with the system's header and knows nothing of the library
- * below it; the argument says what NIC that has. */
+/* Registering memory: which errno, and in which order the checks come (docs/semantics.md 2.1, 2.2,
+ * 2.7, 2.8, 3). A call that is wrong in two ways is refused for the check that comes first. It is
+ * compiled with the system's header and knows nothing about the library below it; the argument
+ * says which NIC that has. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -68,17 +69,17 @@ static void dmabuf_order(void)
 			    FLUSH_GLOBAL, FLUSH_PERSISTENT, 1 << 30 };
 	struct ibv_mr *mr;
 
-	/* 3 to 5 and 7 are of the arguments alone. */
+	/* 3 to 5 and 7 check only the arguments. */
 	CHECK(refused(1, 0, 0, -1, 0) == EINVAL && refused(PAGE, 0, 8, closed, 0) == EINVAL);
 	for (size_t i = 0; i < sizeof(odd) / sizeof(odd[0]); i++)
 		CHECK(refused(0, 0, 0, -1, odd[i]) == EINVAL && refused(0, PAGE, 0, buffer, LOCAL | odd[i]) == EINVAL);
 	CHECK(refused(0, 0, 0, -1, IBV_ACCESS_REMOTE_WRITE) == EINVAL);
 	CHECK(refused(0, 0, 0, -1, IBV_ACCESS_REMOTE_ATOMIC) == EINVAL);
 	CHECK(refused(UINT64_MAX - PAGE + 1, PAGE, 0, -1, 0) == EINVAL);
-	/* 8, which is how programs ask whether there is support; then 9. */
+	/* 8, by which programs find out whether there is support; then 9. */
 	CHECK(refused(0, 0, 0, -1, 0) == EBADF && refused(0, PAGE, 0, closed, LOCAL) == EBADF);
 	CHECK(refused(UINT64_MAX - PAGE + 1, PAGE - 1, 0, -1, 0) == EBADF);
-	/* As UCX asks: a page, with every right and hint that it will want. */
+	/* As UCX asks: a page, with every access right and hint that it will use. */
 	CHECK(refused(0, PAGE, 0, -1, LOCAL | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
 			      IBV_ACCESS_REMOTE_ATOMIC | RELAXED) == EBADF);
 	CHECK(refused(0, PAGE, 0, pipes[0], 0) == EINVAL);
@@ -140,7 +141,7 @@ static void extended(char *memory)
 	CHECK(!by_attr(IOVA | FD | FD_OFFSET, 0, NULL, -1, 0) && errno == EBADF);
 }
 
-/* Buffers that the library allocates are plain memory, so that there is no dma-buf to give out. */
+/* Buffers that the library allocates are plain memory, so there is no dma-buf to return. */
 static void library_buffers(void)
 {
 	void *(*alloc)(struct ibv_pd *, size_t, void **) = (void *(*)(struct ibv_pd *, size_t, void **))symbol("ibv_alloc_buf");
@@ -158,7 +159,7 @@ static void library_buffers(void)
 	release(handle);
 }
 
-/* Plain memory: what is wrong with the call, before what is wrong with the memory. */
+/* Plain memory: errors of the call come before errors of the memory. */
 static void host_order(char *hole)
 {
 	CHECK_ERRNO(!ibv_reg_mr_iova(pd, hole, PAGE, 1, 0), EINVAL);
@@ -182,7 +183,8 @@ static void changes(char *memory, char *hole)
 	CHECK_ERRNO(ibv_rereg_mr(mr, anew, NULL, memory, 0, 0) == IBV_REREG_MR_ERR_INPUT, EINVAL);
 	CHECK_ERRNO(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_PD, pd, NULL, 0, LOCAL) == IBV_REREG_MR_ERR_INPUT, EINVAL);
 	CHECK_ERRNO(ibv_rereg_mr(null, rights, NULL, NULL, 0, LOCAL) == IBV_REREG_MR_ERR_INPUT, EINVAL);
-	/* The kernel's: nothing to change, rights that make no sense, memory that is not there, in this order. */
+	/* The kernel's: nothing to change, invalid access rights, memory that does not exist, in this
+	 * order. */
 	CHECK_ERRNO(ibv_rereg_mr(mr, 0, NULL, NULL, 0, 0) == IBV_REREG_MR_ERR_CMD, EINVAL);
 	CHECK_ERRNO(ibv_rereg_mr(mr, rights | anew, NULL, hole, PAGE, IBV_ACCESS_REMOTE_WRITE) == IBV_REREG_MR_ERR_CMD,
 		    EINVAL);
@@ -194,7 +196,8 @@ static void changes(char *memory, char *hole)
 	CHECK(!ibv_dereg_mr(mr) && !ibv_dereg_mr(null) && !ibv_dereg_mr(on_dm));
 }
 
-/* Each aligned 32-bit word is whole, whoever looks: half of one word and half of another is never seen. */
+/* Each aligned 32-bit word is whole for every reader: half of one word and half of another is
+ * never seen. */
 static atomic_int stop;
 
 static void *writer(void *unused)
@@ -232,7 +235,8 @@ static void words(void)
 	CHECK(!pthread_join(thread, NULL));
 }
 
-/* The words of a copy are written in ascending order: who sees the last one of a copy sees its first one, too. */
+/* The words of a copy are written in ascending order: a reader that sees the last one of a copy
+ * also sees its first one. */
 static atomic_int written;
 
 static void *counter(void *unused)
@@ -283,7 +287,7 @@ static void device_memory(void)
 	CHECK_ERRNO(!ibv_reg_dm_mr(pd, dm, 0, 64, zero | IBV_ACCESS_REMOTE_WRITE), EINVAL);
 	CHECK_ERRNO(!ibv_reg_dm_mr(pd, dm, DM_LENGTH, 1, zero), EINVAL);
 	CHECK_ERRNO(!ibv_reg_dm_mr(pd, dm, 0, DM_LENGTH + 1, zero), EINVAL);
-	/* Several, and over each other; the block is in use until the last is gone. */
+	/* Several regions, which may overlap; the block is in use until the last one is gone. */
 	CHECK((one = ibv_reg_dm_mr(pd, dm, 0, DM_LENGTH, zero)) && (two = ibv_reg_dm_mr(pd, dm, 8, 100, zero | LOCAL)));
 	CHECK(!one->addr && one->length == DM_LENGTH && !two->addr && two->length == 100 && one->rkey != two->rkey);
 	CHECK(ibv_free_dm(dm) == EBUSY && !ibv_dereg_mr(one) && ibv_free_dm(dm) == EBUSY && !ibv_dereg_mr(two));
@@ -296,7 +300,8 @@ static void device_memory(void)
 	order();
 }
 
-/* What was exported is gone with the memory: who has the descriptor has a buffer that nobody maps. */
+/* The exported buffer ends with the memory: the descriptor then stands for a buffer that cannot be
+ * mapped. */
 static void freed(void)
 {
 	CHECK(!ibv_free_dm(dm));
@@ -304,7 +309,7 @@ static void freed(void)
 	CHECK(!close(buffer));
 }
 
-/* No support is said before anything else. */
+/* Lack of support is reported before anything else. */
 static void none(void)
 {
 	CHECK(refused(0, 0, 0, -1, 0) == EOPNOTSUPP && refused(1, 0, 0, closed, -1) == EOPNOTSUPP);
@@ -329,7 +334,8 @@ static void locked(char *memory, char *hole)
 		data[0].effective &= ~(1u << CAP_IPC_LOCK);
 		CHECK(!syscall(SYS_capset, &header, data));
 	}
-	/* Before the length, the number of pages and the memory, after rights and the end of the range. */
+	/* Checked before the length, the number of pages and the memory, after the access rights and the
+	 * end of the range. */
 	CHECK_ERRNO(!ibv_reg_mr(pd, hole, PAGE, IBV_ACCESS_REMOTE_WRITE), EINVAL);
 	CHECK_ERRNO(!ibv_reg_mr(pd, hole, SIZE_MAX, LOCAL), EINVAL);
 	CHECK_ERRNO(!ibv_reg_mr(pd, hole, 0, LOCAL), EPERM);
@@ -359,7 +365,7 @@ int main(int argc, char **argv)
 		/* 13: the exporter does not pin. */
 		CHECK(refused(0, PAGE, 0, buffer, LOCAL) == EOPNOTSUPP && refused(0, 0, 0, -1, 0) == EBADF);
 	} else if (!strcmp(nic, "rxe")) {
-		/* Before the memory, after rights that make no sense. */
+		/* Checked before the memory, after invalid access rights. */
 		CHECK_ERRNO(!ibv_reg_mr(pd, hole, PAGE, LOCAL | IBV_ACCESS_ZERO_BASED), EOPNOTSUPP);
 		CHECK_ERRNO(!ibv_reg_mr(pd, hole, PAGE, LOCAL | IBV_ACCESS_HUGETLB), EOPNOTSUPP);
 		CHECK_ERRNO(!ibv_reg_mr(pd, hole, PAGE, IBV_ACCESS_HUGETLB | IBV_ACCESS_REMOTE_WRITE), EINVAL);

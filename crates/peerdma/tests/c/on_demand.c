@@ -1,6 +1,6 @@
-/* On-demand paging within one process: which regions there are, every advice with its errno, random traffic at any offset and
- * across pages compared with a model, and memory that is unmapped. It is compiled with the system's header and knows nothing
- * of the library below it.
+/* On-demand paging within one process: which regions there are, every advice with its errno,
+ * random traffic at any offset and across pages compared with a model, and memory that is
+ * unmapped. It is compiled with the system's header and knows nothing about the library below it.
  *
  * on_demand mlx5|rxe|none|slow: what the NIC is like. */
 #include <errno.h>
@@ -35,7 +35,7 @@ static void *pages(size_t size)
 	return at;
 }
 
-/* Who asks, and who answers. */
+/* The requester and the responder. */
 struct pair {
 	struct ibv_qp *near, *far;
 };
@@ -145,7 +145,8 @@ static const enum ibv_advise_mr_advice ADVICE[] = {
 	IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT,
 };
 
-/* What every NIC with on-demand paging does; `unknown` is its errno for a key that names nothing of the kind. */
+/* What every NIC with on-demand paging does; `unknown` is its errno for a key that names no such
+ * region. */
 static void advice(int unknown)
 {
 	char *memory = pages(SIZE);

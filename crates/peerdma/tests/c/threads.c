@@ -26,7 +26,7 @@ static struct ibv_cq_ex *cq;
 static struct ibv_qp *qp;
 static struct ibv_mr *mr;
 static union ibv_gid gid;
-/* Of each thread: the words it writes, and where they go. */
+/* For each thread: the words it writes, and their destination. */
 static uint64_t words[THREADS][2][ROUNDS * POSTS];
 static atomic_int seen[TOTAL];
 static atomic_int completed;
@@ -57,7 +57,7 @@ static void count(uint64_t wr_id, enum ibv_wc_status status)
 	atomic_fetch_add(&completed, 1);
 }
 
-/* Takes what is there, by either interface. */
+/* Takes available completions, by either interface. */
 static void take(int by_calls)
 {
 	struct ibv_poll_cq_attr attr = { 0 };

@@ -1,5 +1,6 @@
-/* A program that uses every object of the verbs within one process, and checks what each call answers, wrong uses
- * included. It is compiled with the system's header and knows nothing of the library below it. */
+/* A program that uses every object of the verbs within one process, and checks what each call
+ * returns, wrong uses included. It is compiled with the system's header and knows nothing about
+ * the library below it. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -103,7 +104,7 @@ static void memory(void)
 	CHECK_ERRNO(ibv_rereg_mr(other, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, NULL, 0, 0) == IBV_REREG_MR_ERR_INPUT,
 		    EINVAL);
 	CHECK_ERRNO(ibv_rereg_mr(other, 1 << 7, NULL, NULL, 0, 0) == IBV_REREG_MR_ERR_INPUT, EINVAL);
-	/* Memory that was registered to be read only stays that. */
+	/* Memory that was registered read-only stays read-only. */
 	struct ibv_mr *constant_mr = ibv_reg_mr(pd, buffer, 4096, 0);
 	CHECK(constant_mr);
 	CHECK_ERRNO(ibv_rereg_mr(constant_mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, IBV_ACCESS_LOCAL_WRITE) ==
@@ -153,13 +154,14 @@ static void device_memory(void)
 	CHECK(exported >= 0);
 	struct ibv_mr *imported = ibv_reg_dmabuf_mr(pd, 0, 4096, 0, exported, IBV_ACCESS_LOCAL_WRITE);
 	CHECK(imported);
-	/* The library refuses to change such a region, whatever is to change, and leaves it as it is. */
+	/* The library refuses to change such a region, whatever the change is, and leaves it as it is. */
 	for (int flags = 1; flags < 8; flags++) {
 		CHECK_ERRNO(ibv_rereg_mr(imported, flags, pd, in, 256, flags & IBV_REREG_MR_CHANGE_ACCESS ?
 					 IBV_ACCESS_LOCAL_WRITE : 0) == IBV_REREG_MR_ERR_INPUT, EINVAL);
 	}
 	CHECK(!ibv_dereg_mr(imported));
-	/* Nobody maps device memory. Here the hooks of `peerdma run` are not there, and the kernel says why not in its own way. */
+	/* Device memory cannot be mapped. Without the hooks of `peerdma run`, the kernel refuses it with
+	 * its own errno. */
 	CHECK(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, exported, 0) == MAP_FAILED);
 	CHECK(errno == EACCES || errno == EINVAL);
 	CHECK(!close(exported));
@@ -174,7 +176,7 @@ static void connect(struct ibv_qp *qp, uint32_t to)
 	struct ibv_qp_attr asked;
 	struct ibv_qp_init_attr init;
 
-	/* Nothing skips a state, and an attribute that is missing is missed. */
+	/* No state can be skipped, and a missing attribute is noticed. */
 	attr.qp_state = IBV_QPS_RTS;
 	CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE) == EINVAL);
 	attr.qp_state = IBV_QPS_INIT;
@@ -303,7 +305,7 @@ static void traffic(void)
 	moderation.moderate.cq_period = 0;
 	CHECK(!ibv_modify_cq(cq, &moderation));
 
-	/* A list: the good requests go, the bad one is named. */
+	/* A list: the valid requests are sent, the invalid one is named. */
 	wr.opcode = IBV_WR_RDMA_WRITE;
 	wr.wr.rdma.remote_addr = (uintptr_t)buffer + 8192;
 	wr.wr.rdma.rkey = mr->rkey;

@@ -1,5 +1,5 @@
-/* For programs that make calls which are wrong in every way: a call that should have failed is told and counted, one that
- * crashes or waits for ever is told. */
+/* For programs that make calls which are wrong in every way: a call that should have failed is
+ * reported and counted, one that crashes or hangs is reported. */
 #ifndef WRONG_H
 #define WRONG_H
 
@@ -25,7 +25,7 @@ static void crashed(int number)
 	_exit(128 + number);
 }
 
-/* The program ends in words if a call crashes, or if it takes longer than this. */
+/* The program ends with a message if a call crashes, or if it takes longer than this. */
 static void guard(unsigned seconds)
 {
 	struct sigaction action = { .sa_handler = crashed };

@@ -1,4 +1,5 @@
-/* What door.rs runs behind the door: system calls without libc's help, awkward addresses, many threads, signals. */
+/* The program that door.rs runs behind the sysfs door: system calls without libc's help, awkward
+ * addresses, many threads, signals. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

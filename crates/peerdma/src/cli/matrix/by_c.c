@@ -1,7 +1,9 @@
-/* One exporter's row of the matrix, as a program in C has it: plain libibverbs, and the ioctls of the exporter's driver.
+/* One exporter's row of the matrix, as a C program gets it: plain libibverbs, and the ioctls of
+ * the exporter's driver.
  *
- * by_c EXPORTER: for each NIC "NAME ok FD" or "NAME errno N" of a buffer of its own, which is written and read by RDMA;
- * then two lines "static FD" for who imports otherwise. After each line that names a descriptor it waits for one. */
+ * by_c EXPORTER: for each NIC "NAME ok FD" or "NAME errno N" of a buffer of its own, which is
+ * written and read by RDMA; then two lines "static FD" for an importer of another kind. After each
+ * line that names a descriptor it waits for one. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <err.h>
@@ -204,7 +206,7 @@ static void import(struct ibv_context *nic)
 	}
 	cq = ibv_create_cq(nic, 16, NULL, NULL, 0);
 	local = ibv_reg_mr(pd, bytes, sizeof(bytes), IBV_ACCESS_LOCAL_WRITE);
-	/* What is written by one region is read by another. */
+	/* Writes by one region and reads by another. */
 	again = ibv_reg_dmabuf_mr(pd, 0, SIZE, 0, fd, access);
 	MUST(cq && local && again && !ibv_query_gid(nic, 1, 0, &gid));
 	for (int i = 0; i < 2; i++) {
@@ -222,7 +224,7 @@ static void import(struct ibv_context *nic)
 	transfer(qp[0], cq, local, bytes, mr->rkey, IBV_WR_RDMA_WRITE);
 	transfer(qp[0], cq, local, bytes + LENGTH, again->rkey, IBV_WR_RDMA_READ);
 	if (memcmp(bytes, bytes + LENGTH, LENGTH))
-		errx(1, "by_c: the write succeeded, and the bytes are not there");
+		errx(1, "by_c: the write succeeded, but the bytes are not there");
 	printf("%s ok %d\n", ibv_get_device_name(nic->device), fd);
 	answered();
 	for (int i = 0; i < 2; i++)
@@ -239,7 +241,7 @@ int main(int argc, char **argv)
 
 	if (argc != 2 || !list || count > 16)
 		errx(1, "by_c EXPORTER, with at most 16 NICs");
-	/* Nothing here takes this long. */
+	/* Longer than anything here takes. */
 	alarm(60);
 	exporter = argv[1];
 	node = getenv("PEERDMA_DRM_NODE");
