@@ -28,7 +28,7 @@
 //! already loaded by name and soname first, and then by device and inode, so two symbolic links to
 //! one file are one library; `tests/loading.rs` proves it. The soname lets
 //! `LD_PRELOAD=libpeerdma.so` alone satisfy a program that needs `libibverbs.so.1`, even one with
-//! an RPATH to a copy of its own. The links themselves belong to whoever installs or launches: a
+//! an RPATH to a copy of its own. The links themselves belong to the installer or the launcher: a
 //! build script has no business in the target directory.
 //!
 //! `-z nodelete`: threads of the engine must not find their code unmapped after a `dlclose`.

@@ -13,7 +13,7 @@ pub(crate) enum Sender {
     Host(Gid),
 }
 
-/// Who receives a packet.
+/// The receiver of a packet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Receiver {
     /// The QP that it names, if that is connected to this sender.

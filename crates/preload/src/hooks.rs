@@ -1,8 +1,8 @@
 //! libc's functions that take a path, each in front of libc's own.
 //!
-//! `open` and its kin are variadic in C: the mode is there only if a file is created. Here they
-//! always take it. On both x86-64 and aarch64 Linux a variadic integer argument travels in the
-//! register a named one would, so a caller that passes none leaves garbage there, and libc's
+//! `open` and similar functions are variadic in C: the mode is there only if a file is created.
+//! Here they always take it. On both x86-64 and aarch64 Linux a variadic integer argument travels
+//! in the register a named one would, so a caller that passes none leaves garbage there, and libc's
 //! function also ignores it then.
 
 #![allow(unsafe_code, reason = "every function here stands for one of libc's")]

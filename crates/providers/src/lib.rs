@@ -16,8 +16,8 @@
 //!                 Orchestrator::place ----> a dma-buf that NIC and disk attach to
 //! ```
 //!
-//! What is not here: the choice of the provider (`orchestrator`), and who reaches whose memory
-//! (`pci`).
+//! What is not here: the choice of the provider (`orchestrator`), and which device reaches whose
+//! memory (`pci`).
 //!
 //! ```
 //! use providers::{Kind, Machine};

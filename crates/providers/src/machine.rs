@@ -50,7 +50,8 @@ pub enum Kind {
     Nic,
 }
 
-/// A NIC `nic0`, a disk `nvme0` and a GPU `gpu0` below one switch, and who brings them together.
+/// A NIC `nic0`, a disk `nvme0` and a GPU `gpu0` below one switch, and the orchestrator that brings
+/// them together.
 #[derive(Clone, Debug)]
 pub struct Machine {
     tree: Arc<PciTree>,
@@ -129,12 +130,12 @@ impl Machine {
         })
     }
 
-    /// Who finds memory near both.
+    /// The orchestrator, which finds memory near both clients.
     pub fn orchestrator(&self) -> &Orchestrator {
         &self.orchestrator
     }
 
-    /// Those who use that memory.
+    /// The clients: the NIC and the disk.
     pub fn clients(&self) -> Vec<Client> {
         let client = |name: &str| Client { name: name.to_owned(), bdf: self.at(name) };
         vec![client("nic0"), client("nvme0")]

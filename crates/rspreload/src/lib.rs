@@ -3,7 +3,7 @@
 //!
 //! It stands in front of libc's socket calls. A stream or datagram socket of IPv4 or IPv6 becomes
 //! an rsocket, for which the program gets a descriptor of `/dev/null` of its own; calls with that
-//! descriptor go to `rsend` and its kin, which `librdmacm.so.1` has, and all others to libc. A
+//! descriptor go to `rsend` and similar functions of `librdmacm.so.1`, and all others to libc. A
 //! connection that cannot be made as an rsocket is tried once more as an ordinary socket.
 //!
 //! ```text

@@ -73,7 +73,7 @@ pub enum Error {
     },
     /// The range exceeds the buffer, or is longer than a request may be.
     #[error(
-        "{len:#x} bytes at {offset:#x} of a buffer of {size:#x}: a request lies in the buffer, has a byte at least and {limit:#x} at most"
+        "{len:#x} bytes at {offset:#x} of a buffer of {size:#x}: a request must be within the buffer, with 1 to {limit:#x} bytes"
     )]
     OutOfRange {
         /// Where in the buffer.

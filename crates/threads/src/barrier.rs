@@ -38,7 +38,7 @@ const SETTLED: Duration = Duration::from_millis(10);
 /// process with several threads is answered after tens of milliseconds only. Until then, and if the
 /// answer is no, all fences are full ones.
 pub fn prepare() {
-    // ORDERING: who asks is settled by the exchange alone.
+    // ORDERING: the exchange alone settles which thread asks.
     let first = STATE.compare_exchange(UNASKED, ASKING, Ordering::Relaxed, Ordering::Relaxed);
     if first.is_ok() && spawn("peerdma-fence", ask).is_err() {
         STATE.store(REFUSED, Ordering::Relaxed);
@@ -55,7 +55,7 @@ fn ask() {
 }
 
 /// In the child of a fork: the thread that asked did not come along, or its answer may be younger
-/// than what the kernel copied. Who opens a device there asks anew.
+/// than what the kernel copied. A process that opens a device there asks anew.
 pub fn forget_in_child() {
     if STATE.load(Ordering::Relaxed) != REFUSED {
         STATE.store(UNASKED, Ordering::Relaxed);

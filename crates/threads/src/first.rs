@@ -1,8 +1,8 @@
 //! What is done once in a process, and no fork splits.
 //!
 //! [`std::sync::Once`] waits for the thread that runs it. In the child of a fork that thread does
-//! not exist: if it was in the middle, the child waits for ever. Here a fork waits until whoever
-//! runs such a thing is done, as it waits for locks.
+//! not exist: if it was in the middle, the child waits for ever. Here a fork waits until the thread
+//! that runs such a thing is done, as it waits for locks.
 #![allow(unsafe_code, reason = "pthread_atfork")]
 
 use std::cell::Cell;

@@ -22,8 +22,8 @@ pub struct Memory {
     /// The number of the GPU.
     pub device: usize,
     bo: Bo,
-    /// The descriptor by which other processes find it: closed when the program frees it, whoever
-    /// still has the memory.
+    /// The descriptor by which other processes find it: closed when the program frees it, even if
+    /// others still have the memory.
     descriptor: Mutex<Option<Known>>,
 }
 

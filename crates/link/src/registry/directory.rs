@@ -49,7 +49,7 @@ pub enum NameError {
     InUse {
         /// The name.
         name: String,
-        /// Who has it.
+        /// Its owner.
         by: Occupant,
     },
     /// The system refused.
@@ -62,7 +62,7 @@ pub enum NameError {
     },
 }
 
-/// Who has a name.
+/// The owner of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "all that can be known about a name")]
 pub enum Holder {
@@ -251,7 +251,7 @@ impl Directory {
         }
     }
 
-    /// Who has a name.
+    /// The owner of a name.
     pub fn lookup(&mut self, name: &str) -> Holder {
         let known = self.entries.iter().find_map(|(key, entry)| match entry {
             Entry::Lookup { name: known, .. } if known == name => Some(*key),

@@ -46,7 +46,7 @@ impl<T> Turn<T> {
         self.taken.store(false, Ordering::Release);
     }
 
-    /// Whether somebody is in a turn: a call that belongs between two others must not come before
+    /// Whether a thread is in a turn: a call that belongs between two others must not come before
     /// the first.
     #[inline]
     pub(crate) fn is_taken(&self) -> bool {

@@ -302,7 +302,7 @@ unsafe extern "C" fn flush(
     let known = flushed::GLOBAL | flushed::PERSISTENT;
     let finish = |wr: &mut SendWr| {
         remote(wr, rkey, remote_addr);
-        // A request that makes no sense stays without data, and posting refuses it.
+        // An invalid request stays without data, and posting refuses it.
         if let Ok(length) = u32::try_from(length)
             && placement & !known == 0
             && level <= flushed::WHOLE

@@ -79,7 +79,7 @@ impl Bias {
     /// [`leave`](Self::leave).
     #[inline]
     pub(super) fn enter(&self, me: usize) -> bool {
-        // Who is inside already must wait for itself, as with any mutex.
+        // A thread that is inside already must wait for itself, as with any mutex.
         if self.owner.load(Ordering::Relaxed) != me || self.inside.load(Ordering::Relaxed) != 0 {
             return false;
         }
@@ -118,7 +118,7 @@ impl Bias {
         // ORDERING: Release pairs with the Acquire in `take_over`: what the bias owner did is over.
         self.inside.store(0, Ordering::Release);
         // ORDERING: the store above before the load below; pairs with the heavy fence in
-        // `take_over`. Who revoked the bias before may sleep.
+        // `take_over`. The thread that revoked the bias before may sleep.
         barrier::light();
         if self.owner.load(Ordering::Relaxed) == NONE {
             self.wake();

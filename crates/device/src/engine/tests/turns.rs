@@ -52,7 +52,7 @@ fn a_poll_that_always_finds_something_still_reads_the_clock_in_the_end() {
         poll_all(&mut other);
         assert!(one.engine.progress(Turn::Poll), "the acknowledgement lies there");
         polls += 1;
-        assert!(polls <= 2 * u64::from(POLLS_PER_CLOCK), "who polls looks at no timer");
+        assert!(polls <= 2 * u64::from(POLLS_PER_CLOCK), "a caller that polls looks at no timer");
     }
     // Incoming records go before the clock, so this took longer than if nothing came.
     assert!(polls > u64::from(POLLS_PER_CLOCK));

@@ -133,8 +133,8 @@ impl Shared {
     }
 }
 
-/// Whoever comes first, and wherever the copy is: the exporter's pages are untouched once it has
-/// waited, the region's words once the owner has, and both terminate.
+/// In whatever order they come, and wherever the copy is: the exporter's pages are untouched once
+/// it has waited, the region's words once the owner has, and both terminate.
 #[test]
 fn a_revocation_against_a_deregistration() {
     let mut model = loom::model::Builder::new();

@@ -41,7 +41,7 @@ pub(super) fn is_known(to: SocketAddr) -> bool {
     neighbour::is_known(to).unwrap_or(true)
 }
 
-/// Somebody who waits for a next hop.
+/// A caller that waits for a next hop.
 struct Waiting {
     to: SocketAddr,
     until: Option<Instant>,
@@ -89,7 +89,7 @@ pub(super) fn when_known(
     Ok(())
 }
 
-/// The thread: it lives while somebody waits.
+/// The thread: it lives while a caller waits.
 fn watch() {
     let mut solicited: Vec<(IpAddr, Instant)> = Vec::new();
     loop {
