@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_and_codes() {
+    fn each_code_stands_for_its_number_of_bytes() {
         assert_eq!(Mtu::ALL.map(Mtu::bytes), [256, 512, 1024, 2048, 4096]);
         assert_eq!(Mtu::from_code(3), Some(Mtu::Mtu1024));
         assert_eq!(Mtu::from_code(0), None);

@@ -441,7 +441,7 @@ mod tests {
     /// The whole matrix for the three basic types: a row per state, a mark per state it can move
     /// to.
     #[test]
-    fn transition_matrix() {
+    fn transitions_are_those_of_the_standard() {
         let matrix = |qp_type| {
             QpState::ALL.map(|from| {
                 QpState::ALL

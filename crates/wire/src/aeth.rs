@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn known_syndromes() {
+    fn syndromes_are_those_of_the_standard() {
         assert_eq!(u8::from(Syndrome::ACK), 0x1f);
         assert_eq!(u8::from(Syndrome::RnrNak { timer: RnrTimer::from_code(14).unwrap() }), 0x2e);
         assert_eq!(u8::from(Syndrome::Nak(NakCode::RemoteAccess)), 0x62);

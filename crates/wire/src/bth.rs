@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn known_bytes() {
+    fn the_bytes_are_those_of_the_standard() {
         let bytes = [0x04, 0xb0, 0xff, 0xff, 0x40, 0x12, 0x34, 0x56, 0x80, 0xab, 0xcd, 0xef];
         let raw = RawBth::read_from_bytes(&bytes).unwrap();
         let bth = Bth::parse(&raw);

@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn known_bytes() {
+    fn the_bytes_are_those_of_the_standard() {
         let feth = Feth { global: false, persistent: true, selectivity: Selectivity::Mr };
         assert_eq!(feth.to_raw().as_bytes(), [0, 0, 0, 0x12]);
     }

@@ -498,7 +498,7 @@ mod tests {
         }
 
         #[test]
-        fn known_bytes() {
+        fn the_bytes_are_those_of_the_standard() {
             let header = Ipv4 {
                 tos: 0,
                 total_len: 0x73,

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn known_bytes() {
+    fn the_bytes_are_those_of_the_standard() {
         let reth =
             Reth { va: 0x0102_0304_0506_0708, rkey: RKey(0x1112_1314), dma_len: 0x2122_2324 };
         let bytes = [1, 2, 3, 4, 5, 6, 7, 8, 0x11, 0x12, 0x13, 0x14, 0x21, 0x22, 0x23, 0x24];
