@@ -36,6 +36,8 @@ pub enum Need {
     Namespaces,
     /// A [`Vm`](crate::Vm): its kernel and QEMU, which are fetched from Debian if they are missing.
     Vm,
+    /// Modules of our own in such a machine: the headers of its kernel, likewise.
+    Modules,
 }
 
 /// Returns from the test, recorded as skipped, unless all requirements are met.
@@ -95,6 +97,10 @@ pub fn check(need: Need) -> Result<(), String> {
         Need::Namespaces => {
             (quiet("unshare", &["--net", "--pid", "--fork", "true"]), "new namespaces".to_owned())
         }
+        Need::Modules => match crate::vm::fetch_headers() {
+            Ok(()) => (true, String::new()),
+            Err(why) => (false, format!("modules for a virtual machine: {why}")),
+        },
         Need::Vm => match crate::vm::fetch() {
             Ok(()) => (true, String::new()),
             Err(why) => (false, format!("a virtual machine: {why}")),

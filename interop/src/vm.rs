@@ -89,14 +89,20 @@ impl Vm {
 
     /// Connects its network interface to the other end of a tap.
     #[must_use]
-    pub fn wired_to(mut self, tap: &Tap) -> Self {
+    pub fn wired_to(self, tap: &Tap) -> Self {
+        self.wired_by("virtio-net-pci", tap)
+    }
+
+    /// The same by this device, whose options say where it is.
+    #[must_use]
+    pub fn wired_by(mut self, device: &str, tap: &Tap) -> Self {
         self.netns = Some(tap.host.path());
         let netdev = format!("tap,id=wire,ifname={},script=no,downscript=no", Tap::INTERFACE);
         self.module("virtio_pci").module("virtio_net").qemu([
             "-netdev",
             &netdev,
             "-device",
-            "virtio-net-pci,netdev=wire",
+            &format!("{device},netdev=wire"),
         ])
     }
 
@@ -159,13 +165,48 @@ pub(crate) fn fetch() -> Result<(), String> {
         .arg(target_dir().join("vm"))
         .output()
         .map_err(|err| format!("fetch.sh does not start: {err}"))?;
-    if out.status.success() {
-        return Ok(());
-    }
-    let words = String::from_utf8_lossy(&out.stderr);
+    if out.status.success() { Ok(()) } else { Err(cause("fetch.sh", &out.stderr)) }
+}
+
+/// Makes sure that modules can be built for the machine's kernel. The error tells why they cannot
+/// be.
+pub(crate) fn fetch_headers() -> Result<(), String> {
+    fetch()?;
+    let out = Command::new(scripts().join("module.sh"))
+        .arg(target_dir().join("vm"))
+        .output()
+        .map_err(|err| format!("module.sh does not start: {err}"))?;
+    if out.status.success() { Ok(()) } else { Err(cause("module.sh", &out.stderr)) }
+}
+
+/// Builds a module for the machine's kernel, from files of `interop/vm/guest`, or of the kernel's
+/// own source if they begin with `linux:`. Needs [`Need::Modules`](crate::need::Need::Modules). The
+/// error tells why the kernel's source cannot be had.
+///
+/// # Errors
+///
+/// What the script says.
+pub fn module(scratch: &Scratch, files: &[&str]) -> Result<PathBuf, String> {
+    let first = Path::new(files[0].trim_start_matches("linux:")).with_extension("ko");
+    let module = scratch.file(&first.file_name().expect("a file").to_string_lossy());
+    let file = |name: &&str| match name.starts_with("linux:") {
+        true => PathBuf::from(name),
+        false => scripts().join("guest").join(name),
+    };
+    let out = script("module.sh")
+        .args([target_dir().join("vm"), module.clone()])
+        .args(files.iter().map(file))
+        .limit(Duration::from_secs(300))
+        .output();
+    if out.status.success() { Ok(module) } else { Err(cause("module.sh", out.stderr.as_bytes())) }
+}
+
+/// What a script complains of.
+fn cause(script: &str, stderr: &[u8]) -> String {
+    let words = String::from_utf8_lossy(stderr);
     // This is how errors of apt begin; the first is the cause.
     let cause = words.lines().find(|line| line.starts_with("E: ")).or(words.lines().last());
-    Err(format!("fetch.sh failed: {}", cause.unwrap_or("it does not say why")))
+    format!("{script} failed: {}", cause.unwrap_or("it does not say why"))
 }
 
 fn scripts() -> PathBuf {

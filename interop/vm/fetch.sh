@@ -10,39 +10,14 @@
 set -euo pipefail
 
 KERNEL=${KERNEL:-7.2.12+deb13-amd64}
-KEYRING=/usr/share/keyrings/debian-archive-keyring.gpg
 
 [ "$(uname -m)" = x86_64 ] || { echo "the emulated machine is an x86-64 one, and so must its programs be" >&2; exit 1; }
 mkdir -p "$1"
 dir=$(realpath "$1")
 exec 9>"$dir/lock"
 flock 9
-MIRROR=$(sed -n 's/^URIs: *//p' /etc/apt/sources.list.d/debian.sources 2>/dev/null | head -1)
-MIRROR=${MIRROR:-http://deb.debian.org/debian}
-
-# suite NAME TOOL ARGS: apt with one suite and a state of its own.
-suite() {
-    local state=$dir/apt/$1 name=$1 tool=$2
-    shift 2
-    mkdir -p "$state"/{lists,cache/archives}/partial "$state/none"
-    : >>"$state/status"
-    printf 'Types: deb\nURIs: %s\nSuites: %s\nComponents: main\nSigned-By: %s\n' "$MIRROR" "$name" "$KEYRING" \
-        >"$state/own.sources"
-    "$tool" -q -o Dir::Etc::sourcelist="$state/own.sources" -o Dir::Etc::sourceparts="$state/none" \
-        -o Dir::Etc::preferencesparts="$state/none" -o Dir::State="$state" -o Dir::State::lists="$state/lists" \
-        -o Dir::State::status="$state/status" -o Dir::Cache="$state/cache" -o APT::Sandbox::User=root \
-        -o APT::Update::Error-Mode=any -o Acquire::Retries=2 -o Acquire::http::Timeout=20 "$@"
-}
-
-# unpack SUITE INTO PACKAGES: without installing.
-unpack() {
-    local name=$1 into=$2
-    shift 2
-    mkdir -p "$into/debs"
-    (cd "$into/debs" && suite "$name" apt-get download "$@" >&2)
-    for deb in "$into"/debs/*.deb; do dpkg-deb -x "$deb" "$into"; done
-    rm -r "$into/debs"
-}
+here=$(dirname "$(realpath "$0")")
+. "$here/apt.sh"
 
 number() { od -An -t "u$3" -j "$2" -N "$3" "$1" | tr -d ' '; }
 

@@ -152,6 +152,7 @@ pub(crate) const GROUPS: &[Group] = &[
     group("scale", 120, "eight hosts, many QPs, processes that die", Job::Interop { threads: 1 }),
     group("examples", 30, "the examples of verbs", Job::Interop { threads: 1 }),
     group("vm", 240, "a Debian kernel with Yama and udmabuf", Job::Interop { threads: 1 }),
+    group("topology", 150, "PCI trees, judged by a kernel", Job::Interop { threads: 1 }),
     group("rxe", 240, "against the Linux kernel's rdma_rxe", Job::Interop { threads: 1 }),
     group("nvmeof", 240, "nvmet and the Linux kernel's host", Job::Interop { threads: 1 }),
     group("unit-test", 3600, "google/rdma-unit-test", Job::Suite(rdma_unit_test::group)),

@@ -46,7 +46,9 @@ impl P2pdma {
     #[doc(alias = "pci_p2pdma_enable_store")]
     pub fn enable_store(&self, text: &str) -> Result<Enable, EnableError> {
         let line = text.split(['\n', '\0']).next().unwrap_or_default();
-        let device = line.parse().ok().filter(|bdf| self.tree().function(*bdf).is_some());
+        // The kernel compares names, so that no other spelling of an address is one.
+        let is_name = |bdf: &Bdf| bdf.to_string() == line && self.tree().function(*bdf).is_some();
+        let device = line.parse().ok().filter(is_name);
         if let Some(bdf) = device {
             return match self.has_p2pmem(bdf) {
                 true => Ok(Enable::Device(bdf)),

@@ -77,9 +77,6 @@ impl PciTree {
         let (Some(owner), Some(user)) = (up.first(), down.first()) else {
             return path(u32::MAX, MapType::NotSupported, Route::NotPci);
         };
-        if provider == client {
-            return path(0, MapType::BusAddr, Route::Same);
-        }
         let through_root = |route, distance| {
             let allowed =
                 self.cpu().supports_p2pdma() || self.host_bridges_allowed(owner.root, user.root);
@@ -98,7 +95,8 @@ impl PciTree {
             .map(|function| function.bdf)
             .collect();
         if redirects.is_empty() {
-            return path(length(a + b), MapType::BusAddr, Route::Across(up[a].bdf));
+            let route = if provider == client { Route::Same } else { Route::Across(up[a].bdf) };
+            return path(length(a + b), MapType::BusAddr, route);
         }
         let route = Route::Redirected { by: redirects, root: named(owner.root) };
         through_root(route, length(a + b))

@@ -60,6 +60,9 @@ impl PciTree {
     }
 }
 
+/// The bytes of configuration space that a user without privilege may read.
+pub(crate) const HIDDEN: usize = 64;
+
 /// One function; `place` is its directory among those of the bridges above it.
 fn read_function(place: &Path) -> Result<Function, SysfsError> {
     let text = |name: &str| {
@@ -86,12 +89,21 @@ fn read_function(place: &Path) -> Result<Function, SysfsError> {
         (Some(4), _) => FunctionKind::RootPort,
         (Some(5), _) => FunctionKind::UpstreamPort,
         (Some(6), _) => FunctionKind::DownstreamPort,
-        (None, 0x0604) if upstream.is_none() => FunctionKind::RootPort,
+        // Only functions of PCI Express have this file, and no bridge to conventional PCI is seen
+        // on a root bus that has it.
+        (None, 0x0604)
+            if upstream.is_none()
+                && config.len() <= HIDDEN
+                && place.join("max_link_speed").exists() =>
+        {
+            FunctionKind::RootPort
+        }
         (_, 0x0604) => FunctionKind::Bridge,
         (_, 0x0600) => FunctionKind::HostBridge,
         _ => FunctionKind::Endpoint,
     };
-    let hidden = config.len() <= 256;
+    // All of it is 256 bytes for conventional PCI, and 4,096 for PCI Express.
+    let hidden = config.len() <= HIDDEN;
     let acs = match acs_control(&config) {
         Some(acs) => acs,
         None if hidden && class == 0x0604 && place.join("iommu_group").exists() => Acs::REDIRECT,

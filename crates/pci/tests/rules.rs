@@ -128,6 +128,23 @@ fn the_common_bridge_counts_once_and_a_function_reaches_itself() {
     assert_eq!(self::path(&tree, "gpu0", "gpu0").map_type, MapType::BusAddr);
 }
 
+/// `calc_map_type_and_dist` looks at the ACS of the provider before it compares it with the client.
+#[test]
+fn a_function_that_redirects_does_not_reach_itself_directly() {
+    let of = |id: &str| {
+        let text = format!(
+            "[[host_bridge]]\nname = \"root\"\nid = \"{id}\"\n\
+             [[device]]\nname = \"gpu0\"\nacs = [\"RR\"]\n"
+        );
+        let tree = toml::from_str::<PciConfig>(&text).expect("sound").build(&[]).expect("sound");
+        let path = path(&tree, "gpu0", "gpu0");
+        assert!(matches!(&path.route, Route::Redirected { by, .. } if *by == [path.provider]));
+        (path.distance, path.map_type)
+    };
+    assert_eq!(of(LISTED), (0, MapType::ThruHostBridge));
+    assert_eq!(of(UNKNOWN), (0, MapType::NotSupported));
+}
+
 #[test]
 fn traffic_through_a_host_bridge_depends_on_the_allowlist() {
     let table = [

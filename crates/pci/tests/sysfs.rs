@@ -125,9 +125,31 @@ fn without_permission_acs_is_assumed_to_redirect_if_there_is_an_iommu() {
     assert_eq!(read().path(one, other).map_type, MapType::BusAddr);
     fs::create_dir(dir.join("iommu_group")).expect("writable");
     assert_eq!(read().path(one, other).map_type, MapType::NotSupported);
-    let tree = read();
-    let port = tree.function("0000:00:1c.0".parse().unwrap()).expect("read");
-    assert_eq!(port.kind, FunctionKind::RootPort, "a bridge on a root bus");
+    let kind = || {
+        let tree = read();
+        tree.function("0000:00:1c.0".parse().unwrap()).expect("read").kind
+    };
+    assert_eq!(kind(), FunctionKind::Bridge, "it may be one to conventional PCI");
+    fs::write(dir.join("max_link_speed"), "16.0 GT/s PCIe\n").expect("writable");
+    assert_eq!(kind(), FunctionKind::RootPort, "a bridge of PCI Express on a root bus");
+}
+
+/// Such a bridge may be the first function of a root bus, and says nothing of the host bridge.
+#[test]
+fn a_bridge_to_conventional_pci_on_a_root_bus_is_no_root_port() {
+    let sys = FakeSys::new("conventional");
+    let mut config = port(0, 0);
+    config.truncate(256);
+    // Power management is its only capability.
+    config[0x41] = 0;
+    let dir = sys.add("pci0000:00/0000:00:1e.0", ("0x8086", "0x2030"), BRIDGE, Some(config));
+    fs::create_dir(dir.join("iommu_group")).expect("writable");
+    let tree = PciTree::from_sysfs(&sys.0, Cpu::Other).expect("a tree");
+    let bridge = tree.function("0000:00:1e.0".parse().unwrap()).expect("read");
+    assert_eq!(bridge.kind, FunctionKind::Bridge);
+    assert_eq!(tree.host_bridge_ids(bridge.root), None);
+    // It has no room for ACS, and nothing of it is hidden.
+    assert_eq!(bridge.acs, Acs::empty());
 }
 
 #[test]

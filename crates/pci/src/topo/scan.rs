@@ -5,6 +5,7 @@ use std::path::Path;
 
 use crate::host_bridge::Cpu;
 use crate::resource::{self, Resource};
+use crate::sysfs::HIDDEN;
 use crate::topo::device::{Device, DeviceKind, Memory};
 use crate::tree::{Function, PciTree};
 
@@ -52,7 +53,7 @@ impl Scan {
         let class = hex(&place.join("class")).map_or(0, |class| (class >> 8) as u16);
         if class == BRIDGE {
             let config = fs::read(place.join("config")).unwrap_or_default();
-            self.hidden |= config.len() <= 256;
+            self.hidden |= config.len() <= HIDDEN;
         }
         let Some(kind) = DeviceKind::of_class(class) else { return };
         if place.join("physfn").exists() {

@@ -122,6 +122,9 @@ impl Machine {
             }
         }
         write("resource", &bars.join("\n"));
+        if kind != 0 {
+            write("max_link_speed", "16.0 GT/s PCIe");
+        }
         if class == "0604" {
             let mut config = port(kind, acs);
             config.truncate(if hidden { 64 } else { 4096 });
