@@ -11,6 +11,7 @@ mod counts;
 mod cuda_rdma;
 mod deny;
 mod deps;
+mod dist;
 mod fuzz;
 mod groups;
 mod house;
@@ -74,6 +75,8 @@ enum Chore {
     },
     /// Pack every crate that is published, in order, and build each from its package.
     Publish(publish::Options),
+    /// An archive and a Debian package of what is installed (docs/INSTALL.md).
+    Dist(dist::Options),
     /// The models of lock-free code, every interleaving.
     Loom,
     /// Each fuzz target for a number of inputs.
@@ -121,6 +124,7 @@ fn main() -> ExitCode {
         Chore::DepsCheck => groups::tree(),
         Chore::Deny { install } => deny::run(install).map(|_| ()),
         Chore::Publish(options) => publish::run(&options),
+        Chore::Dist(options) => dist::run(&options),
         Chore::Loom => loom::run().map(|_| ()),
         Chore::Fuzz { runs, target } => fuzz::run(runs, target.as_deref()),
         Chore::Tsan => tsan::run().and_then(|impossible| impossible.map_or(Ok(()), Err)),

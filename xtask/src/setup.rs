@@ -5,12 +5,13 @@ use std::path::Path;
 use crate::sh::{Outcome, check, exists, tool};
 
 /// A package, and why it is needed.
-const PACKAGES: [(&str, &str); 38] = [
+const PACKAGES: [(&str, &str); 39] = [
     ("binutils", "readelf and nm, for the ABI checks"),
     ("busybox-static", "a static binary that reads /sys"),
     ("coreutils", "timeout, env, stat"),
     ("cpio", "makes the initramfs of a virtual machine"),
     ("curl", "an HTTP client that knows nothing about RDMA"),
+    ("debootstrap", "a clean Debian"),
     ("ethtool", "switching a veth's offloads off"),
     ("fio", "reads and writes of many sizes at once, each verified"),
     ("g++", "the runtime of the fuzz targets"),

@@ -13,15 +13,7 @@ pub(crate) struct Launch {
     pub(crate) tree: Tree,
     /// Whether to try seccomp at all.
     pub(crate) seccomp: bool,
-    /// `libpeerdma-preload.so` and the value of `LD_PRELOAD` that loads it, used where seccomp is
-    /// refused.
-    pub(crate) preload: Option<Preload>,
-}
-
-/// The preload fallback.
-pub(crate) struct Preload {
-    /// The library.
-    pub(crate) library: PathBuf,
-    /// `LD_PRELOAD` with the library in it.
-    pub(crate) ld_preload: std::ffi::OsString,
+    /// `libpeerdma-preload.so`, which the program has preloaded and which shows the tree where
+    /// seccomp is refused.
+    pub(crate) preload: Option<PathBuf>,
 }

@@ -42,8 +42,8 @@ mod remote;
 mod serve;
 mod supervisor;
 
-pub(crate) use launch::{Launch, Preload};
-pub(crate) use program::exec;
+pub(crate) use launch::Launch;
+pub(crate) use program::{SYSFS, exec};
 
 use std::io;
 use std::process::ExitCode;

@@ -9,7 +9,7 @@ use super::channel::{Channel, Message};
 use super::listener;
 
 /// Names the directory in which the preload library finds our `/sys`.
-const SYSFS: &str = "PEERDMA_SYSFS";
+pub(crate) const SYSFS: &str = "PEERDMA_SYSFS";
 
 /// A shell's exit statuses for a program that cannot be run, and for a program that does not exist.
 const CANNOT_RUN: i32 = 126;
@@ -17,14 +17,11 @@ const NOT_FOUND: i32 = 127;
 
 /// Installs the filter, tells the supervisor, and becomes the program.
 pub(super) fn run(launch: Launch, supervisor: &Channel) -> ! {
-    let Launch { mut command, preload, seccomp, .. } = launch;
+    let Launch { mut command, seccomp, .. } = launch;
     match introduce(seccomp, supervisor) {
         Ok(None) => {}
         Ok(Some(sysfs)) => {
             command.env(SYSFS, sysfs);
-            if let Some(preload) = preload {
-                command.env("LD_PRELOAD", preload.ld_preload);
-            }
         }
         Err(error) => {
             eprintln!("peerdma run: {error}");

@@ -154,7 +154,7 @@ fn fall_back(launch: &Launch) -> Option<Backing> {
         tracing::warn!("door: libpeerdma-preload.so is missing too: /sys stays as it is");
         return None;
     };
-    tracing::info!(library = %preload.library.display(), "door: by preload");
+    tracing::info!(library = %preload.display(), "door: by preload");
     Backing::create_named(&launch.tree)
         .inspect_err(|error| tracing::warn!(%error, "door: /sys stays as it is"))
         .ok()

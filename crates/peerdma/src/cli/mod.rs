@@ -4,6 +4,7 @@ mod demo;
 mod dmabuf;
 mod doctor;
 mod explain;
+mod generate;
 mod gpu;
 mod matrix;
 mod outcome;
@@ -25,6 +26,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Print completions for a shell
+    Completions(generate::Completions),
     /// Move every kind of memory between two processes, and check every byte
     Demo(demo::Args),
     /// List the dma-bufs that the processes of this user have open
@@ -33,11 +36,15 @@ enum Command {
     /// Examine this host, and report for each use of RDMA and peer memory whether it works, why
     /// not, and what helps
     Doctor(doctor::Args),
+    /// Print the variables that `run` sets, for shells, CI and images
+    Env(launcher::EnvArgs),
     /// Explain a completion status, or why the work requests of a program failed
     Explain(explain::Args),
     /// List the software GPUs and buffers of running programs, or evict, move, reset and unplug
     /// them
     Gpu(gpu::Args),
+    /// Write man pages
+    Man(generate::Man),
     /// Measure every class of importer against every exporter, and compare the results with the
     /// rules
     Matrix(matrix::Args),
@@ -52,11 +59,14 @@ enum Command {
 pub(crate) fn main() -> ExitCode {
     explain_if_asked();
     match Cli::parse().command {
+        Command::Completions(args) => generate::completions(&args),
         Command::Demo(args) => demo::main(args),
         Command::DmaBuf(args) => dmabuf::main(args),
         Command::Doctor(args) => doctor::main(args),
+        Command::Env(args) => launcher::env(args),
         Command::Explain(args) => explain::main(args),
         Command::Gpu(args) => gpu::main(args),
+        Command::Man(args) => generate::man(&args),
         Command::Matrix(args) => matrix::main(args),
         Command::Run(args) => launcher::main(args),
         Command::Topo(args) => topo::main(args),
