@@ -74,6 +74,12 @@ impl Artefacts {
         names.iter().map(|name| self.dir.join(name)).find(|file| file.exists())
     }
 
+    /// The program and all libraries that are built, as they lie beside each other.
+    pub fn all(&self) -> impl Iterator<Item = PathBuf> {
+        let beside = [self.preload(), self.cuda(), self.hsa(), self.level_zero()];
+        [self.peerdma(), self.library()].into_iter().chain(beside.into_iter().flatten())
+    }
+
     /// Makes a directory for `LD_LIBRARY_PATH` inside `scratch`, with the library under its
     /// sonames.
     pub fn library_dir(&self, scratch: &Scratch) -> PathBuf {
@@ -101,9 +107,7 @@ impl Artefacts {
             fs::set_permissions(&names, fs::Permissions::from_mode(0o777))
                 .expect("our own directory");
         }
-        let beside = self.preload().into_iter().chain(self.cuda()).chain(self.hsa());
-        let beside = beside.chain(self.level_zero());
-        for file in [self.peerdma(), self.library()].into_iter().chain(beside) {
+        for file in self.all() {
             let to = dir.join(file.file_name().expect("an artefact has a name"));
             fs::copy(&file, &to).expect("an artefact can be copied");
             fs::set_permissions(&to, fs::Permissions::from_mode(0o755)).expect("our own file");

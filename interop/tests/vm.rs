@@ -2,6 +2,7 @@
 //! seldom has.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use interop::need::Need;
@@ -161,6 +162,31 @@ fn a_dma_buf_behaves_the_same_for_every_exporter() {
         assert_eq!(other, [], "ours, and {exporter}'s");
         assert_eq!(ours.lines().count(), theirs.lines().count(), "{exporter}");
     }
+}
+
+/// Plain memory is a dma-buf for a program in C only where the kernel has udmabuf: here the table
+/// of `peerdma matrix` has all of its rows from both sides.
+#[test]
+fn a_c_program_finds_every_row_of_the_matrix() {
+    needs!(Need::Vm, Need::Program("setpriv"), Need::Header("infiniband/verbs.h"));
+    let scratch = Scratch::new();
+    let source =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/peerdma/src/cli/matrix/by_c.c");
+    let program = scratch.file("by_c");
+    let mut cc = Command::new("cc");
+    cc.arg("-O1").arg("-o").arg(&program).arg(&source).args(["-libverbs", "-ldl"]);
+    assert!(cc.status().expect("the headers are there, so is a compiler").success());
+    let mut vm = Vm::new("matrix").program("setpriv");
+    vm = vm.file(&program, "/opt/by_c").file(&source, "/opt/by_c.c");
+    for file in Artefacts::find().all() {
+        let name =
+            file.file_name().and_then(|name| name.to_str()).expect("cargo's names are ASCII");
+        vm = vm.file(&file, &format!("/opt/peerdma/{name}"));
+    }
+    let out = vm.limit(Duration::from_secs(100)).run();
+    out.all.success();
+    let said = out.section("matrix").says("A program in C finds the same.");
+    said.never_says("NOT MEASURED").says("memory ");
 }
 
 /// Runs `guest/permissions.sh`, which fails if a program does, and checks what must hold on every

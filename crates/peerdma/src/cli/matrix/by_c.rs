@@ -7,13 +7,14 @@
 //! import the program's buffers from this process, since no verbs device is one.
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Write};
-use std::os::fd::AsFd;
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
 use dmabuf::{DeviceAddr, DmaBuf};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
 use super::exporters::Exporter;
 use super::importers::{Class, errno_name, import_statically, static_importer};
@@ -144,7 +145,7 @@ fn fill(rows: &mut [Row], room: &Path, program: &Path) -> Outcome<()> {
             ["static", fd] => {
                 let near = statics == 0;
                 statics += 1;
-                let buffer = File::options().write(true).open(format!("/proc/{pid}/fd/{fd}"))?;
+                let buffer = taken(pid, fd.parse()?)?;
                 let at = tree.by_name(if near { "near" } else { "far" });
                 let importer = static_importer(at.map(|bdf| DeviceAddr(bdf.to_bits())));
                 let cell = import_statically(&importer, &DmaBuf::import(buffer.as_fd())?, place)?;
@@ -175,6 +176,14 @@ fn fill(rows: &mut [Row], room: &Path, program: &Path) -> Outcome<()> {
         return Err(format!("the program ended with {status}, after {seen} cells:\n{said}").into());
     }
     Ok(())
+}
+
+/// A descriptor of the program's. Not by `/proc/PID/fd`, where the kernel opens none of its own
+/// dma-bufs (ENXIO).
+fn taken(pid: u32, fd: RawFd) -> io::Result<OwnedFd> {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(rustix::io::Errno::SRCH)?;
+    let process = pidfd_open(pid, PidfdFlags::empty())?;
+    Ok(pidfd_getfd(process, fd, PidfdGetfdFlags::empty())?)
 }
 
 /// Sets a cell in the row that is measured there, if there is one.
