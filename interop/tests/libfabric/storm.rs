@@ -15,6 +15,11 @@ const PLAN: &str = "seed = 5\n\
     [[fault]]\nname = 'call'\ndo = 'evict'\noperation = ['cuMemcpy', 'cuMemcpyHtoD', 'cuMemcpyDtoH', 'zeCommandListAppendMemoryCopy']\nprobability = 0.2\ntimes = 5\n\
     [[fault]]\nname = 'packet'\ndo = 'move'\nto = 'gtt'\nopcode = ['write', 'read-response', 'send']\nevery = 100\n";
 
+/// Evictions that follow the READ responses alone: moves of much memory take long, and one that
+/// moves by the clock may never be there.
+const BY_ANSWERS: &str = "[[fault]]\nname = 'packet'\ndo = 'evict'\nopcode = ['read-response']\n\
+    every = 3000\n";
+
 /// A storm over a GPU of a driver, and its report.
 struct Storm {
     scratch: Scratch,
@@ -23,12 +28,12 @@ struct Storm {
 
 impl Storm {
     /// A unique name of the GPU keeps other GPUs of this host out of it.
-    fn over(driver: &'static str, name: &str) -> Self {
+    fn over(driver: &'static str, name: &str, plan: &str) -> Self {
         let scratch = Scratch::new();
         let gpu = format!("name = '{name}'\npreset = '{driver}'\nvram = '512M'\ngtt = '512M'\n");
         let nic = "[[nic]]\nname = 'peerdma0'\npreset = 'mlx5'\n";
         for (name, text) in
-            [("peerdma.toml", &*format!("{nic}[[gpu]]\n{gpu}")), ("plan.toml", PLAN)]
+            [("peerdma.toml", &*format!("{nic}[[gpu]]\n{gpu}")), ("plan.toml", plan)]
         {
             std::fs::write(scratch.file(name), text).expect("a file of our own");
         }
@@ -77,7 +82,7 @@ fn under(storm: &Storm, memory: &str, runtime: &str, (test, provider): (&str, &s
 fn libfabric_follows_cuda_memory_that_moves() {
     needs!(Need::Libfabric, Need::Root, Need::Namespaces, Need::Program("ip"));
     for test in [("fi_rdm_tagged_bw", "verbs;ofi_rxm"), ("fi_msg_bw", "verbs")] {
-        let storm = Storm::over("amdgpu", &format!("storm-{}", test.0));
+        let storm = Storm::over("amdgpu", &format!("storm-{}", test.0), PLAN);
         let moves = under(&storm, "cuda", "nvidia", test);
         assert!(moves > 20, "{}: {moves} moves: {}", test.0, storm.said("acts.txt"));
     }
@@ -89,7 +94,7 @@ fn libfabric_follows_cuda_memory_that_moves() {
 fn level_zero_memory_stays_while_libfabric_has_it_mapped() {
     needs!(Need::Libfabric, Need::Root, Need::Namespaces, Need::Program("ip"));
     for driver in ["xe", "i915"] {
-        let storm = Storm::over(driver, &format!("storm-fi-{driver}"));
+        let storm = Storm::over(driver, &format!("storm-fi-{driver}"), PLAN);
         under(&storm, "ze", driver, ("fi_rdm_tagged_bw", "verbs;ofi_rxm"));
         let acts = storm.said("acts.txt");
         assert!(acts.contains("is pinned and cannot move"), "{driver}: {acts}");
@@ -101,10 +106,26 @@ fn level_zero_memory_stays_while_libfabric_has_it_mapped() {
 fn verbs_follow_level_zero_memory_that_moves() {
     needs!(Need::Libfabric, Need::Root, Need::Namespaces, Need::Program("ip"));
     let veth = Veth::new();
-    let storm = Storm::over("xe", "storm-ze-xe");
+    let storm = Storm::over("xe", "storm-ze-xe", PLAN);
     // One request at a time: the size of its buffers grows with the number of outstanding requests.
     let args = ["-d", "0", "-g", "0", "-b", "1", "-S", "65536", "-t", "read", "-v"];
     xe("xe_rdmabw", &[&args[..], &["-n", "2000"]].concat(), &veth, |program| storm.under(program));
     let moves = storm.moves("xe_rdmabw", &storm.scratch.file("report.txt"));
     assert!(moves > 20, "{moves} moves: {}", storm.said("acts.txt"));
+}
+
+/// Sixteen requests are outstanding, in 64 MiB that each eviction copies as a whole. READs that
+/// were granted before the memory went are put off by RNR NAKs, and none runs out of retries.
+#[test]
+fn reads_of_much_memory_outlast_evictions_of_all_of_it() {
+    needs!(Need::Libfabric, Need::Root, Need::Namespaces, Need::Program("ip"));
+    let veth = Veth::new();
+    let storm = Storm::over("xe", "storm-ze-much", BY_ANSWERS);
+    // Every READ in packets.
+    let config = storm.said("peerdma.toml").replace("[[gpu]]", "force_udp = true\n[[gpu]]");
+    std::fs::write(storm.scratch.file("peerdma.toml"), config).expect("a file of our own");
+    let args = ["-d", "0", "-g", "0", "-S", "1048576", "-t", "read", "-v", "-n", "200"];
+    xe("xe_rdmabw", &args, &veth, |program| storm.under(program));
+    let moves = storm.moves("xe_rdmabw", &storm.scratch.file("report.txt"));
+    assert!(moves > 10, "{moves} moves: {}", storm.said("acts.txt"));
 }

@@ -15,7 +15,7 @@ pub(crate) fn write(rows: &str) -> Outcome {
     let mut page = format!(
         "# Programs of others that move GPU memory\n\n\
          Written by `cargo xtask cuda-rdma` on {}: programs that use CUDA, unmodified, by `peerdma run --gpu=nvidia` on a machine \
-         that needs no GPU (docs/CUDA.md); UCX with Level Zero, too (docs/LEVEL_ZERO.md). Open MPI's ranks are on two hosts. `interop/tests/cuda_rdma` runs them and has the reasons; what they move is compared \
+         that needs no GPU (docs/CUDA.md); UCX with Level Zero and HSA, too (docs/LEVEL_ZERO.md, docs/HSA.md). Open MPI's ranks are on two hosts. `interop/tests/cuda_rdma` runs them and has the reasons; what they move is compared \
          where the program itself, or the row, says so.\n\n| program | what it is |\n|---|---|\n",
         day.trim()
     );
