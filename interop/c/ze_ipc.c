@@ -69,6 +69,12 @@ static void opens(pid_t owner, int sock)
 	b[1] = 0x55;
 	ZE_IS(zeMemFree(context, b), ZE_RESULT_ERROR_INVALID_ARGUMENT);
 	ZE(zeMemCloseIpcHandle(context, b));
+	/* Physical memory, by an address where it is mapped. */
+	get(sock, &whole, sizeof(whole));
+	ZE(zeMemOpenIpcHandle(context, device, whole, 0, (void **)&b));
+	ZE(zeCommandListAppendMemoryCopy(now, bytes, b, 64, NULL, 0, NULL));
+	CHECK(bytes[0] == 0x66 && bytes[63] == 0x66);
+	ZE(zeMemCloseIpcHandle(context, b));
 	ZE(zeEventPoolOpenIpcHandle(context, events, &pool));
 	ZE(zeEventCreate(pool, &event_desc, &event));
 	ZE_IS(zeEventQueryStatus(event), ZE_RESULT_NOT_READY);
@@ -102,7 +108,10 @@ static void owns(int sock)
 	ze_ipc_event_pool_handle_t events;
 	ze_event_pool_handle_t pool;
 	ze_event_handle_t event;
-	char pattern = 0x11, token, *a, *host;
+	ze_physical_mem_desc_t physical_desc = { .stype = ZE_STRUCTURE_TYPE_PHYSICAL_MEM_DESC };
+	ze_physical_mem_handle_t physical;
+	char pattern = 0x11, token, *a, *host, *at;
+	size_t page;
 	int fd;
 
 	ze_start();
@@ -120,6 +129,21 @@ static void owns(int sock)
 	host = ze_host_memory(&exported, 5000, 0);
 	memset(host, 0x44, 5000);
 	ZE(zeMemGetIpcHandle(context, host, &handle));
+	put(sock, &handle, sizeof(handle));
+	ZE(zeVirtualMemQueryPageSize(context, device, MIB, &page));
+	physical_desc.size = 2 * page;
+	ZE(zePhysicalMemCreate(context, device, &physical_desc, &physical));
+	/* With a hint: an older validation layer wants one. */
+	ZE(zeVirtualMemReserve(context, a, 4 * page, (void **)&at));
+	ZE_IS(zeMemGetIpcHandle(context, at, &handle), ZE_RESULT_ERROR_INVALID_ARGUMENT);
+	ZE(zeVirtualMemMap(context, at, 2 * page, physical, 0, ZE_MEMORY_ACCESS_ATTRIBUTE_READWRITE));
+	ZE(zeVirtualMemMap(context, at + 2 * page, page, physical, page, ZE_MEMORY_ACCESS_ATTRIBUTE_READWRITE));
+	pattern = 0x66;
+	ZE(zeCommandListAppendMemoryFill(now, at, &pattern, 1, 2 * page, NULL, 0, NULL));
+	ZE_IS(zeMemGetIpcHandle(context, at + 2 * page, &handle), ZE_RESULT_ERROR_UNSUPPORTED_FEATURE);
+	ZE(zeMemGetIpcHandle(context, at + 100, &handle));
+	fd = ze_dma_buf(at + 5000);
+	CHECK(!memcmp(&handle, &fd, sizeof(fd)));
 	put(sock, &handle, sizeof(handle));
 	get(sock, &token, 1);
 	CHECK(host[0] == 0x44 && host[1] == 0x55);

@@ -6,11 +6,11 @@ use std::sync::atomic::AtomicU32;
 use crate::context::Context;
 use crate::exported::Exported;
 use crate::host::Pages;
-use crate::status::{Result, unsupported};
+use crate::status::{Result, invalid, unsupported};
 use umd::Memory;
 use umd::copy::{At, Piece};
 use umd::space::Content;
-use umd::vmm::Physical;
+use umd::vmm::{Mapped, Physical};
 
 /// All addresses that Level Zero knows in this process.
 pub(crate) type Space = umd::space::Space<Held>;
@@ -59,6 +59,8 @@ pub(crate) struct Allocation {
     pub(crate) memory: Arc<Memory>,
     /// Whether it is host memory: then the CPU sees it where it is mapped.
     pub(crate) is_host: bool,
+    /// The descriptor of its dma-buf for other processes; closed with it.
+    pub(crate) file: Exported,
 }
 
 impl Physical for Allocation {
@@ -68,6 +70,17 @@ impl Physical for Allocation {
 
     fn is_for_cpu(&self) -> bool {
         self.is_host
+    }
+}
+
+impl Allocation {
+    /// The descriptor of its dma-buf, the same each time.
+    ///
+    /// # Errors
+    ///
+    /// No descriptor left, or lost memory.
+    pub(crate) fn file(&self) -> Result<i32> {
+        self.file.number(|| Ok(self.memory.share()?))
     }
 }
 
@@ -81,25 +94,28 @@ impl Held {
         Self { context, kind, access: AtomicU32::new(0) }
     }
 
-    /// The descriptor of the dma-buf of this memory: the same each time, until the memory is freed.
+    /// The descriptor of the dma-buf of the memory at an address: the same each time, until the
+    /// memory is freed.
     ///
     /// # Errors
     ///
-    /// No descriptor left, lost memory, or memory without a dma-buf.
-    pub(crate) fn file(&self) -> Result<i32> {
+    /// No descriptor left, lost memory, memory without a dma-buf, or no memory.
+    pub(crate) fn file(&self, addr: u64) -> Result<i32> {
         match &self.kind {
             Kind::Device { memory, file, .. } => file.number(|| Ok(memory.share()?)),
             Kind::Host { pages } | Kind::Shared { pages, .. } => pages.file(),
-            Kind::Reserved(_) => Err(unsupported("reserved addresses have no dma-buf")),
+            Kind::Reserved(reserved) => mapped(reserved, addr)?.allocation.file(),
         }
     }
 
-    /// The GPU that the buffer belongs to, in device or in system memory.
-    pub(crate) fn buffer_of(&self) -> Option<usize> {
+    /// The GPU that the buffer at an address belongs to, in device or in system memory.
+    pub(crate) fn buffer_of(&self, addr: u64) -> Option<usize> {
         match &self.kind {
             Kind::Device { memory, .. } => Some(memory.device),
             Kind::Host { pages } | Kind::Shared { pages, .. } => pages.device(),
-            Kind::Reserved(_) => None,
+            Kind::Reserved(reserved) => {
+                reserved.find(addr).map(|mapped| mapped.allocation.memory.device)
+            }
         }
     }
 
@@ -110,6 +126,20 @@ impl Held {
             Kind::Host { pages } | Kind::Shared { pages, .. } => pages.is_ipc,
             Kind::Reserved(_) => false,
         }
+    }
+}
+
+/// The physical memory at an address. Who gets it gets all of it, from its beginning on.
+///
+/// # Errors
+///
+/// Nothing is mapped there, or the mapping does not begin where the memory does.
+pub(crate) fn mapped(reserved: &Reserved, addr: u64) -> Result<Arc<Mapped<Allocation>>> {
+    let mapped = reserved.find(addr);
+    let mapped = mapped.ok_or_else(|| invalid(format!("nothing is mapped at {addr:#x}")))?;
+    match mapped.offset_of(mapped.start) {
+        0 => Ok(mapped),
+        _ => Err(unsupported("the mapping does not begin where its memory does")),
     }
 }
 

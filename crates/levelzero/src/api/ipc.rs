@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use umd::Memory;
+use umd::handles::Found;
 
 use super::queue::device_of;
 use crate::boundary::calls;
@@ -12,27 +13,41 @@ use crate::event::Pool;
 use crate::host::Pages;
 use crate::ipc::{self, Raw, What};
 use crate::process::{self, Process};
-use crate::space::{Held, Kind, Region};
+use crate::space::{Allocation, Held, Kind, Region, mapped};
 use crate::status::{Refusal, Result, Status, flags, invalid};
 
 /// Flags by which memory is opened: how it is cached.
 const FLAGS: u32 = 3;
 
-/// The handle of the allocation that contains an address.
+/// The handle of the allocation that contains an address, or of the physical memory that is mapped
+/// there; or of physical memory that is named by its own handle.
 fn memory_handle(process: &Process, context: u64, addr: u64) -> Result<Raw> {
     process.context(context)?;
     if addr == 0 {
         return Err(Refusal::new(Status::InvalidNullPointer, "no address"));
     }
-    let region = process.space.find(addr);
-    let region = region.ok_or_else(|| invalid(format!("{addr:#x} is in no allocation")))?;
-    let number = region.file()?;
+    let Some(region) = process.space.find(addr) else {
+        return match process.physical.find(addr) {
+            Found::Live(allocation) => physical_handle(&allocation),
+            _ => Err(invalid(format!("{addr:#x} is in no allocation"))),
+        };
+    };
+    match &region.kind {
+        Kind::Reserved(reserved) => physical_handle(&mapped(reserved, addr)?.allocation),
+        Kind::Host { .. } | Kind::Shared { .. } => handle(What::HostMemory, region.file(addr)?),
+        Kind::Device { .. } => handle(What::Memory, region.file(addr)?),
+    }
+}
+
+fn physical_handle(allocation: &Allocation) -> Result<Raw> {
+    let what = if allocation.is_host { What::HostMemory } else { What::Memory };
+    handle(what, allocation.file()?)
+}
+
+/// A handle of a descriptor of some memory of this process.
+fn handle(what: What, number: i32) -> Result<Raw> {
     // SAFETY: it is open until the memory is freed, which the program must not do during the call.
     let file = unsafe { BorrowedFd::borrow_raw(number) };
-    let what = match &region.kind {
-        Kind::Host { .. } | Kind::Shared { .. } => What::HostMemory,
-        _ => What::Memory,
-    };
     ipc::handle(what, number, file)
 }
 

@@ -218,18 +218,18 @@ fn about(region: &Region, addr: u64) -> Option<(u32, Option<usize>, u64)> {
 }
 
 /// Fills in the descriptor of memory, if the program asks for it.
-fn put_file(process: &Process, region: Option<&Region>, place: Out<File>) -> Result<()> {
+fn put_file(process: &Process, region: Option<&Region>, addr: u64, place: Out<File>) -> Result<()> {
     let asked = place.input().get()?;
     if asked.flags & !FILES != 0 {
         let what = "memory can only be exported as a dma-buf";
         return Err(Refusal::new(Status::UnsupportedEnumeration, what));
     }
     let Some(region) = region else { return Ok(()) };
-    let buffer_of = region.buffer_of().map(|device| process.devices[device]);
+    let buffer_of = region.buffer_of(addr).map(|device| process.devices[device]);
     if buffer_of.is_some_and(|device| device.config.dma_buf == Some(false)) {
         return Err(unsupported("this GPU exports no dma-bufs (dma_buf = false)"));
     }
-    let fd = region.file()?;
+    let fd = region.file(addr)?;
     c::fill(place, |file| file.fd = fd)
 }
 
@@ -350,8 +350,9 @@ calls! { CALLS:
             (properties.kind, properties.id, properties.page_size) = (kind, id, page_size);
         })?;
         device.put_if(owner.map_or(0, device_handle));
+        let memory = region.as_deref().filter(|_| kind != 0);
         match head.find::<File>(EXPORT_FD) {
-            Some(file) => put_file(process, region.as_deref(), file),
+            Some(file) => put_file(process, memory, addr, file),
             None => Ok(()),
         }
     }

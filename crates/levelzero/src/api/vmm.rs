@@ -9,6 +9,7 @@ use super::memory::{device_memory, host_memory};
 use super::queue::device_of;
 use crate::boundary::calls;
 use crate::c::{Head, In, Out};
+use crate::exported::Exported;
 use crate::process::{self, Process, find};
 use crate::space::{Allocation, Held, Kind, Region, Reserved};
 use crate::status::{Refusal, Result, Status, enumeration, flags, invalid};
@@ -152,7 +153,8 @@ calls! { CALLS:
             device_memory(process, device, size, desc.head)?
         };
         let (id, memory) = (process.space.next_id(), Arc::new(memory));
-        let new = |handle| Allocation { handle, context, id, size, memory, is_host };
+        let file = Exported::default();
+        let new = |handle| Allocation { handle, context, id, size, memory, is_host, file };
         out.put(process.physical.add(new).handle)
     }
 
