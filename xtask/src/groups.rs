@@ -8,8 +8,8 @@ use crate::counts::Counts;
 use crate::sh::{Outcome, cargo, check, target_dir, tool, watch};
 use crate::suites::wheels;
 use crate::{
-    columns, cuda_rdma, deny, deps, fuzz, house, libfabric, loom, publish, pyverbs, rdma_unit_test,
-    rules, rust_crates, tsan, unsafety, variables,
+    columns, cuda_rdma, deny, deps, fuzz, house, level_zero_tests, libfabric, loom, publish,
+    pyverbs, rdma_unit_test, rules, rust_crates, tsan, unsafety, variables,
 };
 
 /// One line of the report.
@@ -163,6 +163,12 @@ pub(crate) const GROUPS: &[Group] = &[
         900,
         "gdrcopy, perftest, UCX, Open MPI, NIXL and Mooncake on GPU memory",
         Job::Suite(cuda_rdma::group),
+    ),
+    group(
+        "level-zero-tests",
+        1800,
+        "the conformance tests of Level Zero",
+        Job::Suite(level_zero_tests::group),
     ),
     group("libfabric", 3600, "libfabric's own tests", Job::Suite(libfabric::group)),
     group("demo", 60, "cargo run --release -- demo, and demo --storage", Job::Check(demo)),

@@ -15,6 +15,7 @@ mod dist;
 mod fuzz;
 mod groups;
 mod house;
+mod level_zero_tests;
 mod libfabric;
 mod licences;
 mod loom;
@@ -105,6 +106,8 @@ enum Chore {
     RustCrates(rust_crates::Options),
     /// Third-party programs that move GPU memory, unmodified; writes docs/CUDA_PROGRAMS.md.
     CudaRdma(cuda_rdma::Options),
+    /// The conformance tests of Level Zero, unmodified; writes docs/LEVEL_ZERO_TESTS.md.
+    LevelZeroTests(level_zero_tests::Options),
     /// libfabric's own tests, on host and on device memory; writes docs/FABTESTS.md.
     Libfabric(libfabric::Options),
     /// Measure: ratios against a peer or a physical limit, in one run.
@@ -134,6 +137,7 @@ fn main() -> ExitCode {
         Chore::RdmaUnitTest(options) => rdma_unit_test::run(&options),
         Chore::RustCrates(options) => rust_crates::run(&options),
         Chore::CudaRdma(options) => cuda_rdma::run(&options),
+        Chore::LevelZeroTests(options) => level_zero_tests::run(&options),
         Chore::Libfabric(options) => libfabric::run(&options),
         Chore::Bench { args } => bench::run(&args),
     };

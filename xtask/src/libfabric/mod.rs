@@ -11,10 +11,6 @@ mod pytest;
 mod run;
 mod way;
 
-use std::collections::BTreeMap;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 use std::time::Instant;
 
 use clap::Args;
@@ -24,7 +20,7 @@ use self::way::{WAYS, Way};
 use crate::counts::Counts;
 use crate::groups::{self, Context, Tested};
 use crate::sh::{Outcome, cargo, check};
-use crate::suites::{Expected, Verdicts};
+use crate::suites::{Expected, Verdicts, side_by_side};
 
 /// What is known about the tests.
 const EXPECTED: &str = "interop/fabtests/expected.toml";
@@ -120,19 +116,10 @@ fn compare(columns: &[(String, Verdicts)], expected: &Expected) -> Counts {
 
 /// Runs some variants side by side, each on its own hosts.
 fn all(built: &Built, ways: &[&Way], expression: Option<&str>) -> Outcome<Vec<(String, Verdicts)>> {
-    let next = AtomicUsize::new(0);
-    let results: Mutex<BTreeMap<usize, Outcome<(String, Verdicts)>>> = Mutex::default();
-    let work = || {
-        while let index = next.fetch_add(1, Ordering::Relaxed)
-            && let Some(way) = ways.get(index)
-        {
-            let start = Instant::now();
-            let result = way.run(built, expression);
-            println!("{}: {:.0} s", way.words(), start.elapsed().as_secs_f64());
-            let result = result.map(|verdicts| (way.words(), verdicts));
-            results.lock().expect("nobody panics with it").insert(index, result);
-        }
-    };
-    thread::scope(|scope| (0..AT_A_TIME).for_each(|_| drop(scope.spawn(work))));
-    results.into_inner().expect("nobody panics with it").into_values().collect()
+    side_by_side(AT_A_TIME, ways, |way| {
+        let start = Instant::now();
+        let result = way.run(built, expression);
+        println!("{}: {:.0} s", way.words(), start.elapsed().as_secs_f64());
+        result.map(|verdicts| (way.words(), verdicts))
+    })
 }

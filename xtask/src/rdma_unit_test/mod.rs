@@ -6,7 +6,6 @@
 //! explained there is an error, and so is an explanation of a failure that no longer happens.
 
 mod build;
-mod gtest;
 mod page;
 mod run;
 mod way;

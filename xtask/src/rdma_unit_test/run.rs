@@ -1,20 +1,16 @@
 //! Running the programs of the suite.
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 use std::time::{Duration, Instant};
 
-use super::gtest::Reader;
 use super::way::Way;
 use super::{LEFT_OUT, WALK};
 use crate::sh::{Outcome, target_dir};
-use crate::suites::{End, Verdict, follow, host};
+use crate::suites::gtest::{self, Tests};
+use crate::suites::{End, Verdict, follow, host, side_by_side};
 
 /// One program, in one variant.
 #[derive(Debug)]
@@ -25,9 +21,6 @@ pub(crate) struct Task<'a> {
     /// The filter for its tests.
     pub(crate) filter: String,
 }
-
-/// Tests by name, which is `PROGRAM:SUITE.TEST`.
-type Tests = BTreeMap<String, Verdict>;
 
 /// The program that needs huge pages.
 const HUGE: &str = "hugepage_test";
@@ -41,33 +34,19 @@ const PATIENCE: Duration = Duration::from_secs(300);
 const WAITS: [u32; 2] = [4, 16];
 /// The output of such a test.
 const TOO_LATE: &str = "DEADLINE_EXCEEDED";
-/// How often a program is started again after a test in which it ended.
-const STARTS: usize = 20;
 /// How many run at a time: the tests have one or two threads, which mostly wait.
 const AT_A_TIME: usize = 2;
 
 /// Runs all, and returns the result of each.
 pub(crate) fn all(programs: &Path, tasks: &[Task<'_>]) -> Outcome<Vec<Tests>> {
-    let next = AtomicUsize::new(0);
-    let results: Mutex<BTreeMap<usize, Outcome<Tests>>> = Mutex::default();
-    let work = || {
-        while let index = next.fetch_add(1, Ordering::Relaxed)
-            && let Some(task) = tasks.get(index)
-        {
-            let start = Instant::now();
-            let result = task.run(programs);
-            if let Ok(tests) = &result {
-                let passed = tests.values().filter(|verdict| **verdict == Verdict::Passed).count();
-                let (words, took) = (task.way.words(), start.elapsed().as_secs_f64());
-                let of = tests.len();
-                println!("{words}: {}: {passed} of {of} pass, {took:.0} s", task.program);
-            }
-            let mut results = results.lock().expect("nobody panics with it");
-            results.insert(index, result);
-        }
-    };
-    thread::scope(|scope| (0..AT_A_TIME).for_each(|_| drop(scope.spawn(work))));
-    results.into_inner().expect("nobody panics with it").into_values().collect()
+    side_by_side(AT_A_TIME, tasks, |task| {
+        let start = Instant::now();
+        let tests = task.run(programs)?;
+        let passed = tests.values().filter(|verdict| **verdict == Verdict::Passed).count();
+        let (words, took, of) = (task.way.words(), start.elapsed().as_secs_f64(), tests.len());
+        println!("{words}: {}: {passed} of {of} pass, {took:.0} s", task.program);
+        Ok(tests)
+    })
 }
 
 impl Task<'_> {
@@ -90,35 +69,17 @@ impl Task<'_> {
 
     /// Runs the tests of a filter.
     fn all(&self, programs: &Path, filter: &str, patience: u32, log: &mut File) -> Outcome<Tests> {
-        let mut seen = BTreeMap::new();
-        for _ in 0..STARTS {
-            let mut reader = Reader::default();
-            let command = self.command(programs, filter, patience, &seen)?;
-            let end = follow(command, PATIENCE, |line| {
-                reader.read(line);
-                // A full disk is no reason to stop testing.
-                let _ = writeln!(log, "{line}");
-            })?;
-            let (why, is_good) = match end {
-                End::Exited(status) => (status.to_string(), status.success()),
-                End::Hung => (format!("nothing for {} seconds", PATIENCE.as_secs()), false),
-            };
-            if self.program == WALK {
-                let verdict = if is_good { Verdict::Passed } else { Verdict::Failed(why) };
-                return Ok([(WALK.to_owned(), verdict)].into());
-            }
-            reader.broke_off(&why);
-            let is_over = reader.is_whole || reader.verdicts.is_empty();
-            if !reader.is_whole && reader.verdicts.is_empty() {
-                let why = format!("no test: {why}");
-                reader.verdicts.insert("all".to_owned(), Verdict::Failed(why));
-            }
-            seen.append(&mut reader.verdicts);
-            if is_over {
-                break;
-            }
+        let command = |seen: &Tests| self.command(programs, filter, patience, seen);
+        if self.program != WALK {
+            return gtest::run(PATIENCE, log, command);
         }
-        Ok(seen)
+        let end = follow(command(&Tests::new())?, PATIENCE, |line| {
+            // A full disk is no reason to stop testing.
+            let _ = writeln!(log, "{line}");
+        })?;
+        let is_good = matches!(end, End::Exited(status) if status.success());
+        let verdict = if is_good { Verdict::Passed } else { Verdict::Failed(end.words(PATIENCE)) };
+        Ok([(WALK.to_owned(), verdict)].into())
     }
 
     fn full_name(&self, test: &str) -> String {

@@ -18,6 +18,8 @@ pub(crate) struct Expected {
     skip: Vec<Entry>,
     /// Tests that do not pass, and why.
     fail: Vec<Entry>,
+    /// Tests that are not run at all, and why.
+    leave_out: Vec<Entry>,
 }
 
 /// One explanation, for all tests that match one of the patterns. A `*` in a pattern matches
@@ -40,11 +42,12 @@ impl Expected {
 
     fn parse(file: &'static str, text: &str) -> Outcome<Self> {
         let table: Table = text.parse().map_err(|err| format!("{file}: {err}"))?;
-        let mut expected = Self { file, skip: Vec::new(), fail: Vec::new() };
+        let mut expected = Self { file, skip: Vec::new(), fail: Vec::new(), leave_out: Vec::new() };
         for (key, value) in &table {
             let list = match &**key {
                 "skip" => &mut expected.skip,
                 "fail" => &mut expected.fail,
+                "leave_out" => &mut expected.leave_out,
                 _ => return Err(format!("{file}: there is no list {key:?}")),
             };
             for entry in value.as_array().map(Vec::as_slice).unwrap_or_default() {
@@ -59,6 +62,12 @@ impl Expected {
     pub(crate) fn reason(&self, on: &str, test: &str) -> Option<&str> {
         let entries = self.skip.iter().chain(&self.fail);
         entries.into_iter().find(|entry| entry.fits(on, test)).map(|entry| &*entry.reason)
+    }
+
+    /// The patterns of the tests that are not run, and why.
+    pub(crate) fn left_out(&self, on: &str) -> impl Iterator<Item = (&str, &str)> {
+        let meant = self.leave_out.iter().filter(move |entry| entry.is_for(on));
+        meant.flat_map(|entry| entry.tests.iter().map(|tests| (&**tests, &*entry.reason)))
     }
 
     /// Whether a test is known to fail.
@@ -123,10 +132,13 @@ impl Entry {
     }
 
     fn fits(&self, on: &str, test: &str) -> bool {
+        self.is_for(on) && self.tests.iter().any(|pattern| fits(pattern, test))
+    }
+
+    fn is_for(&self, on: &str) -> bool {
         let has = |word: &str| on.split(' ').any(|have| have == word);
         let is_meant = |words: &String| words.split(' ').all(&has);
-        (self.on.is_empty() || self.on.iter().any(is_meant))
-            && self.tests.iter().any(|pattern| fits(pattern, test))
+        self.on.is_empty() || self.on.iter().any(is_meant)
     }
 }
 
@@ -160,7 +172,8 @@ mod tests {
         let expected = Expected::parse(
             "list",
             "[[skip]]\ntests = [\"a.*\"]\nreason = \"no a\"\n\
-             [[fail]]\ntests = [\"b.one\", \"b.two\"]\non = [\"x\", \"y z\"]\nreason = \"no b yet\"\n",
+             [[fail]]\ntests = [\"b.one\", \"b.two\"]\non = [\"x\", \"y z\"]\nreason = \"no b yet\"\n\
+             [[leave_out]]\ntests = [\"d.*\"]\non = [\"x\"]\nreason = \"no end\"\n",
         )
         .unwrap();
         let verdicts = Verdicts {
@@ -184,5 +197,7 @@ mod tests {
         assert_eq!(about("y w"), ["a.two", "b.one", "c.one"]);
         assert_eq!(expected.reason("x", "b.one"), Some("no b yet"));
         assert_eq!(expected.reason("y", "b.one"), None);
+        assert_eq!(expected.left_out("w x").collect::<Vec<_>>(), [("d.*", "no end")]);
+        assert_eq!(expected.left_out("y").next(), None);
     }
 }

@@ -17,6 +17,16 @@ pub(crate) enum End {
     Hung,
 }
 
+impl End {
+    /// It in words, after a run with that patience.
+    pub(crate) fn words(&self, patience: Duration) -> String {
+        match self {
+            Self::Exited(status) => status.to_string(),
+            Self::Hung => format!("nothing for {} seconds", patience.as_secs()),
+        }
+    }
+}
+
 /// Passes each line of standard output and standard error to `seen` as it comes. A run that prints
 /// nothing for as long as `patience` is killed, with all processes that it started.
 pub(crate) fn follow(

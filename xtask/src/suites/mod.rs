@@ -4,8 +4,10 @@
 pub(crate) mod built;
 mod expected;
 mod follow;
+pub(crate) mod gtest;
 pub(crate) mod host;
 pub(crate) mod page;
+mod parallel;
 mod sources;
 mod toolkit;
 mod verdicts;
@@ -13,6 +15,7 @@ mod wheels;
 
 pub(crate) use self::expected::Expected;
 pub(crate) use self::follow::{End, follow, show};
+pub(crate) use self::parallel::side_by_side;
 pub(crate) use self::sources::Source;
 pub(crate) use self::toolkit::{rocm, toolkit};
 pub(crate) use self::verdicts::{Verdict, Verdicts};

@@ -2,9 +2,9 @@
 //! public repository and commit, or with the URL of an archive and its version.
 //!
 //! `NAME.tar.xz` is taken from the directory that `PEERDMA_SOURCES` names, if there is one;
-//! otherwise the commit is fetched from the repository, or the archive from its URL. An archive
-//! must have the SHA-256 of the list; a commit's name is a checksum of its contents. Either is
-//! unpacked under `target/sources`, once.
+//! otherwise, or if it is no use, the commit is fetched from the repository, or the archive from
+//! its URL. An archive must have the SHA-256 of the list; a commit's name is a checksum of its
+//! contents. Either is unpacked under `target/sources`, once.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -79,12 +79,18 @@ impl Source {
         }
         // Made elsewhere and renamed at the end, so that a partial one is not taken for complete.
         let new = all.join(format!("{}-{}.new", self.name, std::process::id()));
-        let _ = fs::remove_dir_all(&new);
-        fs::create_dir_all(&new).map_err(|err| format!("{}: {err}", new.display()))?;
+        let elsewhere = |into: &Path| match self.is_archive() {
+            true => self.download(into),
+            false => self.fetch(into),
+        };
+        empty(&new)?;
         let got = match archive(&self.name) {
-            Some(archive) => self.unpack(&archive, &new),
-            None if self.is_archive() => self.download(&new),
-            None => self.fetch(&new),
+            Some(archive) => self.unpack(&archive, &new).or_else(|why| {
+                println!("{why}");
+                empty(&new)?;
+                elsewhere(&new).map_err(|also| format!("{why}; {also}"))
+            }),
+            None => elsewhere(&new),
         };
         let done = got.and_then(|()| {
             fs::rename(&new, &dir).map_err(|err| format!("{}: {err}", dir.display()))
@@ -101,7 +107,19 @@ impl Source {
         if sum.split_whitespace().next() != Some(&self.sha256) {
             return Err(format!("{} is not the archive of {FILE}", archive.display()));
         }
-        check(tool("tar").arg("xf").arg(archive).arg("--strip-components=1").arg("-C").arg(to))
+        let mut tar = tool("tar");
+        tar.arg("xf").arg(archive).arg("--strip-components=1").arg("-C").arg(to);
+        let out = tar.env("LC_ALL", "C").output().map_err(|err| format!("tar: {err}"))?;
+        if out.status.success() {
+            return Ok(());
+        }
+        let said = String::from_utf8_lossy(&out.stderr);
+        // tar's words for the archive, and xz's for what is around it.
+        let is_cut_off = ["Unexpected EOF", "Unexpected end of input"];
+        match is_cut_off.iter().any(|words| said.contains(words)) {
+            true => Err(format!("{} is cut off: it ends within a file", archive.display())),
+            false => Err(format!("{}: {}", archive.display(), said.trim())),
+        }
     }
 
     fn download(&self, to: &Path) -> Outcome {
@@ -131,6 +149,12 @@ impl Source {
     }
 }
 
+/// Makes the directory, with nothing in it.
+fn empty(dir: &Path) -> Outcome {
+    let _ = fs::remove_dir_all(dir);
+    fs::create_dir_all(dir).map_err(|err| format!("{}: {err}", dir.display()))
+}
+
 fn archive(name: &str) -> Option<PathBuf> {
     let folder = root().join(std::env::var_os(FOLDER)?);
     let archive = folder.join(format!("{name}.tar.xz"));
@@ -154,17 +178,70 @@ mod tests {
         assert!(Source::parse("[a]\ncommit = \"1\"", "a").unwrap_err().contains("repository"));
     }
 
+    /// A directory for an archive, which goes with it, and a source that names no sum.
+    struct Fixture(PathBuf, Source);
+
+    impl Fixture {
+        fn new(name: &str) -> Self {
+            let name = format!("peerdma-source-{name}-{}", std::process::id());
+            let dir = std::env::temp_dir().join(name);
+            fs::create_dir_all(dir.join("unpacked")).unwrap();
+            let text = |key| format!("{key} = \"0\"\n");
+            let text: String = ["repository", "commit", "date", "sha256"].map(text).concat();
+            Self(dir, Source::parse(&format!("[a]\n{text}"), "a").unwrap())
+        }
+
+        /// Why an archive with these contents is refused.
+        fn refused(&self, bytes: &[u8]) -> String {
+            let archive = self.0.join("a.tar.xz");
+            fs::write(&archive, bytes).unwrap();
+            self.1.unpack(&archive, &self.0.join("unpacked")).unwrap_err()
+        }
+
+        /// The same, where the list has the archive's own sum.
+        fn refused_by_contents(&mut self, bytes: &[u8]) -> String {
+            let archive = self.0.join("a.tar.xz");
+            fs::write(&archive, bytes).unwrap();
+            let sum = read(tool("sha256sum").arg(&archive)).unwrap();
+            self.1.sha256 = sum.split_whitespace().next().unwrap().to_owned();
+            self.refused(bytes)
+        }
+    }
+
+    impl Drop for Fixture {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
     #[test]
     fn an_archive_of_other_bytes_is_refused() {
-        let dir = std::env::temp_dir().join(format!("peerdma-source-{}", std::process::id()));
-        fs::create_dir_all(&dir).unwrap();
-        let archive = dir.join("a.tar.xz");
-        fs::write(&archive, "not what was listed").unwrap();
-        let text = |key| format!("{key} = \"0\"\n");
-        let text: String = ["repository", "commit", "date", "sha256"].map(text).concat();
-        let source = Source::parse(&format!("[a]\n{text}"), "a").unwrap();
-        let refused = source.unpack(&archive, &dir).unwrap_err();
-        fs::remove_dir_all(&dir).unwrap();
+        let refused = Fixture::new("bytes").refused(b"not what was listed");
         assert!(refused.contains("is not the archive"), "{refused}");
+    }
+
+    /// Its sum may be right all the same: whoever made the list summed what was there.
+    #[test]
+    fn an_archive_that_is_cut_off_is_told_in_words() {
+        let mut fixture = Fixture::new("cut");
+        let (file, tar) = (fixture.0.join("file"), fixture.0.join("whole.tar"));
+        fs::write(&file, [7; 100_000]).unwrap();
+        let dir = fixture.0.clone();
+        check(tool("tar").arg("cf").arg(&tar).arg("-C").arg(&dir).arg("./file")).unwrap();
+        let whole = fs::read(&tar).unwrap();
+        // The tar within ends early, or the compression around it.
+        for (cut, compress) in [(50_000, false), (0, true)] {
+            let tar = fixture.0.join("cut.tar");
+            fs::write(&tar, &whole[..whole.len() - cut]).unwrap();
+            check(tool("xz").arg("--force").arg(&tar)).unwrap();
+            let mut bytes = fs::read(tar.with_extension("tar.xz")).unwrap();
+            if compress {
+                bytes.truncate(bytes.len() / 2);
+            }
+            let refused = fixture.refused_by_contents(&bytes);
+            assert!(refused.contains("is cut off: it ends within a file"), "{refused}");
+        }
+        let refused = fixture.refused_by_contents(b"no archive at all");
+        assert!(!refused.contains("cut off"), "{refused}");
     }
 }

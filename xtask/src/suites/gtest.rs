@@ -1,8 +1,60 @@
-//! Reading what a program of googletest prints.
+//! Running a program of googletest, and reading what it prints.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufRead, Write as _};
+use std::process::Command;
+use std::time::Duration;
 
-use crate::suites::Verdict;
+use super::{Verdict, follow};
+use crate::sh::Outcome;
+
+/// Tests by name, which is `SUITE.TEST`.
+pub(crate) type Tests = BTreeMap<String, Verdict>;
+
+/// How often a program is started again after a test in which it ended.
+const STARTS: usize = 20;
+
+/// Runs a program, and again after each test in which it ends or prints nothing for as long as
+/// `patience`. The command is told which tests have run already, and its output goes to the log.
+pub(crate) fn run(
+    patience: Duration,
+    log: &mut File,
+    command: impl Fn(&Tests) -> Outcome<Command>,
+) -> Outcome<Tests> {
+    let mut seen = Tests::new();
+    for _ in 0..STARTS {
+        let mut reader = Reader::default();
+        let end = follow(command(&seen)?, patience, |line| {
+            reader.read(line);
+            // A full disk is no reason to stop testing.
+            let _ = writeln!(log, "{line}");
+        })?;
+        let why = end.words(patience);
+        reader.broke_off(&why);
+        let is_over = reader.is_whole || reader.verdicts.is_empty();
+        if !reader.is_whole && reader.verdicts.is_empty() {
+            let why = format!("no test: {why}");
+            reader.verdicts.insert("all".to_owned(), Verdict::Failed(why));
+        }
+        seen.append(&mut reader.verdicts);
+        if is_over {
+            return Ok(seen);
+        }
+    }
+    let why = format!("it ended {STARTS} times before its last test");
+    seen.insert("all".to_owned(), Verdict::Failed(why));
+    Ok(seen)
+}
+
+/// The results of the run that a log has, if it came to its end.
+pub(crate) fn logged(log: impl BufRead) -> Option<Tests> {
+    let mut reader = Reader::default();
+    for line in log.split(b'\n').map_while(Result::ok) {
+        reader.read(&String::from_utf8_lossy(&line));
+    }
+    reader.is_whole.then_some(reader.verdicts)
+}
 
 /// Takes the lines of a run one by one.
 ///
@@ -10,22 +62,22 @@ use crate::suites::Verdict;
 /// test's output: blocks that begin with `FILE:LINE: Failure`. At the end come a sum and the
 /// failures again.
 #[derive(Debug, Default)]
-pub(crate) struct Reader {
-    pub(crate) verdicts: BTreeMap<String, Verdict>,
+struct Reader {
+    verdicts: Tests,
     /// The test whose verdict is still to come.
-    pub(crate) running: Option<String>,
+    running: Option<String>,
     /// Its output, as far as it is a block of googletest.
     said: Vec<String>,
     is_block: bool,
     /// Whether the sum has been seen.
-    pub(crate) is_whole: bool,
+    is_whole: bool,
 }
 
 /// How much of a test's output is kept.
 const LINES: usize = 6;
 
 impl Reader {
-    pub(crate) fn read(&mut self, line: &str) {
+    fn read(&mut self, line: &str) {
         if let Some((mark, rest)) = mark(line) {
             self.is_block = false;
             match (mark, self.running.take()) {
@@ -42,7 +94,12 @@ impl Reader {
                     let why = self.said();
                     self.is(test, Verdict::Failed(why));
                 }
-                ("==========", _) => self.is_whole |= rest.contains(" ran."),
+                ("==========", running) => {
+                    self.is_whole |= rest.contains(" ran.");
+                    // Started again, in a log.
+                    self.running = running;
+                    self.broke_off("the program ended or hung");
+                }
                 (_, running) => self.running = running,
             }
         } else if line.ends_with(": Failure") || line.ends_with(": Skipped") {
@@ -55,7 +112,7 @@ impl Reader {
     }
 
     /// The run ended in the middle of a test.
-    pub(crate) fn broke_off(&mut self, why: &str) {
+    fn broke_off(&mut self, why: &str) {
         if let Some(test) = self.running.take() {
             self.is(test, Verdict::Failed(why.to_owned()));
         }
@@ -120,6 +177,20 @@ mod tests {
         ];
         let expected = expected.map(|(test, verdict)| (test.to_owned(), verdict));
         assert_eq!(reader.verdicts, expected.into());
+    }
+
+    #[test]
+    fn a_log_has_the_results_of_all_starts() {
+        let starts = "[==========] Running 2 tests from 1 test suite.\n\
+                      [ RUN      ] A.Crashes\n\
+                      [==========] Running 1 test from 1 test suite.\n\
+                      [ RUN      ] A.Passes\n\
+                      [       OK ] A.Passes (3 ms)\n";
+        assert!(logged(starts.as_bytes()).is_none());
+        let whole = format!("{starts}[==========] 1 test from 1 test suite ran. (3 ms total)\n");
+        let tests = logged(whole.as_bytes()).expect("it is whole");
+        assert_eq!(tests["A.Passes"], Verdict::Passed);
+        assert!(matches!(tests["A.Crashes"], Verdict::Failed(_)));
     }
 
     #[test]
