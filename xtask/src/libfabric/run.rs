@@ -18,8 +18,9 @@ const STAND_INS: &str = "interop/fabtests";
 /// In seconds: a program that takes longer hangs, and the runner ends it. Each has a buffer of a
 /// gigabyte, and writes all of it.
 const LIMIT: &str = "120";
-/// The runner prints something after each test.
-const PATIENCE: Duration = Duration::from_secs(300);
+/// The runner prints something after each test. It gives `fi_ubertest` 1000 seconds, and those that
+/// hang 100 more, whatever the limit is.
+const PATIENCE: Duration = Duration::from_secs(1200);
 
 impl Way {
     /// Where a run leaves its output.
@@ -44,6 +45,8 @@ impl Way {
         let mut command = of_their_own(self.is_wire)?;
         command.arg(PYTHON).arg(bin.join("runfabtests.py"));
         command.args(["-vvv", "-t", "quick", "-T", LIMIT, "-p"]).arg(&bin);
+        // It would run eight of shm's tests at a time, and print them in another form.
+        command.args(["--nworkers", "1"]);
         for option in ["-C", "-L"] {
             command.args(self.args().map(|args| format!("{option}={args}")));
         }

@@ -25,9 +25,12 @@ pub(crate) struct Way {
 const RXM: Way =
     Way { provider: "verbs;ofi_rxm", memory: Memory::Host, by_dmabuf: false, is_wire: false };
 const VERBS: Way = Way { provider: "verbs", ..RXM };
+/// Its suite chooses the memory of each end itself, of the host's and CUDA's. Without a runtime
+/// libfabric refuses to send memory of the host over it (`util_mem_monitor.c:414`).
+const SHM: Way = Way { provider: "shm", memory: Memory::Cuda, ..RXM };
 
 /// All of them.
-pub(crate) const WAYS: [Way; 14] = [
+pub(crate) const WAYS: [Way; 15] = [
     RXM,
     Way { is_wire: true, ..RXM },
     Way { memory: Memory::Cuda, ..RXM },
@@ -42,6 +45,7 @@ pub(crate) const WAYS: [Way; 14] = [
     Way { memory: Memory::Ze, ..VERBS },
     Way { memory: Memory::Rocr, ..VERBS },
     Way { memory: Memory::Rocr, by_dmabuf: true, ..VERBS },
+    SHM,
 ];
 
 impl Way {
@@ -70,6 +74,9 @@ impl Way {
 
     /// The arguments of each test program.
     pub(crate) fn args(&self) -> Option<String> {
+        if self.provider == SHM.provider {
+            return None;
+        }
         let memory = match self.memory {
             Memory::Host => return None,
             Memory::Cuda => "-D cuda",
