@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use interop::need::Need;
 use interop::{
-    Artefacts, Case, Cases, Guest, Program, Scratch, Vm, VmOutput, built, compile, needs, perftest,
+    Artefacts, Case, Cases, Guest, Mode, Program, Scratch, Tap, Vm, VmOutput, built, compile,
+    needs, perftest,
 };
 
 /// Exchanges of one perftest run in `guest/permissions.sh`.
@@ -187,6 +188,59 @@ fn a_c_program_finds_every_row_of_the_matrix() {
     out.all.success();
     let said = out.section("matrix").says("A program in C finds the same.");
     said.never_says("NOT MEASURED").says("memory ");
+}
+
+/// A disk with a memory buffer that the kernel lends to programs, below one switch with the NIC:
+/// the disk's bytes go through that memory to this host.
+#[test]
+fn memory_that_the_kernel_lends_is_between_a_disk_and_the_wire() {
+    needs!(Need::Vm, Need::Namespaces);
+    let scratch = Scratch::new();
+    let image = scratch.file("image");
+    let bytes: Vec<u8> =
+        (0..4_u64 << 20).map(|at| (at.wrapping_mul(0x9e37_79b9) >> 16) as u8).collect();
+    std::fs::write(&image, bytes).expect("room");
+    let programs = built(["build", "-p", "peerdma-providers", "--example", "p2pmem"]);
+    let program = programs.into_iter().next().expect("cargo builds it");
+    let tap = Tap::new();
+    let mut receiver = Program::new(program.clone())
+        .mode(Mode::Plain)
+        .args(["receive", &format!("{}:7472", Tap::HOST), Tap::INTERFACE])
+        .args([&image])
+        .limit(Duration::from_secs(600))
+        .in_netns(&tap.host)
+        .start();
+    receiver.wait_says("listening");
+    let drive = format!("file={},if=none,id=disk,format=raw,read-only=on", image.display());
+    let out = Vm::new("p2pmem")
+        .module("nvme")
+        .file(&program, "/bin/p2pmem")
+        .variable("pool", "0000:03:00.0")
+        .qemu(["-device", "pcie-root-port,id=root,bus=pcie.0,addr=4.0,chassis=1"])
+        .qemu(["-device", "x3130-upstream,id=up,bus=root"])
+        .qemu(["-device", "xio3130-downstream,id=left,bus=up,addr=0.0,chassis=2"])
+        .qemu(["-device", "xio3130-downstream,id=right,bus=up,addr=1.0,chassis=3"])
+        .qemu(["-drive", &drive])
+        .qemu(["-device", "nvme,serial=1,cmb_size_mb=8,bus=left,drive=disk"])
+        .wired_by("virtio-net-pci,bus=right", &tap)
+        .run();
+    out.all.success();
+    out.section("send")
+        .says("pool: 8388608 bytes")
+        .says("too much: the pool is nearest, and has no memory to give")
+        .says("has no 0x801000 bytes in a row")
+        .says("all of it: 0 bytes free")
+        .says("0x0 of 0x800000 are free (ENOMEM)")
+        .says("of 0x800000 are free (ENOMEM)")
+        .says("eth0: BusAddr, distance 4")
+        .says("/dev/nvme0n1: BusAddr, distance 0")
+        .says("0 bytes are wrong")
+        .says("bus_address=8388608 bounced=0")
+        .says("unbound: the pool is there: false")
+        .says("a write from it: an RDMA WRITE ended with LocQpOpErr");
+    let here = receiver.finish();
+    here.success();
+    here.says("4194304 bytes arrived, every one right");
 }
 
 /// Runs `guest/permissions.sh`, which fails if a program does, and checks what must hold on every

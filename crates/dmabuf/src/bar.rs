@@ -36,7 +36,7 @@ pub struct BarRange {
     pub tree: Arc<PciTree>,
     /// Where the owner is in the machine.
     pub bdf: Option<Bdf>,
-    /// The file that has the bytes, sealed against shrinking.
+    /// The file that has the bytes: sealed against shrinking, or a device's.
     pub file: OwnedFd,
     /// Where in the file they begin, page-aligned.
     pub offset: u64,
@@ -83,6 +83,8 @@ struct BarExporter {
     tree: Arc<PciTree>,
     bdf: Option<Bdf>,
     backing: SgBacking,
+    /// Whether another mapping of the file has the same bytes.
+    is_shared: bool,
     len: u64,
     gate: Gate,
     /// Why the memory was taken away, once it was.
@@ -100,6 +102,21 @@ impl BarBuf {
     ///
     /// [`BarError`].
     pub fn new(range: BarRange, name: &str) -> Result<Self, BarError> {
+        Self::with(range, true, name)
+    }
+
+    /// The same for a file that gives each mapping other memory, as the kernel's
+    /// `p2pmem/allocate` does: it is mapped once, here, and importers in other processes are
+    /// refused.
+    ///
+    /// # Errors
+    ///
+    /// [`BarError`].
+    pub fn mapped_once(range: BarRange, name: &str) -> Result<Self, BarError> {
+        Self::with(range, false, name)
+    }
+
+    fn with(range: BarRange, is_shared: bool, name: &str) -> Result<Self, BarError> {
         let window = BusWindow::of_process()?;
         let BarRange { owner, what, tree, bdf, file, offset, len } = range;
         let place = window.place(file.as_fd(), offset, len, &what)?;
@@ -111,6 +128,7 @@ impl BarBuf {
             tree,
             bdf,
             backing,
+            is_shared,
             len,
             gone: Mutex::default(),
             revoked: Mutex::default(),
@@ -219,7 +237,8 @@ impl Exporter for BarExporter {
             Err(why) => return self.refuse(ExporterErrorKind::Invalid, &why),
         };
         let (addr, len) = (place.addr(), self.len);
-        let entry = SgEntry { addr, len, backing: Some(self.backing.clone()) };
+        let backing = self.is_shared.then(|| self.backing.clone());
+        let entry = SgEntry { addr, len, backing };
         Ok(SgTable { entries: vec![entry], epoch: Some(self.gate.epoch()), map_type })
     }
 
@@ -233,7 +252,7 @@ impl Exporter for BarExporter {
     }
 
     fn sharing(&self) -> Sharing {
-        Sharing::HostRevoked
+        if self.is_shared { Sharing::HostRevoked } else { Sharing::Process }
     }
 }
 

@@ -25,14 +25,17 @@
 //!   requests in progress end, later ones fail with a reason, and nobody reads or writes memory
 //!   that has another owner by then.
 //!
-//! The devices are not here: a provider is implemented where its device is known. The one exception
-//! is the memory buffer of a controller ([`Cmb`]), which is nothing but pages.
+//! The devices are not here: a provider is implemented where its device is known. The exceptions
+//! are nothing but pages: the memory buffer of a controller ([`Cmb`]), and what a driver of the
+//! running kernel lends ([`KernelPool`], `p2pmem/allocate`).
 #![forbid(unsafe_code)]
 
 mod cmb;
+mod kernel_pool;
 mod place;
 mod provider;
 
 pub use cmb::{Cmb, CmbError};
+pub use kernel_pool::{KernelPool, KernelPoolError};
 pub use place::{Client, Orchestrator, PlaceError, Placed, PublishError, Way};
 pub use provider::{Allocation, MemoryProvider, Published};

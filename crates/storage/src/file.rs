@@ -148,7 +148,7 @@ impl File {
         let dev = if is_block { stat.st_rdev } else { stat.st_dev };
         let (major, minor) = (rustix::fs::major(dev), rustix::fs::minor(dev));
         let disk = std::fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?;
-        controller_of(&disk)
+        controller_of(&disk).or_else(|| controller_of_subsystem(&disk))
     }
 
     pub(crate) fn shown(&self) -> String {
@@ -159,6 +159,19 @@ impl File {
 /// The last function in the path of a disk: the second of `.../0000:00:1d.0/0000:03:00.0/nvme`.
 fn controller_of(disk: &Path) -> Option<Bdf> {
     disk.iter().rev().find_map(|name| name.to_str()?.parse().ok())
+}
+
+/// The function of a disk that belongs to a subsystem of NVMe rather than to a controller
+/// (`nvme-subsystem/nvme-subsys0/nvme0n1`), where there is one path to it.
+fn controller_of_subsystem(disk: &Path) -> Option<Bdf> {
+    let is_subsystem =
+        |dir: &&Path| dir.parent().is_some_and(|above| above.ends_with("nvme-subsystem"));
+    let links = std::fs::read_dir(disk.ancestors().find(is_subsystem)?).ok()?.flatten();
+    let paths = links.filter(|link| link.file_type().is_ok_and(|kind| kind.is_symlink()));
+    let paths = paths.filter_map(|link| std::fs::canonicalize(link.path()).ok());
+    let mut functions = paths.filter_map(|path| controller_of(&path));
+    let one = functions.next()?;
+    functions.all(|other| other == one).then_some(one)
 }
 
 impl AsFd for File {
@@ -179,6 +192,28 @@ impl fmt::Debug for File {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_disk_of_a_subsystem_is_behind_its_only_controller() {
+        let root = std::env::temp_dir().join(format!("peerdma-subsystem-{}", std::process::id()));
+        let subsystem = root.join("virtual/nvme-subsystem/nvme-subsys0");
+        let disk = subsystem.join("nvme0n1/nvme0n1p1");
+        let controller = |at: &str| {
+            let place = root.join(at);
+            std::fs::create_dir_all(&place).expect("writable");
+            let name = place.file_name().expect("a name");
+            std::os::unix::fs::symlink(&place, subsystem.join(name)).expect("writable");
+        };
+        std::fs::create_dir_all(&disk).expect("writable");
+        let before = controller_of_subsystem(&disk);
+        controller("pci0000:00/0000:00:1d.0/0000:03:00.0/nvme/nvme0");
+        let one = controller_of_subsystem(&disk);
+        controller("pci0000:80/0000:80:01.0/0000:81:00.0/nvme/nvme1");
+        let two = controller_of_subsystem(&disk);
+        std::fs::remove_dir_all(&root).expect("ours");
+        let found = "0000:03:00.0".parse().expect("an address");
+        assert_eq!([before, one, two], [None, Some(found), None]);
+    }
 
     #[test]
     fn a_disk_is_behind_the_last_function_of_its_path() {
