@@ -156,6 +156,12 @@ pub(crate) const GROUPS: &[Group] = &[
     group("rxe", 240, "against the Linux kernel's rdma_rxe", Job::Interop { threads: 1 }),
     group("nvmeof", 240, "nvmet and the Linux kernel's host", Job::Interop { threads: 1 }),
     group("install", 240, "package and archive on a clean Debian", Job::Interop { threads: 1 }),
+    group(
+        "test_hmm",
+        300,
+        "the kernel's test_hmm beside crate hmm",
+        Job::Suite(|context| interop(context, "test_hmm", 1)),
+    ),
     group("unit-test", 3600, "google/rdma-unit-test", Job::Suite(rdma_unit_test::group)),
     group("rust-crates", 1800, "Rust crates that wrap libibverbs", Job::Suite(rust_crates::group)),
     group(

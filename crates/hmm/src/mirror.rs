@@ -228,7 +228,7 @@ impl Mirror {
         self.leave("migrate_to_device", offset, len, Target::Device)
     }
 
-    /// Brings pages back to the process's memory.
+    /// Brings pages back from the device. Pages of which it has exclusive use stay so.
     ///
     /// # Errors
     ///
@@ -238,7 +238,7 @@ impl Mirror {
         let shared = &self.shared;
         shared.check()?;
         for page in whole("migrate_to_system", shared.len, offset, len)? {
-            shared.bring_back(page)?;
+            shared.bring_from_device(page)?;
         }
         Ok(())
     }

@@ -26,8 +26,8 @@ use crate::table::{Held, Moving, State};
 pub struct Migrated {
     /// Pages that left, or had left before.
     pub pages: u64,
-    /// Pages that stay, because there is no memory for them at the destination or because the
-    /// kernel does not release them.
+    /// Pages that stay, because there is no memory for them at the destination, because the
+    /// kernel does not release them, or because the device has exclusive use of them.
     pub skipped: u64,
 }
 
@@ -71,6 +71,8 @@ impl Shared {
         let addr = state.addr(page);
         let is_there = match (&state.page(page).held, target) {
             (Held::Device(_), Target::Device) | (Held::Exclusive(_), Target::Exclusive) => true,
+            // The kernel's migration collects no entry that is not the process's own or a device's.
+            (Held::Exclusive(_), Target::Device) => return Ok(false),
             (Held::Gone, _) => return Err(Error::Unmapped { offset: page }),
             _ => false,
         };
@@ -82,7 +84,7 @@ impl Shared {
             return Ok(false);
         };
         let known = state.page(page);
-        if let Held::Device(old) | Held::Exclusive(old) = &known.held {
+        if let Held::Device(old) = &known.held {
             let mut bytes = [0; PAGE as usize];
             old.read(0, &mut bytes)?;
             slot.write(0, &bytes)?;
@@ -142,6 +144,16 @@ impl Shared {
         }
         copied?;
         Ok(dropped.is_ok())
+    }
+
+    /// Brings a page back that is in the device.
+    pub(crate) fn bring_from_device(&self, page: u64) -> Result<()> {
+        match self.settled(page).pages.get(&page).map(|known| &known.held) {
+            Some(Held::Gone) => return Err(Error::Unmapped { offset: page }),
+            Some(Held::Device(_)) => {}
+            Some(Held::Exclusive(_) | Held::System) | None => return Ok(()),
+        }
+        self.bring_back(page)
     }
 
     /// Brings a page back, if it is not there.

@@ -170,14 +170,18 @@ fn exclusive_use_ends_with_the_first_touch_of_the_cpu() {
     assert_eq!(mirror.stats().exclusive_ended, PAGES);
 }
 
-/// `exclusive_mprotect` and migration meet: pages go from one holder to the other.
+/// A migration takes no page that the device has for exclusive use, and brings none back; exclusive
+/// use takes one that is in the device.
 #[test]
-fn a_page_goes_from_exclusive_use_to_the_device_and_back() {
+fn exclusive_use_and_migration_meet() {
     let mirror = mirror();
     mirror.umem().write(0, &pattern(3)).expect("mapped");
-    let _ = mirror.exclusive(0, LEN).expect("they go");
-    let _ = mirror.migrate_to_device(0, LEN).expect("they go");
-    assert_eq!(mirror.snapshot(0, LEN).expect("in range"), all(Place::Device));
+    let _ = mirror.exclusive(0, 4 * PAGE).expect("they go");
+    let migrated = mirror.migrate_to_device(0, LEN).expect("the others go");
+    assert_eq!(migrated, Migrated { pages: PAGES - 4, skipped: 4 });
+    assert!(mirror.check_exclusive(0, 4 * PAGE).expect("in range"));
+    mirror.migrate_to_system(0, 8 * PAGE).expect("some come");
+    assert!(mirror.check_exclusive(0, 4 * PAGE).expect("in range"));
     let _ = mirror.exclusive(0, LEN).expect("they go");
     assert!(mirror.check_exclusive(0, LEN).expect("in range"));
     assert_eq!(cpu(&mirror), pattern(3));
@@ -256,6 +260,8 @@ fn what_the_program_unmaps_is_gone_for_the_device_too() {
     };
     assert!(matches!(gone, Error::Unmapped { offset: 0 }), "{gone}");
     let refused = mirror.migrate_to_device(0, PAGE).expect_err("it is gone");
+    assert!(matches!(refused, Error::Unmapped { offset: 0 }), "{refused}");
+    let refused = mirror.migrate_to_system(0, PAGE).expect_err("it is gone");
     assert!(matches!(refused, Error::Unmapped { offset: 0 }), "{refused}");
     assert_eq!(
         mirror.snapshot(0, 5 * PAGE).expect("in range")[3..],
