@@ -186,7 +186,7 @@ fn a_c_program_finds_every_row_of_the_matrix() {
     }
     let out = vm.limit(Duration::from_secs(100)).run();
     out.all.success();
-    let said = out.section("matrix").says("A program in C finds the same.");
+    let said = out.section("matrix").says("The C program finds the same.");
     said.never_says("NOT MEASURED").says("memory ");
 }
 
