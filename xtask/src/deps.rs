@@ -11,8 +11,9 @@ use crate::sh::Outcome;
 const MAY_USE: &[(&str, &[&str])] = &[
     ("iba", &[]),
     ("environment", &[]),
+    ("cgroup", &[]),
     ("pci", &[]),
-    ("doctor", &["pci"]),
+    ("doctor", &["cgroup", "pci"]),
     ("threads", &[]),
     ("descriptors", &["threads"]),
     ("pcap", &["descriptors"]),
@@ -28,6 +29,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     (
         "device",
         &[
+            "cgroup",
             "descriptors",
             "environment",
             "iba",
@@ -44,7 +46,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         ],
     ),
     // Its memory is foreign memory: importers write it at any moment.
-    ("gpu", &["descriptors", "environment", "umem", "dmabuf", "pci", "fault", "threads"]),
+    ("gpu", &["cgroup", "descriptors", "environment", "umem", "dmabuf", "pci", "fault", "threads"]),
     // A client of peer-to-peer DMA; the dma-buf tells it whose memory it is.
     ("storage", &["dmabuf", "pci", "threads", "umem"]),
     // It gives out dma-bufs of providers without knowing their devices.

@@ -14,6 +14,11 @@ impl Files {
         Self { root: root.to_owned() }
     }
 
+    /// The control groups of the process that looks.
+    pub(crate) fn groups(&self) -> cgroup::Groups {
+        cgroup::Groups::of_self(&self.root)
+    }
+
     /// Where a path of the host is here.
     pub(crate) fn path(&self, path: &str) -> PathBuf {
         self.root.join(path.trim_start_matches('/'))

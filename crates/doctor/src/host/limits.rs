@@ -27,15 +27,15 @@ pub(crate) enum Memlock {
 
 impl Limits {
     pub(super) fn read(files: &Files) -> Self {
-        let groups = Groups::read(files);
+        let groups = files.groups();
         let smallest = |controller, names: &[&str]| {
-            let texts = names.iter().flat_map(|name| groups.texts(files, controller, name));
+            let files = names.iter().flat_map(|name| groups.files(controller, name));
             // Version 1 writes a number beyond all memory where version 2 writes "max".
-            texts.filter_map(|text| text.parse().ok()).filter(|n: &u64| *n < 1 << 60).min()
+            files.filter_map(|file| file.text.parse().ok()).filter(|n: &u64| *n < 1 << 60).min()
         };
         let lines = |controller, name| {
-            let texts = groups.texts(files, controller, name);
-            let lines = texts.iter().flat_map(|text| text.lines());
+            let files = groups.files(controller, name);
+            let lines = files.iter().flat_map(|file| file.text.lines());
             lines
                 .filter(|line| line.contains(|c: char| c.is_ascii_digit()))
                 .filter(|line| line.split_whitespace().skip(1).any(|limit| !limit.ends_with("max")))
@@ -71,45 +71,6 @@ impl Limits {
             fact("cgroup_dmem", "cgroup dmem", lines(&self.dmem)),
             fact("dev_shm", "/dev/shm", self.shm.map(size)),
         ]
-    }
-}
-
-/// The control groups of the process.
-struct Groups(Vec<(String, String)>);
-
-impl Groups {
-    /// Lines of `/proc/self/cgroup` are `0::/path` (version 2) or `4:memory:/path` (version 1).
-    fn read(files: &Files) -> Self {
-        let text = files.text("/proc/self/cgroup").unwrap_or_default();
-        let group = |line: &str| {
-            let mut parts = line.splitn(3, ':').skip(1);
-            Some((parts.next()?.to_owned(), parts.next()?.to_owned()))
-        };
-        Self(text.lines().filter_map(group).collect())
-    }
-
-    /// A file of the process's group and of each one above, which limits it, too.
-    fn texts(&self, files: &Files, controller: &str, name: &str) -> Vec<String> {
-        let mut texts = vec![];
-        for (controllers, path) in &self.0 {
-            let bases: &[String] = match controllers.as_str() {
-                "" => &["/sys/fs/cgroup".to_owned(), "/sys/fs/cgroup/unified".to_owned()],
-                several if several.split(',').any(|one| one == controller) => {
-                    &[format!("/sys/fs/cgroup/{several}"), format!("/sys/fs/cgroup/{controller}")]
-                }
-                _ => continue,
-            };
-            let mut path = path.trim_end_matches('/');
-            loop {
-                let read = |base: &String| files.text(&format!("{base}{path}/{name}"));
-                texts.extend(bases.iter().find_map(read));
-                match path.rsplit_once('/') {
-                    Some((above, _)) => path = above,
-                    None => break,
-                }
-            }
-        }
-        texts
     }
 }
 
