@@ -153,6 +153,12 @@ impl BoInner {
         self.state().pins > 0
     }
 
+    /// Whether it is pinned by somebody who keeps it even under pressure.
+    fn is_held(&self) -> bool {
+        let state = self.state();
+        state.pins > 0 && !(self.device.config.soft_pins && state.firm == 0)
+    }
+
     pub(crate) fn pins(&self) -> usize {
         self.state().pins
     }
@@ -185,7 +191,7 @@ impl BoInner {
         if resource.domain == domain && (!visible || self.is_in_reach(&resource)) {
             return Ok(Fence::signaled_stub());
         }
-        self.check_movable(domain)?;
+        self.check_movable(domain, self.is_pinned())?;
         let to = self.device.obtain(domain, self.need(visible))?;
         self.relocate(resv, to, why)
     }
@@ -201,7 +207,7 @@ impl BoInner {
         if resource.domain != Domain::Vram {
             return Ok(Fence::signaled_stub());
         }
-        self.check_movable(Domain::Gtt)?;
+        self.check_movable(Domain::Gtt, self.is_held())?;
         let mut to = None;
         if only_out_of_bar && self.device.config.visible() < self.device.config.vram {
             let elsewhere = self.device.try_obtain(Domain::Vram, self.need(false));
@@ -262,12 +268,13 @@ impl BoInner {
         Need { bo: self.id, len: self.size, align: self.place.align, fixed: false, visible }
     }
 
-    fn check_movable(&self, domain: Domain) -> Result<()> {
+    /// `is_held`: somebody who relies on its place keeps it there.
+    fn check_movable(&self, domain: Domain, is_held: bool) -> Result<()> {
         let name = self.name();
         if !self.device.persona.moves {
             return Err(busy(format!("{name}: {} never moves", self.device.config.preset.name())));
         }
-        if self.is_pinned() {
+        if is_held {
             return Err(busy(format!("{name} is pinned and cannot move to {domain}")));
         }
         if !allows(self.place.allowed, domain) {
@@ -362,6 +369,7 @@ impl BoInner {
         }
         state.pins += 1;
         state.firm += usize::from(firm);
+        self.note_firmness(&state);
         Ok(())
     }
 
@@ -375,16 +383,30 @@ impl BoInner {
         {
             self.device.pools.ledger.lock().set_pinned(resource.index, false);
         }
+        self.note_firmness(&state);
     }
 
     /// Counts a map of a user that cannot lose the memory.
     pub(crate) fn hold(&self) {
-        self.state().firm += 1;
+        let mut state = self.state();
+        state.firm += 1;
+        self.note_firmness(&state);
     }
 
     pub(crate) fn release_hold(&self) {
         let mut state = self.state();
         state.firm = state.firm.saturating_sub(1);
+        self.note_firmness(&state);
+    }
+
+    /// Tells other processes whether they may ask for the buffer although it is pinned.
+    fn note_firmness(&self, state: &State) {
+        if self.device.config.soft_pins
+            && let Some(resource) = &state.resource
+        {
+            let soft = state.pins > 0 && state.firm == 0;
+            self.device.pools.ledger.lock().set_soft(resource.index, soft);
+        }
     }
 
     /// Takes the memory away from all importers that can lose it. Returns whether some importer

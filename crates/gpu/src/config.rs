@@ -12,6 +12,9 @@
 //! max_pinned = "512M"           # of VRAM, for all processes together
 //! max_pinned_client = "256M"    # of VRAM, for one process
 //! max_vram_client = "1G"        # of VRAM, for one process
+//! soft_pins = false             # true: under pressure, importers that can lose a pinned buffer do
+//! evict = "lru"                 # own-first: of the process that needs room before others
+//! cgroup_root = "/"             # where proc/self/cgroup and sys/fs/cgroup are, with their dmem.max
 //! shared = true                 # false: this process has a GPU of its own
 //! cuda_version = 13030          # that of cuDriverGetVersion; the first GPU that sets it counts
 //! host_access = false           # true: HSA also maps memory for the CPU, which pins it
@@ -20,6 +23,8 @@
 //! # each key of a preset can also be set by itself:
 //! # has_pin, pin_policy, needs_p2p, needs_revocable, mmap, without_p2p, moves, orphans
 //! ```
+
+use std::path::PathBuf;
 
 use dmabuf::{ExporterError, ExporterErrorKind, Iommu};
 use serde::{Deserialize, Deserializer};
@@ -58,6 +63,14 @@ pub struct GpuConfig {
     /// Bytes of VRAM that one process may have.
     #[serde(deserialize_with = "some_size")]
     pub max_vram_client: Option<u64>,
+    /// Whether a pin is soft if all who pinned the buffer can lose it: under memory pressure it is
+    /// evicted, and their access ends for good. No kernel does this.
+    pub soft_pins: bool,
+    /// Whose buffers are evicted first.
+    pub evict: EvictOrder,
+    /// The directory in which `proc/self/cgroup` and `sys/fs/cgroup` are. The groups of the process
+    /// limit its VRAM by `dmem.max`, if the preset is one whose driver charges it.
+    pub cgroup_root: PathBuf,
     /// Whether the processes of one user share VRAM.
     pub shared: bool,
     /// The result of `cuDriverGetVersion`: a thousand times the major version and ten times the
@@ -104,6 +117,18 @@ pub enum CopyMode {
     Manual,
 }
 
+/// Whose buffers are evicted first, when VRAM is short.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+#[expect(clippy::exhaustive_enums, reason = "by use, or by owner and then by use")]
+pub enum EvictOrder {
+    /// Those used least lately, whoever has them, as TTM does.
+    #[default]
+    Lru,
+    /// Those of the process that needs the room, then those of others.
+    OwnFirst,
+}
+
 impl Default for GpuConfig {
     fn default() -> Self {
         Self {
@@ -117,6 +142,9 @@ impl Default for GpuConfig {
             max_pinned: None,
             max_pinned_client: None,
             max_vram_client: None,
+            soft_pins: false,
+            evict: EvictOrder::Lru,
+            cgroup_root: PathBuf::from("/"),
             shared: true,
             cuda_version: None,
             dma_buf: None,

@@ -12,6 +12,7 @@ use crate::bo::BoInner;
 use crate::config::GpuConfig;
 use crate::engine::CopyEngine;
 use crate::error::{Result, no_device};
+use crate::limits::GpuGroups;
 use crate::need::Ballast;
 use crate::peers::Peers;
 use crate::persona::Persona;
@@ -23,6 +24,7 @@ use crate::throttle::Throttle;
 pub(crate) struct Device {
     pub(crate) config: GpuConfig,
     pub(crate) persona: Persona,
+    pub(crate) groups: GpuGroups,
     tree: Arc<PciTree>,
     pub(crate) bdf: Option<Bdf>,
     pub(crate) window: BusWindow,
@@ -49,10 +51,12 @@ impl Device {
         (peers, pools): (Peers, Pools),
     ) -> Self {
         let throttle = Arc::new(Throttle::default());
+        let bdf = tree.by_name(&config.name);
         Self {
             config: config.clone(),
             persona: config.persona(),
-            bdf: tree.by_name(&config.name),
+            groups: GpuGroups::new(&config.cgroup_root, config.preset, bdf),
+            bdf,
             tree,
             window,
             pools: Arc::new(pools),

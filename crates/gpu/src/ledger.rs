@@ -30,7 +30,7 @@ const ENTRY: u64 = 64;
 pub(crate) const TABLE: usize = ((ENTRIES + 1) * ENTRY) as usize;
 /// No domain, and so no placement, is longer.
 const LONGEST: u64 = 1 << 44;
-const MAGIC: u64 = 0x7065_6572_6770_7502;
+const MAGIC: u64 = 0x7065_6572_6770_7503;
 
 const MAGIC_AT: u64 = 0;
 const GEOMETRY_AT: u64 = 8;
@@ -45,6 +45,7 @@ const IN_USE: u64 = 1;
 const PINNED: u64 = 1 << 24;
 const FIXED: u64 = 1 << 25;
 const LEAVING: u64 = 1 << 26;
+const SOFT: u64 = 1 << 27;
 
 /// One process's view of the table.
 #[derive(Debug)]
@@ -73,6 +74,8 @@ pub(crate) struct Entry {
     pub(crate) domain: Domain,
     /// Some importer or the CPU relies on its place.
     pub(crate) pinned: bool,
+    /// All those that rely on its place can lose it, and may have to.
+    pub(crate) soft: bool,
     /// It never moves.
     pub(crate) fixed: bool,
     /// Its bytes are being moved out; then it ends by itself.
@@ -83,6 +86,8 @@ pub(crate) struct Entry {
     pub(crate) bo: u64,
     /// When it was last used, by the table's clock.
     pub(crate) used: u64,
+    /// The control group that it is charged to; 0 if there is none.
+    pub(crate) group: u64,
     /// The process that exported it, as in the names of its dma-bufs; 0 if it never was.
     pub(crate) exporter: u64,
 }
@@ -97,6 +102,8 @@ pub(crate) struct Wanted {
     pub(crate) range: (u64, u64),
     pub(crate) bo: u64,
     pub(crate) fixed: bool,
+    /// The control group to charge.
+    pub(crate) group: u64,
 }
 
 impl Ledger {
@@ -205,12 +212,14 @@ impl Locked<'_> {
             owner: (first >> 8) as u8,
             domain: Domain::from_index((first >> 16) & 0xff)?,
             pinned: first & PINNED != 0,
+            soft: first & SOFT != 0,
             fixed: first & FIXED != 0,
             leaving: first & LEAVING != 0,
             offset,
             len,
             bo: load(3),
             used: load(4),
+            group: load(5),
             exporter: load(6),
         })
     }
@@ -231,7 +240,7 @@ impl Locked<'_> {
         let owner = u64::from(self.ledger.owner);
         let fixed = if wanted.fixed { FIXED } else { 0 };
         let first = IN_USE | owner << 8 | wanted.domain.index() << 16 | fixed;
-        let words = [offset, wanted.len, wanted.bo, 0, 0, 0, 0];
+        let words = [offset, wanted.len, wanted.bo, 0, wanted.group, 0, 0];
         for (n, value) in (1..).zip(words) {
             self.ledger.store(word(index, n), value);
         }
@@ -264,6 +273,11 @@ impl Locked<'_> {
 
     pub(crate) fn set_pinned(&self, index: u64, pinned: bool) {
         self.set(index, PINNED, pinned);
+    }
+
+    /// Whether those that pinned it can lose it under pressure.
+    pub(crate) fn set_soft(&self, index: u64, soft: bool) {
+        self.set(index, SOFT, soft);
     }
 
     /// The bytes of this placement are being copied away.
@@ -320,7 +334,7 @@ mod tests {
     use super::*;
 
     fn wanted(domain: Domain, len: u64, align: u64, range: (u64, u64)) -> Wanted {
-        Wanted { domain, len, align, range, bo: 7, fixed: false }
+        Wanted { domain, len, align, range, bo: 7, fixed: false, group: 0 }
     }
 
     #[test]

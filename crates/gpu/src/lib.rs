@@ -75,6 +75,7 @@ mod here;
 mod imported;
 mod joined;
 mod ledger;
+mod limits;
 mod look;
 mod machine;
 mod names;
@@ -96,7 +97,7 @@ mod windows;
 mod worker;
 
 pub use act::ByHand;
-pub use config::{CopyMode, GpuConfig};
+pub use config::{CopyMode, EvictOrder, GpuConfig};
 pub use copy::copy;
 pub use cpu::CpuPages;
 pub use error::Result;

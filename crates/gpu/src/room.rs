@@ -2,13 +2,34 @@
 
 use std::time::{Duration, Instant};
 
+use crate::config::EvictOrder;
 use crate::device::Device;
 use crate::error::{Result, again, no_device, no_memory};
 use crate::ledger::{Entry, Wanted};
+use crate::limits::VramLimit;
 use crate::need::{BALLAST, Evicted, Need};
 use crate::place::{Domain, Place};
 use crate::pools::Resource;
 use crate::stats::Counters;
+
+/// The result of looking for room.
+enum Found {
+    Room(Resource),
+    Full,
+    /// There may be room, but a limit would be passed.
+    Over(VramLimit),
+    /// The program has closed the descriptors by which processes share the table.
+    Lost,
+}
+
+impl Found {
+    fn room(self) -> Option<Resource> {
+        match self {
+            Self::Room(resource) => Some(resource),
+            _ => None,
+        }
+    }
+}
 
 /// How long a caller waits for buffers that are in use by others.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -35,45 +56,55 @@ impl Device {
     pub(crate) fn obtain(&self, domain: Domain, need: Need) -> Result<Resource> {
         let start = Instant::now();
         loop {
-            if let Some(resource) = self.room(domain, need) {
-                return Ok(resource);
-            }
-            if !self.pools.ledger.is_ours() {
-                let gpu = &self.config.name;
-                return Err(no_device(format!("the program closed descriptors of {gpu}")));
-            }
-            let is_over = self.is_over_limit(domain, need.len);
-            match self.evict_one(domain, need, is_over) {
-                Evicted::Yes => {}
-                Evicted::Busy if start.elapsed() < PATIENCE => {
+            let over = match self.find(domain, need, self.limits(domain)) {
+                Found::Room(resource) => return Ok(resource),
+                Found::Lost => {
+                    let gpu = &self.config.name;
+                    return Err(no_device(format!("the program closed descriptors of {gpu}")));
+                }
+                Found::Over(limit) => Some(limit),
+                Found::Full => None,
+            };
+            match (self.evict_one(domain, need, over.as_ref()), over) {
+                (Evicted::Yes, _) => {}
+                (Evicted::Busy, _) if start.elapsed() < PATIENCE => {
                     std::thread::sleep(Duration::from_micros(200));
                 }
-                Evicted::Busy | Evicted::Nothing if is_over => return Err(self.over_limit(need)),
-                Evicted::Busy | Evicted::Nothing => return Err(self.full(domain, need)),
+                (_, Some(limit)) => return Err(self.over_limit(&limit, need)),
+                (_, None) => return Err(self.full(domain, need)),
             }
         }
     }
 
     /// Room in `domain` without evicting others.
     pub(crate) fn room(&self, domain: Domain, need: Need) -> Option<Resource> {
-        if self.is_over_limit(domain, need.len) { None } else { self.try_obtain(domain, need) }
+        self.find(domain, need, self.limits(domain)).room()
     }
 
     /// Room in `domain`, if there is any, regardless of the limits.
     pub(crate) fn try_obtain(&self, domain: Domain, need: Need) -> Option<Resource> {
+        self.find(domain, need, vec![]).room()
+    }
+
+    fn find(&self, domain: Domain, need: Need, limits: Vec<VramLimit>) -> Found {
         let page = rustix::param::page_size() as u64;
         let align = need.align.max(page);
         let table = self.pools.ledger.lock();
         if !self.pools.ledger.is_ours() {
             // Others may place something there at the same time.
-            return None;
+            return Found::Lost;
+        }
+        if !limits.is_empty()
+            && let Some(limit) = self.passed(limits, &table.entries(), need.len)
+        {
+            return Found::Over(limit);
         }
         let entry = self.ranges(domain, need).into_iter().find_map(|range| {
-            let Need { bo, len, fixed, .. } = need;
-            table.place(Wanted { domain, len, align, range, bo, fixed })
-        })?;
+            let (Need { bo, len, fixed, .. }, group) = (need, self.groups.own);
+            table.place(Wanted { domain, len, align, range, bo, fixed, group })
+        });
         drop(table);
-        Some(self.pools.resource(entry))
+        entry.map_or(Found::Full, |entry| Found::Room(self.pools.resource(entry)))
     }
 
     /// Where in a domain a buffer may be, best first: a buffer that the CPU need not reach stays
@@ -88,21 +119,9 @@ impl Device {
         }
     }
 
-    fn is_over_limit(&self, domain: Domain, len: u64) -> bool {
-        let Some(limit) = self.config.max_vram_client.filter(|_| domain == Domain::Vram) else {
-            return false;
-        };
-        let ledger = &self.pools.ledger;
-        let ours = |entry: &Entry| {
-            entry.domain == Domain::Vram && entry.owner == ledger.owner() && entry.bo != BALLAST
-        };
-        let used: u64 = ledger.lock().entries().iter().filter(|e| ours(e)).map(|e| e.len).sum();
-        used.saturating_add(len) > limit
-    }
-
-    /// Evicts the least recently used buffer that can be evicted. Buffers in GTT are not evicted:
-    /// there is nowhere to go.
-    fn evict_one(&self, domain: Domain, need: Need, only_ours: bool) -> Evicted {
+    /// Evicts the least recently used buffer that can be evicted; at a limit, of those that count.
+    /// Buffers in GTT are not evicted: there is nowhere to go.
+    fn evict_one(&self, domain: Domain, need: Need, over: Option<&VramLimit>) -> Evicted {
         if domain == Domain::Gtt {
             return if self.reclaim_dead() { Evicted::Yes } else { Evicted::Nothing };
         }
@@ -116,7 +135,7 @@ impl Device {
             entry.domain == domain
                 && entry.offset < to
                 && entry.offset.saturating_add(entry.len) > from
-                && (!only_ours || entry.owner == owner)
+                && over.is_none_or(|limit| limit.counts(entry, owner))
                 && !(entry.owner == owner && entry.bo == need.bo)
         });
         let leaving =
@@ -130,8 +149,10 @@ impl Device {
             // So does this room, unless the process died during the move.
             return if self.reclaim_dead() { Evicted::Yes } else { Evicted::Busy };
         }
-        entries.retain(|entry| !entry.pinned && !entry.fixed);
-        entries.sort_by_key(|entry| entry.used);
+        entries.retain(|entry| (!entry.pinned || entry.soft) && !entry.fixed);
+        // Evicting a pinned buffer costs its importers their keys, so those come last.
+        let own_first = self.config.evict == EvictOrder::OwnFirst;
+        entries.sort_by_key(|entry| (entry.pinned, own_first && entry.owner != owner, entry.used));
         let mut is_busy = false;
         for entry in entries {
             let ours = entry.owner == owner;
@@ -222,14 +243,6 @@ impl Device {
             }
         }
         Ok(())
-    }
-
-    fn over_limit(&self, need: Need) -> dmabuf::ExporterError {
-        let (name, len) = (&self.config.name, need.len);
-        let limit = self.config.max_vram_client.unwrap_or(0);
-        again(format!(
-            "pool VRAM of {name}: {len:#x} bytes more would pass max_vram_client, {limit:#x}, and nothing of this process can be evicted"
-        ))
     }
 
     fn full(&self, domain: Domain, need: Need) -> dmabuf::ExporterError {

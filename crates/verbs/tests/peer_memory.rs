@@ -244,6 +244,32 @@ fn a_reset_kills_the_key_of_a_revocable_importer() {
     assert!(others.iter().all(|other| other.rkey() != dead));
 }
 
+/// A GPU with soft pins, short of memory: a NIC that can lose a buffer does, one that cannot keeps
+/// it, and a dynamic one follows it.
+#[test]
+fn under_pressure_a_revocable_nic_loses_its_key_and_a_pinned_one_keeps_it() {
+    for importer in [ImporterConfig::Revocable, ImporterConfig::Pinned, ImporterConfig::Dynamic] {
+        let (context, pd) = nic(importer);
+        let name = format!("soft{}-{importer:?}", std::process::id());
+        let config = GpuConfig { name, vram: 4 * MIB, soft_pins: true, ..GpuConfig::default() };
+        let gpu = Gpu::open(&GpuConfig { shared: false, ..config }).unwrap();
+        let bo = gpu.alloc(4 * MIB, Place::VISIBLE_VRAM).unwrap();
+        let region = register(&pd, &bo);
+        let host = HostBuf::anonymous(4096).unwrap();
+        let local = pd.reg_mr(&host, ALL).unwrap();
+        let (a, _b) = pair(&context, &pd);
+        let write = || SendRequest::write(1, &[local.slice(0, 64)], region.remote(0));
+        assert_eq!(run(&a, write()), WcStatus::Success, "{importer:?}");
+        let new = gpu.alloc(MIB, Place::ONLY_VRAM);
+        let expected = match importer {
+            ImporterConfig::Revocable => WcStatus::RemAccessErr,
+            _ => WcStatus::Success,
+        };
+        assert_eq!(new.is_err(), importer == ImporterConfig::Pinned, "{importer:?}");
+        assert_eq!(run(&a, write()), expected, "{importer:?}");
+    }
+}
+
 /// Two threads of a program, one of which resets the GPU while the other deregisters, under a
 /// peer's WRITEs: the NIC is notified at most once, everything ends, and nothing is left of the
 /// region.
