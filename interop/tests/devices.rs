@@ -29,6 +29,31 @@ fn ibv_devices_lists_one_device_with_a_guid() {
     }
 }
 
+/// Python's verbs count 300 ports, and query those that fit into eight bits.
+#[test]
+fn pyverbs_sees_300_ports_of_one_device() {
+    needs!(Need::Python("pyverbs.device"));
+    let scratch = Scratch::new();
+    let config = scratch.file("peerdma.toml");
+    std::fs::write(&config, "[[nic]]\nports = 300\n").expect("a scratch directory is writable");
+    let code = "import pyverbs.device as d\n\
+                ctx = d.Context(name=d.get_device_list()[0].name.decode())\n\
+                attr = ctx.query_device_ex()\n\
+                print(attr.phys_port_cnt_ex, attr.orig_attr.phys_port_cnt)\n\
+                print(set(ctx.query_port(port).state for port in range(1, 256)))\n\
+                try:\n\
+                \x20   ctx.query_port(0)\n\
+                except Exception as error:\n\
+                \x20   print(error.error_code)\n";
+    let python = Program::new("/usr/bin/python3").env("PEERDMA_CONFIG", &config);
+    let out = python.args(["-c", code]).output();
+    assert_eq!(out.success().stdout, "300 255\n{4}\n22\n", "{out}");
+    // Where ports are directories, all are there.
+    let count = Program::new("sh").env("PEERDMA_CONFIG", &config);
+    let out = count.args(["-c", "ls /sys/class/infiniband/*/ports | wc -l"]).output();
+    assert_eq!(out.success().stdout.trim(), "300", "{out}");
+}
+
 #[test]
 fn ibv_devinfo_shows_an_active_roce_port() {
     needs!(Need::Program("ibv_devinfo"));

@@ -90,7 +90,7 @@ pub struct DeviceAttr {
     /// See [`DeviceAttr::min_rate_limit`].
     pub max_rate_limit: u32,
     /// Ports.
-    pub phys_port_cnt: u8,
+    pub phys_port_cnt: u32,
     /// Completion vectors.
     pub num_comp_vectors: u32,
     /// The most completions that one event of a CQ may stand for, and the longest time that an
@@ -228,7 +228,7 @@ impl DeviceAttr {
             max_rwq_table_size: if has_raw_packets { 2_048 } else { 0 },
             min_rate_limit: if has_pacing { 1 } else { 0 },
             max_rate_limit: if has_pacing { 100_000_000 } else { 0 },
-            phys_port_cnt: 1,
+            phys_port_cnt: config.ports,
             num_comp_vectors: 1,
             max_cq_moderation_count: moderation_count,
             max_cq_moderation_period: moderation_period,

@@ -9,6 +9,7 @@
 //! preset = "mlx5"          # mlx5 | irdma | efa | rxe
 //! netdev = "eth0"          # default: the default route's
 //! udp_port = 4791
+//! ports = 1                # up to 1024, all over the netdev; libibverbs reaches the first 255
 //! ecn = true               # congestion control of RC over UDP, by the marks of switches
 //! force_udp = false        # true: RoCEv2 even between processes of one host
 //! direct = true            # false: never touch a peer's memory without its engine
@@ -17,6 +18,7 @@
 //! odp = true               # on-demand paging; default: the preset's
 //! fault_us = 0             # how long a page fault takes
 //! pin_limit = false        # true: registered memory is charged against RLIMIT_MEMLOCK
+//! cgroup_root = "/"        # where proc/self/cgroup and sys/fs/cgroup are, with their rdma.max
 //! pcap = "nic.pcapng"      # every packet of every carrier goes into this file, too
 //! pcap_bytes = 128         # ... but no more than so many bytes of each
 //! fault = "plan.toml"      # what is to go wrong (docs/FAULT_PLANS.md)
@@ -38,6 +40,8 @@ use crate::refusal::{Kind, Refusal, Result};
 
 /// A ring has room for twice the longest record of small messages.
 const MIN_RING: u64 = 16 << 10;
+/// More ports than any NIC shows; each has its files in `/sys`.
+const MAX_PORTS: u32 = 1024;
 
 /// The whole file.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -79,6 +83,10 @@ pub struct NicConfig {
     pub netdev: Option<String>,
     /// The UDP port of RoCEv2.
     pub udp_port: u16,
+    /// How many ports it has, up to 1024. All are over the netdev, with its state and addresses, as
+    /// a NIC shows the ports of its virtual functions.
+    #[doc(alias = "phys_port_cnt_ex")]
+    pub ports: u32,
     /// Whether to use UDP even between processes of one host.
     pub force_udp: bool,
     /// Whether connections over UDP take part in congestion control: their packets are marked as
@@ -96,6 +104,9 @@ pub struct NicConfig {
     /// Whether registered memory is charged against the limit of locked memory (`RLIMIT_MEMLOCK`),
     /// as for pinned pages.
     pub pin_limit: bool,
+    /// The directory in which `proc/self/cgroup` and `sys/fs/cgroup` are. The groups of the process
+    /// limit its contexts and objects by `rdma.max`.
+    pub cgroup_root: PathBuf,
     /// The file that every packet is recorded in. `PEERDMA_PCAP` names one for all NICs. While
     /// packets are recorded, one-sided operations are packets too: the direct path is not used.
     pub pcap: Option<PathBuf>,
@@ -168,6 +179,7 @@ impl Default for NicConfig {
             preset: Preset::default(),
             netdev: None,
             udp_port: 4791,
+            ports: 1,
             force_udp: false,
             ecn: true,
             direct: true,
@@ -175,6 +187,7 @@ impl Default for NicConfig {
             odp: None,
             fault_us: 0,
             pin_limit: false,
+            cgroup_root: PathBuf::from("/"),
             pcap: None,
             pcap_bytes: None,
             fault: None,
@@ -329,6 +342,9 @@ impl NicConfig {
                 self.name
             ));
         }
+        if !(1..=MAX_PORTS).contains(&self.ports) {
+            return Err(format!("ports {}: 1 to {MAX_PORTS}", self.ports));
+        }
         let most = MAX_CAPACITY as u64;
         if !self.ring_size.is_power_of_two() || !(MIN_RING..=most).contains(&self.ring_size) {
             let (asked, least, most) = (self.ring_size, MIN_RING >> 10, most >> 20);
@@ -394,6 +410,7 @@ mod tests {
         assert!(what("[[nic]]\nnmae = \"x\"").contains("nmae"));
         assert!(what("[[nic]]\nname = \"a/b\"").contains("a/b"));
         assert!(what("[[nic]]\nmax_dm_size = \"1T\"").contains("1T"));
+        assert!(what("[[nic]]\nports = 0").contains("1 to 1024"));
         assert!(what("[[nic]]\nring_size = 1000").contains("1000"));
         assert!(what("[[nic]]\nring_size = \"32M\"").contains("from 16K to 16M"));
     }

@@ -33,6 +33,7 @@
 #![forbid(unsafe_code)]
 
 mod attr;
+mod budget;
 mod carrier;
 mod clock;
 pub mod config;

@@ -5,7 +5,7 @@ use transport::{Qp, Time};
 
 mod context;
 
-pub(crate) use self::context::{QpContext, Role};
+pub(crate) use self::context::{Handle, QpContext, Role};
 
 use crate::ids::{CtxId, QpId};
 
@@ -103,7 +103,7 @@ impl QpTable {
     /// Drops the further handles of QPs that a context has.
     pub(crate) fn forget_handles(&mut self, ctx: CtxId) {
         for entry in self.slots.iter_mut().flatten() {
-            entry.context.others.retain(|(of, _)| *of != ctx);
+            entry.context.others.retain(|other| other.ctx != ctx);
         }
     }
 

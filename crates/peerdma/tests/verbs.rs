@@ -136,6 +136,12 @@ fn locked_memory_is_limited_before_the_memory_is_looked_at() {
     run_on("memory_rules.c", "locked", "pin_limit = true");
 }
 
+/// `phys_port_cnt_ex` has them all, `phys_port_cnt` saturates, and calls reach the first 255.
+#[test]
+fn a_nic_has_more_ports_than_eight_bits_count() {
+    run_on("ports.c", "ports", "ports = 300");
+}
+
 /// Every object, within one process, with the errno of each wrong use.
 #[test]
 fn a_program_uses_every_object() {

@@ -46,6 +46,20 @@ fn host_memory_is_charged_and_a_dma_buf_never() {
     drop(held);
     pd.reg_mr(&large, ALL).unwrap();
 
+    // Nor has a second NIC a limit of its own: 6 and 6 MiB are over 8.
+    {
+        let large = HostBuf::anonymous(6 << 20).unwrap();
+        let name = format!("locked-six{}", std::process::id());
+        let config = NicConfig { name, pin_limit: true, ..NicConfig::default() };
+        let other = Device::from_config(config).unwrap().open().unwrap().alloc_pd().unwrap();
+        limit(8 << 20);
+        let held = pd.reg_mr(&large, ALL).unwrap();
+        assert_eq!(other.reg_mr(&large, ALL).unwrap_err().kind(), Kind::NoMemory);
+        drop(held);
+        other.reg_mr(&large, ALL).unwrap();
+        limit(4 * PAGE);
+    }
+
     // A second NIC has no limit of its own, and returns its share when it is closed.
     {
         let held = pd.reg_mr(&small, ALL).unwrap();

@@ -8,6 +8,7 @@ use iba::Access;
 use umem::{HostBuf, Umem};
 
 use super::Engine;
+use crate::budget::Full;
 use crate::carrier::shm::UnderWay;
 use crate::config::Preset;
 use crate::ids::{CtxId, DmId, MrId, PdId};
@@ -19,7 +20,7 @@ use crate::memory::peer::PeerRegion;
 use crate::objects::events::EventQueue;
 use crate::objects::uses::Uses;
 use crate::objects::{AsyncEvent, Ctx, Pd};
-use crate::refusal::{Result, refuse};
+use crate::refusal::{Kind, Refusal, Result, refuse};
 
 /// A registered region, as its owner sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,8 +67,9 @@ const DM_ACCESS: Access = Access::LOCAL_WRITE.union(Access::REMOTE).union(Access
 impl Engine {
     /// Opens another context of the device.
     pub fn open_ctx(&mut self) -> Result<CtxId> {
+        let charge = self.common.charges.context("open_device")?;
         let events = EventQueue::new()?;
-        Ok(self.common.objects.ctxs.insert(Ctx { events }).into())
+        Ok(self.common.objects.ctxs.insert(Ctx { events, _charge: charge }).into())
     }
 
     /// The descriptor that is readable while an asynchronous event of the context waits. One read
@@ -85,10 +87,12 @@ impl Engine {
     /// Allocates a protection domain.
     #[doc(alias = "ibv_alloc_pd")]
     pub fn alloc_pd(&mut self, ctx: CtxId) -> Result<PdId> {
+        let charge = self.common.charges.object("alloc_pd")?;
         if self.common.objects.pds.len() >= self.common.nic.attr.max_pd as usize {
             refuse!(NoMemory, "alloc_pd: max_pd is {}", self.common.nic.attr.max_pd);
         }
-        Ok(self.common.objects.pds.insert(Pd { ctx, uses: Uses::default(), handles: 0 }).into())
+        let pd = Pd { ctx, uses: Uses::default(), handles: 0, _charge: charge };
+        Ok(self.common.objects.pds.insert(pd).into())
     }
 
     /// Frees a protection domain that nothing uses.
@@ -115,7 +119,8 @@ impl Engine {
 
     /// Counts an address handle of a protection domain; handles hold no state but this count.
     pub fn count_ah(&mut self, pd: PdId, created: bool) -> Result<()> {
-        if created && self.common.objects.ahs >= self.common.nic.attr.max_ah {
+        let charge = created.then(|| self.common.charges.object("create_ah")).transpose()?;
+        if created && self.common.objects.ahs.len() >= self.common.nic.attr.max_ah as usize {
             refuse!(NoMemory, "create_ah: max_ah is {}", self.common.nic.attr.max_ah);
         }
         if !created && self.failure().is_some() {
@@ -124,7 +129,10 @@ impl Engine {
         let pd = self.pd(pd)?;
         pd.handles = if created { pd.handles + 1 } else { pd.handles.saturating_sub(1) };
         let ahs = &mut self.common.objects.ahs;
-        *ahs = if created { *ahs + 1 } else { ahs.saturating_sub(1) };
+        match charge {
+            Some(charge) => ahs.push(charge),
+            None => drop(ahs.pop()),
+        }
         Ok(())
     }
 
@@ -335,6 +343,7 @@ impl Engine {
             MrKind::Dm(dm) => Some(self.dm(dm)?.uses.take()),
             _ => None,
         };
+        let charge = self.common.charges.object("reg_mr")?;
         let Part { umem, offset, length, kind, import, peer, pinned } = part;
         let odp = access.contains(Access::ON_DEMAND).then(Box::default);
         let (id, key) = self.common.memory.mrs.insert(|key| Mr {
@@ -354,6 +363,7 @@ impl Engine {
             is_revoked: false,
             pinned,
             is_writable: access.needs_writable(),
+            _charge: charge,
         });
         self.publish_mr(id);
         Ok(MrInfo { id, lkey: key, rkey: key })
@@ -387,6 +397,7 @@ impl Engine {
     /// (`docs/semantics.md` 3).
     #[doc(alias = "ibv_alloc_dm")]
     pub fn alloc_dm(&mut self, ctx: CtxId, length: u64, log_align: u32) -> Result<DmId> {
+        let object = self.common.charges.object("alloc_dm")?;
         let max = self.common.nic.attr.max_dm_size;
         if max == 0 {
             refuse!(NotSupported, "alloc_dm: this NIC has no device memory");
@@ -401,12 +412,21 @@ impl Engine {
         let memory = HostBuf::memfd("peerdma-dm", length as usize)
             .map_err(|error| crate::refusal::no_memory("alloc_dm", &error))?;
         let (nic, vf) = (&self.common.nic.config.name, self.common.nic.vf);
-        self.common.memory.dm_budget.take(nic, vf, charge, max)?;
+        if let Err(full) = self.common.memory.dm_budget.take(nic, vf, charge, max) {
+            return Err(no_dm(length, max, full));
+        }
         Ok(self
             .common
             .memory
             .dms
-            .insert(Dm { ctx, length, memory, uses: Uses::default(), export: None })
+            .insert(Dm {
+                ctx,
+                length,
+                memory,
+                uses: Uses::default(),
+                export: None,
+                _charge: object,
+            })
             .into())
     }
 
@@ -451,4 +471,16 @@ impl Engine {
         }
         Ok(block.memory.clone())
     }
+}
+
+/// Why there is no device memory.
+fn no_dm(length: u64, max: u64, full: Full) -> Refusal {
+    let what = match full {
+        Full::Own { used } => format!("{length} bytes; {used} of {max} are in use"),
+        Full::Together { used, others } => format!(
+            "{length} bytes; of {max} this process has {used}, and others of this user have {others}"
+        ),
+        Full::Registry(error) => error.to_string(),
+    };
+    Refusal::new(Kind::NoMemory, format!("alloc_dm: {what}"))
 }

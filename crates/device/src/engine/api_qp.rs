@@ -124,6 +124,7 @@ impl Engine {
         role: Option<Role>,
         holds: Vec<Use>,
     ) -> Result<(QpId, Qpn)> {
+        let charge = self.common.charges.object("create_qp")?;
         let Some((id, qpn)) = self.qps.reserve() else {
             refuse!(NoMemory, "create_qp: max_qp is {}", self.common.nic.attr.max_qp);
         };
@@ -172,6 +173,7 @@ impl Engine {
             _holds: holds,
             role: role.map(Box::new),
             starved_since: None,
+            _charge: charge,
             has_received: false,
             // The kernel's rxe sets this flag for every receive, with or without a GRH
             // (rxe_resp.c).
@@ -330,7 +332,7 @@ impl Engine {
 
     fn check_attr(&self, attr: &QpAttr, mask: AttrMask) -> Result<()> {
         let ports = self.common.nic.attr.phys_port_cnt;
-        if mask.contains(AttrMask::PORT) && !(1..=ports).contains(&attr.port_num) {
+        if mask.contains(AttrMask::PORT) && !(1..=ports).contains(&attr.port_num.into()) {
             refuse!(Invalid, "modify_qp: port {}; the device has {ports}", attr.port_num);
         }
         if mask.contains(AttrMask::PKEY_INDEX) && attr.pkey_index >= self.common.nic.attr.max_pkeys
@@ -402,6 +404,15 @@ impl Engine {
         Ok(())
     }
 
+    /// Refuses a port that the device does not have.
+    pub fn check_port(&self, call: &str, port: u32) -> Result<()> {
+        match self.common.nic.attr.phys_port_cnt {
+            ports if (1..=ports).contains(&port) => Ok(()),
+            1 => refuse!(Invalid, "{call}: port {port}; the device has port 1"),
+            ports => refuse!(Invalid, "{call}: port {port}; the device has ports 1 to {ports}"),
+        }
+    }
+
     /// Checks that an address vector fits RoCE: global, from a GID of the port.
     pub fn check_av(&self, av: &iba::Av) -> Result<()> {
         if !av.is_global {
@@ -411,10 +422,7 @@ impl Engine {
         if usize::from(av.sgid_index) >= gids {
             refuse!(Invalid, "sgid_index {}; the port has {gids} GIDs", av.sgid_index);
         }
-        if av.port_num != 1 {
-            refuse!(Invalid, "address vector for port {}; the device has 1", av.port_num);
-        }
-        Ok(())
+        self.check_port("address vector", av.port_num.into())
     }
 
     /// The state and attributes of a QP.

@@ -79,6 +79,7 @@ impl Engine {
         comp_vector: u32,
         cookie: u64,
     ) -> Result<CqId> {
+        let charge = self.common.charges.object("create_cq")?;
         let attr = &self.common.nic.attr;
         if entries == 0 || entries > attr.max_cqe {
             refuse!(Invalid, "create_cq: {entries} entries; 1 to {} are possible", attr.max_cqe);
@@ -93,7 +94,7 @@ impl Engine {
         if self.common.objects.cqs.len() >= attr.max_cq as usize {
             refuse!(NoMemory, "create_cq: max_cq is {}", attr.max_cq);
         }
-        let mut cq = Cq::new(ctx, channel, cookie, entries);
+        let mut cq = Cq::new(ctx, channel, cookie, entries, charge);
         if let Some(channel) = channel {
             match self.common.objects.channels.get(channel.index()) {
                 Some(channel) if channel.ctx == ctx => cq.channel_use = Some(channel.uses.take()),
@@ -229,6 +230,7 @@ impl Engine {
         limit: u32,
         cookie: u64,
     ) -> Result<SrqId> {
+        let charge = self.common.charges.object("create_srq")?;
         let attr = &self.common.nic.attr;
         if max_wr == 0 || max_wr > attr.max_srq_wr || max_sge > attr.max_srq_sge {
             refuse!(
@@ -245,7 +247,9 @@ impl Engine {
         let (ctx, holds) = (of.ctx, vec![of.uses.take()]);
         let queue = std::collections::VecDeque::new();
         let (uses, xrc, tm) = (Uses::default(), None, None);
-        let srq = Srq { ctx, pd, cookie, max_wr, max_sge, limit, uses, xrc, tm, queue, holds };
+        let _charge = charge;
+        let srq =
+            Srq { ctx, pd, cookie, max_wr, max_sge, limit, uses, xrc, tm, queue, holds, _charge };
         Ok(self.common.objects.srqs.insert(srq).into())
     }
 

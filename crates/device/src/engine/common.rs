@@ -17,6 +17,7 @@ use crate::counters::Counters;
 use crate::ids::{ChannelId, CqId, CtxId, SrqId};
 use crate::mad::Arrived;
 use crate::memory::Memory;
+use crate::objects::charges::Charges;
 use crate::objects::cq::Armed;
 use crate::objects::{AsyncEvent, EventSource, Objects};
 use crate::observe::Observed;
@@ -35,6 +36,8 @@ pub(crate) struct Common {
     /// Otherwise nobody sees how late `now` is.
     pub(crate) stamps: bool,
     pub(crate) objects: Objects,
+    /// What its objects are charged to.
+    pub(crate) charges: Charges,
     pub(crate) memory: Memory,
     /// The sending halves of the carriers.
     pub(crate) out: Senders,
@@ -142,10 +145,13 @@ impl Common {
         }
     }
 
-    /// Raises an asynchronous event of the port in every context.
+    /// Raises an asynchronous event of each port in every context.
     pub(super) fn raise_port(&mut self, event: EventType) {
         for (_, ctx) in &mut self.objects.ctxs {
-            ctx.events.push(AsyncEvent { event, source: EventSource::Port(1), cookie: 0 });
+            for port in 1..=self.nic.attr.phys_port_cnt {
+                let source = EventSource::Port(port);
+                ctx.events.push(AsyncEvent { event, source, cookie: 0 });
+            }
         }
     }
 

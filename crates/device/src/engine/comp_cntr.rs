@@ -18,11 +18,12 @@ impl Engine {
     /// [`max_comp_cntr`](crate::DeviceAttr::max_comp_cntr) already.
     #[doc(alias = "ibv_create_comp_cntr")]
     pub fn create_comp_cntr(&mut self, ctx: CtxId, kind: CompCntrType) -> Result<CompCntrId> {
+        let charge = self.common.charges.object("create_comp_cntr")?;
         let max = self.common.nic.attr.max_comp_cntr;
         if self.common.objects.comp_cntrs.len() >= max as usize {
             refuse!(NoMemory, "create_comp_cntr: max_comp_cntr is {max}");
         }
-        Ok(self.common.objects.comp_cntrs.insert(CompCntr::new(ctx, kind)).into())
+        Ok(self.common.objects.comp_cntrs.insert(CompCntr::new(ctx, kind, charge)).into())
     }
 
     /// Destroys a counter that is not attached to a QP.

@@ -698,7 +698,8 @@ impl<'p> Env for QpEnv<'_, 'p> {
     fn event(&mut self, event: QpEvent) {
         let source = EventSource::Qp(self.context.id);
         let first = (self.context.ctx, self.context.cookie);
-        for &(ctx, cookie) in std::iter::once(&first).chain(&self.context.others) {
+        let others = self.context.others.iter().map(|other| (other.ctx, other.cookie));
+        for (ctx, cookie) in std::iter::once(first).chain(others) {
             self.common.raise(ctx, event.into(), source, cookie);
         }
     }

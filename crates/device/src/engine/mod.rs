@@ -182,6 +182,7 @@ impl Engine {
         self.life = Life::Husk;
         self.common.abandon_records();
         self.common.memory.abandon_in_child();
+        self.common.charges.abandon_in_child();
         self.receivers.abandon_in_child();
         self.common.out.ether.abandon_in_child();
         self.cm.abandon_in_child();

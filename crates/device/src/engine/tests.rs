@@ -20,6 +20,7 @@ use umem::{HostBuf, Umem};
 
 use crate::ids::{MrId, PdId};
 use crate::memory::mr::{Mr, MrKind, MrTable};
+use crate::objects::charges::Charge;
 use crate::objects::events::EventQueue;
 use crate::objects::uses::Uses;
 use crate::qp::{QpTable, vf_of};
@@ -44,6 +45,7 @@ fn region(key: u32, pd: u32, access: Access) -> Mr {
         is_revoked: false,
         pinned: 0,
         is_writable: true,
+        _charge: Charge::none(),
     }
 }
 

@@ -10,11 +10,12 @@ impl Engine {
     /// Creates a window that exposes nothing yet, and returns its key.
     #[doc(alias = "ibv_alloc_mw")]
     pub fn alloc_mw(&mut self, pd: PdId, mw_type: MwType) -> Result<(MwId, u32)> {
+        let charge = self.common.charges.object("alloc_mw")?;
         if self.common.memory.mrs.windows.len() >= self.common.nic.attr.max_mw as usize {
             refuse!(NoMemory, "alloc_mw: max_mw is {}", self.common.nic.attr.max_mw);
         }
         let pd_use = self.pd(pd)?.uses.take();
-        Ok(self.common.memory.mrs.windows.add(pd, pd_use, mw_type))
+        Ok(self.common.memory.mrs.windows.add(pd, pd_use, mw_type, charge))
     }
 
     /// Frees a window, bound or not.

@@ -16,7 +16,7 @@ use crate::ids::{CqId, CtxId, PdId, QpId, SrqId, XrcdId};
 use crate::objects::EventSource;
 use crate::objects::uses::Uses;
 use crate::objects::xrc::{SrqXrc, Xrcd};
-use crate::qp::QpContext;
+use crate::qp::{Handle, QpContext};
 use crate::refusal::{Kind, Refusal, Result, refuse};
 
 impl Engine {
@@ -29,6 +29,7 @@ impl Engine {
         create: bool,
         exclusive: bool,
     ) -> Result<XrcdId> {
+        let charge = self.common.charges.object("open_xrcd")?;
         let file = match file {
             None if !create => refuse!(Invalid, "open_xrcd: neither a file nor O_CREAT"),
             None => None,
@@ -43,7 +44,7 @@ impl Engine {
         match known {
             Some(_) if exclusive => refuse!(Invalid, "open_xrcd: O_EXCL, and the domain exists"),
             Some(index) => {
-                self.common.objects.xrcds[index].opens += 1;
+                self.common.objects.xrcds[index].opens.push(charge);
                 Ok(index.into())
             }
             None if !create => refuse!(NotFound, "open_xrcd: no domain of this file, nor O_CREAT"),
@@ -51,7 +52,7 @@ impl Engine {
                 .common
                 .objects
                 .xrcds
-                .insert(Xrcd { ctx, file, opens: 1, uses: Uses::default() })
+                .insert(Xrcd { ctx, file, opens: vec![charge], uses: Uses::default() })
                 .into()),
         }
     }
@@ -61,11 +62,11 @@ impl Engine {
     pub fn close_xrcd(&mut self, id: XrcdId) -> Result<()> {
         let xrcd = self.xrcd(id)?;
         let uses = xrcd.uses.count();
-        if xrcd.opens == 1 && uses > 0 {
+        if xrcd.opens.len() == 1 && uses > 0 {
             refuse!(Busy, "close_xrcd: {uses} objects still use this domain");
         }
-        xrcd.opens -= 1;
-        if xrcd.opens == 0 {
+        xrcd.opens.pop();
+        if xrcd.opens.is_empty() {
             self.common.objects.xrcds.remove(id.index());
         }
         Ok(())
@@ -81,10 +82,11 @@ impl Engine {
     /// Opens an XRC_RECV QP of a domain again, for a context that also gets its events.
     #[doc(alias = "ibv_open_qp")]
     pub fn open_qp(&mut self, ctx: CtxId, xrcd: XrcdId, qpn: Qpn, cookie: u64) -> Result<QpId> {
+        let charge = self.common.charges.object("open_qp")?;
         self.xrcd(xrcd)?;
         match self.qps.by_number(qpn) {
             Some(entry) if entry.context.xrcd == Some(xrcd) => {
-                entry.context.others.push((ctx, cookie));
+                entry.context.others.push(Handle { ctx, cookie, charge });
                 Ok(entry.context.id)
             }
             _ => refuse!(Invalid, "open_qp: there is no QP {qpn} in the XRC domain"),
@@ -99,13 +101,14 @@ impl Engine {
         let ctx = if context.cookie == cookie {
             let Some(other) = context.others.pop() else { return true };
             let ctx = context.ctx;
-            (context.ctx, context.cookie) = other;
+            (context.ctx, context.cookie) = (other.ctx, other.cookie);
+            context._charge = other.charge;
             ctx
         } else {
-            let Some(at) = context.others.iter().position(|other| other.1 == cookie) else {
+            let Some(at) = context.others.iter().position(|other| other.cookie == cookie) else {
                 return true;
             };
-            context.others.remove(at).0
+            context.others.remove(at).ctx
         };
         if let Some(ctx) = self.common.objects.ctxs.get_mut(ctx.index()) {
             let source = EventSource::Qp(id);

@@ -21,6 +21,7 @@ use crate::memory::Memory;
 use crate::memory::faults::Faults;
 use crate::nic::NicInfo;
 use crate::objects::Objects;
+use crate::objects::charges::Charges;
 use crate::observe::Observed;
 use crate::port::Nic;
 use crate::qp::QpTable;
@@ -78,6 +79,7 @@ pub(crate) fn build_engine(nic: &NicInfo, waits: &Arc<Waits>) -> Result<Engine> 
         now_is_stale: false,
         stamps: false,
         objects: Objects::default(),
+        charges: Charges::new(&config.name, vf, &config.cgroup_root),
         memory: Memory::new(faults),
         out: Senders {
             loopback: Default::default(),

@@ -1,6 +1,5 @@
 //! Registered memory: the key table, and where the bytes of a region are now.
 
-pub(crate) mod dm_budget;
 pub(crate) mod dm_export;
 pub(crate) mod faults;
 mod finding;
@@ -19,12 +18,13 @@ pub(crate) use self::finding::BroughtIn;
 pub(crate) use self::null::NULL_KEY;
 pub(crate) use self::rehearsal::rehearse;
 
-use self::dm_budget::DmBudget;
 use self::dm_export::DmExport;
 use self::faults::Faults;
 use self::mr::MrTable;
 use self::pins::Pins;
+use crate::budget::Budget;
 use crate::ids::CtxId;
+use crate::objects::charges::Charge;
 use crate::objects::uses::Uses;
 
 /// A block of device memory.
@@ -36,6 +36,7 @@ pub(crate) struct Dm {
     pub(crate) uses: Uses,
     /// Its dma-buf, once it was requested.
     pub(crate) export: Option<DmExport>,
+    pub(crate) _charge: Charge,
 }
 
 /// All registered memory of one NIC.
@@ -44,7 +45,7 @@ pub(crate) struct Memory {
     pub(crate) mrs: MrTable,
     pub(crate) dms: Slab<Dm>,
     /// This process's share of the device memory of its user.
-    pub(crate) dm_budget: DmBudget,
+    pub(crate) dm_budget: Budget,
     /// Pages charged to the limit of locked memory.
     pub(crate) pins: Pins,
     /// The thread that asks exporters in other processes where their buffers are now.
@@ -56,7 +57,7 @@ impl Memory {
         Self {
             mrs: MrTable::default(),
             dms: Slab::new(),
-            dm_budget: DmBudget::default(),
+            dm_budget: Budget::new("dm".to_owned()),
             pins: Pins::default(),
             faults,
         }

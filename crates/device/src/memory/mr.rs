@@ -14,6 +14,7 @@ use crate::memory::null::Null;
 use crate::memory::odp::Odp;
 use crate::memory::peer::PeerRegion;
 use crate::memory::window::WindowTable;
+use crate::objects::charges::Charge;
 use crate::objects::uses::Use;
 use crate::random::random;
 
@@ -60,6 +61,7 @@ pub(crate) struct Mr {
     pub(crate) pinned: u64,
     /// Whether the memory was registered for writing, which later rights may require.
     pub(crate) is_writable: bool,
+    pub(crate) _charge: Charge,
 }
 
 impl Mr {

@@ -16,6 +16,7 @@ use transport::wr::Bind;
 
 use crate::ids::{MrId, MwId, PdId};
 use crate::memory::mr::{Mr, MrTable};
+use crate::objects::charges::Charge;
 use crate::objects::uses::Use;
 
 /// The two kinds of windows.
@@ -37,6 +38,7 @@ struct Window {
     mw_type: MwType,
     key: u32,
     bound: Option<Bound>,
+    _charge: Charge,
 }
 
 /// What a window exposes.
@@ -79,11 +81,17 @@ impl WindowTable {
     }
 
     /// Adds a window that exposes nothing yet, and returns its key.
-    pub(crate) fn add(&mut self, pd: PdId, pd_use: Use, mw_type: MwType) -> (MwId, u32) {
+    pub(crate) fn add(
+        &mut self,
+        pd: PdId,
+        pd_use: Use,
+        mw_type: MwType,
+        charge: Charge,
+    ) -> (MwId, u32) {
         let entry = self.slots.vacant_entry();
         let id = MwId::from(entry.key());
         let key = WINDOW | id.0 << 8;
-        entry.insert(Window { pd, _pd_use: pd_use, mw_type, key, bound: None });
+        entry.insert(Window { pd, _pd_use: pd_use, mw_type, key, bound: None, _charge: charge });
         (id, key)
     }
 
@@ -282,6 +290,7 @@ mod tests {
             is_revoked: false,
             pinned: 0,
             is_writable: true,
+            _charge: Charge::none(),
         });
         for mw_type in [MwType::One, MwType::Two] {
             let key = WINDOW | (mrs.windows.slots.len() as u32) << 8;
@@ -291,6 +300,7 @@ mod tests {
                 mw_type,
                 key,
                 bound: None,
+                _charge: Charge::none(),
             });
         }
         (mrs, LKey(key))

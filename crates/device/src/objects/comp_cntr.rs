@@ -8,6 +8,7 @@
 use iba::{Access, CompCntrOps};
 use transport::Ended;
 
+use super::charges::Charge;
 use super::uses::{Use, Uses};
 use crate::ids::{CompCntrId, CtxId};
 
@@ -41,12 +42,13 @@ pub(crate) struct CompCntr {
     err: u64,
     /// The sets of operations that it is attached for.
     pub(crate) uses: Uses,
+    _charge: Charge,
 }
 
 impl CompCntr {
     /// A counter at zero.
-    pub(crate) fn new(ctx: CtxId, kind: CompCntrType) -> Self {
-        Self { ctx, kind, comp: 0, err: 0, uses: Uses::default() }
+    pub(crate) fn new(ctx: CtxId, kind: CompCntrType, charge: Charge) -> Self {
+        Self { ctx, kind, comp: 0, err: 0, uses: Uses::default(), _charge: charge }
     }
 
     /// Counts an operation that ended.

@@ -8,6 +8,7 @@ use transport::Time;
 use transport::env::Completion;
 use transport::tm::TmInfo;
 
+use super::charges::Charge;
 use super::uses::{Use, Uses};
 use crate::ids::{ChannelId, CtxId};
 
@@ -81,10 +82,17 @@ pub(crate) struct Cq {
     /// Whether the next completion must find it full, for tests of programs.
     pub(crate) is_to_overrun: bool,
     ring: VecDeque<Wc>,
+    _charge: Charge,
 }
 
 impl Cq {
-    pub(crate) fn new(ctx: CtxId, channel: Option<ChannelId>, cookie: u64, capacity: u32) -> Self {
+    pub(crate) fn new(
+        ctx: CtxId,
+        channel: Option<ChannelId>,
+        cookie: u64,
+        capacity: u32,
+        charge: Charge,
+    ) -> Self {
         Self {
             ctx,
             channel,
@@ -99,6 +107,7 @@ impl Cq {
             overrun: false,
             is_to_overrun: false,
             ring: VecDeque::new(),
+            _charge: charge,
         }
     }
 

@@ -5,6 +5,7 @@ use slab::Slab;
 use smallvec::SmallVec;
 use wire::frame::Frame;
 
+use super::charges::Charge;
 use super::uses::{Use, Uses};
 use crate::flow::{FlowAttr, FlowKind};
 use crate::ids::{CtxId, QpId};
@@ -23,6 +24,7 @@ pub(crate) struct Flow {
     pub(crate) ctx: CtxId,
     pub(crate) qp: QpId,
     pub(crate) attr: FlowAttr,
+    pub(crate) _charge: Charge,
 }
 
 /// Work queues to choose from; their number is a power of two.
@@ -34,6 +36,7 @@ pub(crate) struct RwqTable {
     pub(crate) _holds: Vec<Use>,
     /// The QPs that use it.
     pub(crate) uses: Uses,
+    pub(crate) _charge: Charge,
 }
 
 impl Flows {
@@ -112,7 +115,8 @@ mod tests {
         for (qp, (kind, priority, goes_on)) in rules.iter().enumerate() {
             let attr =
                 FlowAttr { kind: *kind, priority: *priority, goes_on: *goes_on, layers: vec![] };
-            flows.rules.insert(Flow { ctx: CtxId(0), qp: QpId(qp as u32), attr });
+            let (ctx, qp) = (CtxId(0), QpId(qp as u32));
+            flows.rules.insert(Flow { ctx, qp, attr, _charge: Charge::none() });
         }
         flows.sort();
         flows

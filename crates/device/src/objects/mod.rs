@@ -1,5 +1,6 @@
 //! The objects of the verbs: the device's part of each, and how the program learns of events.
 
+pub(crate) mod charges;
 pub(crate) mod comp_cntr;
 pub(crate) mod cq;
 pub(crate) mod events;
@@ -16,6 +17,7 @@ use slab::Slab;
 use transport::Time;
 use transport::wr::RecvWr;
 
+use self::charges::Charge;
 use self::comp_cntr::CompCntr;
 use self::cq::Cq;
 use self::events::EventQueue;
@@ -30,6 +32,7 @@ use crate::ids::{CqId, CtxId, PdId, QpId, SrqId};
 #[derive(Debug)]
 pub(crate) struct Ctx {
     pub(crate) events: EventQueue<AsyncEvent>,
+    pub(crate) _charge: Charge,
 }
 
 /// A protection domain.
@@ -41,6 +44,7 @@ pub(crate) struct Pd {
     /// Handles of the program that are no objects here: address handles, parent domains, handles of
     /// the null region.
     pub(crate) handles: usize,
+    pub(crate) _charge: Charge,
 }
 
 /// A completion channel.
@@ -69,6 +73,7 @@ pub(crate) struct Srq {
     pub(crate) queue: VecDeque<RecvWr>,
     /// What it uses.
     pub(crate) holds: Vec<Use>,
+    pub(crate) _charge: Charge,
 }
 
 /// The subject of an asynchronous event.
@@ -82,7 +87,7 @@ pub enum EventSource {
     /// A shared receive queue.
     Srq(SrqId),
     /// A port, from 1.
-    Port(u8),
+    Port(u32),
     /// The device.
     Device,
 }
@@ -123,7 +128,7 @@ pub(crate) struct Objects {
     pub(crate) flows: Flows,
     /// Indirection tables of receive side scaling.
     pub(crate) rwq_tables: Slab<RwqTable>,
-    /// How many address handles there are.
-    pub(crate) ahs: u32,
+    /// One for each address handle: they have no other state here.
+    pub(crate) ahs: Vec<Charge>,
     pub(crate) due: Due,
 }

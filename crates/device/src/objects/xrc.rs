@@ -1,5 +1,6 @@
 //! The objects of XRC other than QPs.
 
+use super::charges::Charge;
 use super::uses::Uses;
 use crate::ids::{CqId, CtxId, XrcdId};
 
@@ -10,8 +11,8 @@ pub(crate) struct Xrcd {
     /// The file that it belongs to, by device and inode, so that other parts of the program can
     /// find it.
     pub(crate) file: Option<(u64, u64)>,
-    /// How often it is open.
-    pub(crate) opens: u32,
+    /// One for each time that it is open.
+    pub(crate) opens: Vec<Charge>,
     /// Queues and QPs in it.
     pub(crate) uses: Uses,
 }

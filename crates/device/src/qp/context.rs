@@ -9,6 +9,7 @@ use transport::env::Side;
 use crate::carrier::Route;
 use crate::carrier::shm::RingPosition;
 use crate::ids::{CqId, CtxId, PdId, QpId, RwqTableId, SrqId, XrcdId};
+use crate::objects::charges::Charge;
 use crate::objects::comp_cntr::QpCntrs;
 use crate::objects::uses::{Use, Uses};
 use crate::rss::RxHash;
@@ -49,7 +50,7 @@ pub(crate) struct QpContext {
     /// The counters of its operations.
     pub(crate) cntrs: QpCntrs,
     /// Contexts and cookies of further handles of an XRC_RECV QP.
-    pub(crate) others: Vec<(CtxId, u64)>,
+    pub(crate) others: Vec<Handle>,
     /// These three follow the attributes of the QP ([`QpContext::follow`]): its environment needs
     /// them while the QP itself is borrowed.
     pub(crate) dest_qpn: Qpn,
@@ -74,6 +75,15 @@ pub(crate) struct QpContext {
     pub(crate) role: Option<Box<Role>>,
     /// Since when packets of an unreliable QP have found no receive.
     pub(crate) starved_since: Option<Time>,
+    pub(crate) _charge: Charge,
+}
+
+/// A further handle of a QP.
+#[derive(Debug)]
+pub(crate) struct Handle {
+    pub(crate) ctx: CtxId,
+    pub(crate) cookie: u64,
+    pub(crate) charge: Charge,
 }
 
 impl QpContext {

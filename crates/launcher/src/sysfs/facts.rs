@@ -21,7 +21,9 @@ pub(crate) struct NicFacts {
     pub(crate) gids: Vec<Ipv6Addr>,
     /// The netdev underneath.
     pub(crate) netdev: Netdev,
-    /// Whether the port is active.
+    /// How many ports it has.
+    pub(crate) ports: u32,
+    /// Whether the ports are active.
     pub(crate) active: bool,
     /// The width code of the port (`enum ib_port_width`).
     pub(crate) width: u8,
@@ -84,6 +86,7 @@ impl NicFacts {
             node_guid: nic.guid.0,
             node_desc: format!("{hostname} {}", nic.config.name),
             gids: nic.gids.iter().map(|entry| Ipv6Addr::from(entry.gid.0)).collect(),
+            ports: nic.config.ports,
             active: nic.port.active,
             width: nic.port.active_width,
             speed: nic.port.active_speed,
@@ -154,6 +157,7 @@ impl NicFacts {
                 address: "00:11:22:33:44:55".into(),
                 mtu: 1500,
             },
+            ports: 1,
             active: true,
             width: 2,
             speed: 32,

@@ -30,7 +30,9 @@ pub(super) fn describe(tree: &mut Tree, index: usize, nic: &NicFacts) {
     }
     describe_device(tree, &device, nic);
     describe_hca(tree, &hca, &device, nic);
-    describe_port(tree, &format!("{hca}/ports/1"), nic);
+    for port in 1..=nic.ports {
+        describe_port(tree, &format!("{hca}/ports/{port}"), nic);
+    }
 
     let minor = UVERBS_BASE_MINOR as usize + index;
     tree.file(&format!("{uverbs}/abi_version"), 1);

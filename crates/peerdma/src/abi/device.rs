@@ -208,7 +208,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         all.orig_attr = limits(&engine);
         all.device_cap_flags_ex = u64::from(all.orig_attr.device_cap_flags) | CAP_FLAGS_EX;
         all.completion_timestamp_mask = u64::MAX;
-        all.phys_port_cnt_ex = u32::from(all.orig_attr.phys_port_cnt);
+        all.phys_port_cnt_ex = engine.device_attr().phys_port_cnt;
         all.hca_core_clock = engine.device_attr().hca_core_clock_khz;
         all.max_dm_size = engine.device_attr().max_dm_size;
         all.cq_mod_caps = CqModerationCaps {
@@ -340,7 +340,8 @@ fn limits(engine: &EngineGuard<'_>) -> DeviceAttr {
     c.max_pkeys = attr.max_pkeys;
     // 4.096 us * 2^15, about 134 ms: a process may not run for that long.
     c.local_ca_ack_delay = 15;
-    c.phys_port_cnt = attr.phys_port_cnt;
+    // As uverbs: the count saturates, and `phys_port_cnt_ex` has all of it.
+    c.phys_port_cnt = u8::try_from(attr.phys_port_cnt).unwrap_or(u8::MAX);
     c
 }
 
@@ -362,11 +363,11 @@ pub(crate) unsafe extern "C" fn query_port(
     size: size_t,
 ) -> c_int {
     control("ibv_query_port", libc::EIO, || {
-        if let Err(refusal) = check_port("ibv_query_port", u32::from(port_num)) {
-            return errno::of(refusal.kind());
-        }
         // SAFETY: contract: the context is one of ours.
         let open = unsafe { opened(context) };
+        if let Err(refusal) = check_port(&open.hca, "ibv_query_port", u32::from(port_num)) {
+            return errno::of(refusal.kind());
+        }
         let attr = room(attr);
         errno::or_errno(open.hca.alive().map(|engine| {
             let all = port(&engine.port_attr());
@@ -406,11 +407,11 @@ pub(crate) unsafe extern "C" fn ibv_query_port_speed(
     speed: *mut u64,
 ) -> c_int {
     control("ibv_query_port_speed", libc::EIO, || {
-        if let Err(refusal) = check_port("ibv_query_port_speed", port_num) {
-            return errno::of(refusal.kind());
-        }
         // SAFETY: contract: the context is one of ours.
         let open = unsafe { opened(context) };
+        if let Err(refusal) = check_port(&open.hca, "ibv_query_port_speed", port_num) {
+            return errno::of(refusal.kind());
+        }
         let speed = room(speed);
         let port = open.hca.lock().port_attr();
         // SAFETY: contract: the program has room for the number.
@@ -445,30 +446,29 @@ const fn lane_speed(code: u8) -> u64 {
     }
 }
 
-fn check_port(verb: &str, port_num: u32) -> Result<(), Refusal> {
-    if port_num == 1 {
-        return Ok(());
-    }
-    Err(Refusal::new(Kind::Invalid, format!("{verb}: port {port_num}; the device has port 1")))
+/// The calls take a port as the kernel's do, most of them in 8 bits: of a device with more than 255
+/// ports they reach the first 255.
+fn check_port(hca: &Hca, verb: &str, port_num: u32) -> Result<(), Refusal> {
+    hca.lock().check_port(verb, port_num)
 }
 
 /// An entry of the GID table. An empty one has no GID.
 fn gid_at(hca: &Hca, verb: &str, port_num: u32, index: u32) -> Result<Option<GidEntry>, Refusal> {
-    check_port(verb, port_num)?;
+    check_port(hca, verb, port_num)?;
     let engine = hca.lock();
     let places = engine.port_attr().gid_tbl_len;
     if index >= places {
         let what = format!("{verb}: index {index}; the table has {places} entries");
         return Err(Refusal::new(Kind::Invalid, what));
     }
-    Ok(engine.gids().iter().find(|entry| entry.index == index).map(gid_entry))
+    Ok(engine.gids().iter().find(|entry| entry.index == index).map(|gid| gid_entry(gid, port_num)))
 }
 
-fn gid_entry(entry: &device::GidEntry) -> GidEntry {
+fn gid_entry(entry: &device::GidEntry, port_num: u32) -> GidEntry {
     GidEntry {
         gid: Gid { raw: entry.gid.0 },
         gid_index: entry.index,
-        port_num: 1,
+        port_num,
         gid_type: GID_TYPE_ROCE_V2,
         ndev_ifindex: entry.ifindex,
     }
@@ -535,19 +535,24 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_table(
         }
         // SAFETY: contract: the context is one of ours.
         let open = unsafe { opened(context) };
-        let gids = open.hca.lock().gids();
+        let engine = open.hca.lock();
+        let (gids, ports) = (engine.gids(), engine.device_attr().phys_port_cnt);
+        drop(engine);
+        let rows: Vec<_> = (1..=ports)
+            .flat_map(|port| gids.iter().map(move |entry| gid_entry(entry, port)))
+            .collect();
         // The kernel returns the whole table or nothing (`rdma_query_gid_table`).
-        if max_entries == 0 || gids.len() > max_entries {
+        if max_entries == 0 || rows.len() > max_entries {
             return -(libc::EINVAL as ssize_t);
         }
         let entries = room(entries);
-        for (place, entry) in gids.iter().enumerate() {
+        for (place, row) in rows.iter().enumerate() {
             // SAFETY: contract: the program has room for `max_entries` entries of `size` bytes.
             let to = unsafe { entries.byte_add(place * size) };
             // SAFETY: as above.
-            unsafe { write_part(to, &gid_entry(entry), size) };
+            unsafe { write_part(to, row, size) };
         }
-        gids.len() as ssize_t
+        rows.len() as ssize_t
     })
 }
 
@@ -579,9 +584,10 @@ pub(crate) unsafe extern "C" fn ibv_query_pkey(
 ) -> c_int {
     control("ibv_query_pkey", -1, || {
         // SAFETY: contract: the context is one of ours.
-        let _ = unsafe { opened(context) };
+        let open = unsafe { opened(context) };
         let pkey = room(pkey);
-        let found = check_port("ibv_query_pkey", u32::from(port_num)).and_then(|()| match index {
+        let port_num = u32::from(port_num);
+        let found = check_port(&open.hca, "ibv_query_pkey", port_num).and_then(|()| match index {
             0 => Ok(()),
             _ => Err(Refusal::new(
                 Kind::Invalid,
@@ -602,8 +608,9 @@ pub(crate) unsafe extern "C" fn ibv_get_pkey_index(
 ) -> c_int {
     control("ibv_get_pkey_index", -1, || {
         // SAFETY: contract: the context is one of ours.
-        let _ = unsafe { opened(context) };
-        let found = check_port("ibv_get_pkey_index", u32::from(port_num)).and_then(|()| {
+        let open = unsafe { opened(context) };
+        let port_num = u32::from(port_num);
+        let found = check_port(&open.hca, "ibv_get_pkey_index", port_num).and_then(|()| {
             let pkey = u16::from_be(pkey);
             if pkey == PKEY {
                 return Ok(());

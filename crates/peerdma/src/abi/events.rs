@@ -149,7 +149,7 @@ fn element_of(event: &device::AsyncEvent) -> Element {
             unsafe { SrqObject::own(srq) }.acks.give();
             Element { srq }
         }
-        EventSource::Port(port) => port_element(c_int::from(port)),
+        EventSource::Port(port) => port_element(c_int::try_from(port).unwrap_or(c_int::MAX)),
         // A device has no number.
         _ => port_element(0),
     }

@@ -57,7 +57,7 @@ pub(crate) unsafe extern "C" fn create_flow(qp: *mut Qp, attr: *mut c::FlowAttr)
         // SAFETY: contract: the QP is one of ours.
         let own = unsafe { qp::lookup(qp) };
         // SAFETY: contract: the attributes are valid, and their specs lie behind them.
-        let wanted = unsafe { rule(attr) };
+        let wanted = unsafe { rule(attr, &own.hca) };
         let made = wanted.and_then(|rule| own.hca.alive()?.create_flow(own.id, rule));
         errno::or_null(made.map(|id| {
             // SAFETY: contract: the QP is alive.
@@ -86,7 +86,7 @@ fn refused<T>(kind: Kind, what: String) -> Result<T, Refusal> {
 }
 
 /// A rule in the engine's form. The attributes are null, or valid with their specs.
-unsafe fn rule(attr: *mut c::FlowAttr) -> Result<FlowAttr, Refusal> {
+unsafe fn rule(attr: *mut c::FlowAttr, hca: &Hca) -> Result<FlowAttr, Refusal> {
     // SAFETY: the caller's promise.
     let head = unsafe { given(attr) };
     if head.comp_mask != 0 || head.flags & !(flag::DONT_TRAP | flag::EGRESS) != 0 {
@@ -96,9 +96,7 @@ unsafe fn rule(attr: *mut c::FlowAttr) -> Result<FlowAttr, Refusal> {
     if head.flags & flag::EGRESS != 0 {
         return refused(Kind::NotSupported, "rules for egress are not supported".to_owned());
     }
-    if head.port != 1 {
-        return refused(Kind::Invalid, format!("port {}; the device has 1", head.port));
-    }
+    hca.lock().check_port("ibv_create_flow", head.port.into())?;
     let kind = match head.r#type {
         0 => FlowKind::Normal,
         1 => FlowKind::AllDefault,

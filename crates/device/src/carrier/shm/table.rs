@@ -351,6 +351,7 @@ mod tests {
             is_revoked: false,
             pinned: 0,
             is_writable: true,
+            _charge: crate::objects::charges::Charge::none(),
         };
         ours.publish(MrId(3), &mr);
         let words = theirs.mr(key).unwrap();

@@ -19,6 +19,7 @@ impl Engine {
     /// frame can match; as [`NotPermitted`](crate::Kind::NotPermitted) without CAP_NET_RAW.
     #[doc(alias = "ibv_create_flow")]
     pub fn create_flow(&mut self, qp: QpId, attr: FlowAttr) -> Result<FlowId> {
+        let charge = self.common.charges.object("create_flow")?;
         let Some(entry) = self.qps.get(qp) else {
             refuse!(Invalid, "create_flow: there is no QP {}", qp.handle());
         };
@@ -33,7 +34,7 @@ impl Engine {
         }
         self.listen()?;
         let flows = &mut self.common.objects.flows;
-        let id = flows.rules.insert(Flow { ctx, qp, attr });
+        let id = flows.rules.insert(Flow { ctx, qp, attr, _charge: charge });
         flows.sort();
         Ok(id.into())
     }

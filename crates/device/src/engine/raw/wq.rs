@@ -161,6 +161,7 @@ impl Engine {
     /// times.
     #[doc(alias = "ibv_create_rwq_ind_table")]
     pub fn create_rwq_table(&mut self, ctx: CtxId, queues: &[WqId]) -> Result<RwqTableId> {
+        let charge = self.common.charges.object("create_rwq_ind_table")?;
         let most = self.common.nic.attr.max_rwq_table_size;
         if !self.common.nic.attr.has_raw_packets {
             refuse!(NotSupported, "create_rwq_ind_table: a NIC of this preset has no work queues");
@@ -191,7 +192,7 @@ impl Engine {
         }
         let queues: Vec<QpId> = queues.iter().map(|id| id.0).collect();
         let holds = queues.iter().filter_map(|id| self.wq_use(*id)).collect();
-        let table = RwqTable { ctx, queues, _holds: holds, uses: Uses::default() };
+        let table = RwqTable { ctx, queues, _holds: holds, uses: Uses::default(), _charge: charge };
         Ok(self.common.objects.rwq_tables.insert(table).into())
     }
 
