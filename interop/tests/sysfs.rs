@@ -2,7 +2,7 @@
 //! statically linked.
 
 use interop::need::Need;
-use interop::{Output, Program, needs};
+use interop::{Artefacts, Output, Program, Scratch, needs};
 
 const CLASS: &str = "/sys/class/infiniband";
 
@@ -137,4 +137,166 @@ fn gpus_are_cards_of_drm_in_the_order_of_their_addresses() {
             assert_eq!(node, if has_node { format!("226:{render}") } else { "none".to_owned() });
         }
     }
+}
+
+/// A machine with two host bridges, a switch with ACS, GPUs of two drivers, and disks.
+const MACHINE: &str = r#"
+[pci]
+domain = 4097
+[[pci.host_bridge]]
+name = "root0"
+id = "8086:2020"
+[[pci.host_bridge]]
+name = "root1"
+[[pci.switch]]
+name = "switch0"
+under = "root0"
+acs = ["RR", "CR"]
+[[pci.device]]
+name = "far"
+under = "root1"
+[[gpu]]
+name = "one"
+preset = "xe"
+vram = "1G"
+bar = "256M"
+[[gpu]]
+name = "two"
+preset = "amdgpu"
+[[storage]]
+name = "near"
+cmb = "64M"
+[[storage]]
+name = "far"
+"#;
+
+/// A program on that machine, which has its GPUs if `gpus`.
+fn on_the_machine(program: &str, gpus: bool, scratch: &Scratch) -> Program {
+    let config = scratch.file("peerdma.toml");
+    std::fs::write(&config, MACHINE).expect("a scratch directory is writable");
+    let program = Program::new(program).env("PEERDMA_CONFIG", &config);
+    if gpus { program.gpu("") } else { program }
+}
+
+/// Bridges by their buses, devices by their classes: as lspci finds them in the configuration space.
+#[test]
+fn lspci_draws_the_modelled_tree() {
+    needs!(Need::Program("lspci"));
+    let scratch = Scratch::new();
+    let lspci = |args: &[&str]| {
+        let out = on_the_machine("lspci", true, &scratch).args(args).output();
+        out.success();
+        out
+    };
+    let tree = lspci(&["-tn", "-s", "1001::"]);
+    let lines: Vec<_> = tree.stdout.lines().filter(|line| !line.trim().is_empty()).collect();
+    // The NIC, two GPUs and a disk below the switch; the other disk below the other host bridge.
+    let drawing = lines.join("\n");
+    for bus in ["[1001:00]", "[1001:07]"] {
+        assert!(drawing.contains(bus), "{bus}\n{tree}");
+    }
+    assert!(drawing.contains("[01-06]----00.0-[02-06]--+-00.0-[03]----00.0"), "{tree}");
+    let all = lspci(&["-D", "-n", "-s", "1001::"]);
+    let count = |class: &str| all.stdout.lines().filter(|line| line.contains(class)).count();
+    let counts = ["0600:", "0604:", "0200:", "0380:", "0108:"].map(count);
+    // One host bridge has a function of its own; ports: two of root, five of the switch.
+    assert_eq!(counts, [1, 7, 1, 2, 2], "{all}");
+    let words = lspci(&["-vvv", "-s", "1001::"]);
+    for text in [
+        "Express (v2) Root Port",
+        "Express (v2) Upstream Port",
+        "Express (v2) Downstream Port",
+        "Express (v2) Endpoint",
+        "Speed 32GT/s, Width x16",
+        "Access Control Services",
+        "ReqRedir+ CmpltRedir+",
+        "Non-Volatile memory controller",
+        "[size=256M]",
+        "[size=64M]",
+        "Physical Resizable BAR",
+        "BAR 0: current size: 256MB, supported: 256MB 512MB 1GB",
+    ] {
+        words.says(text);
+    }
+    // Four downstream ports.
+    assert_eq!(words.stdout.matches("ACSCtl:").count(), 4, "{words}");
+}
+
+/// hwloc finds bridges and devices, with the names of the NIC.
+#[test]
+fn lstopo_finds_the_nic_and_the_disks_on_the_bus() {
+    needs!(Need::Program("lstopo-no-graphics"));
+    let scratch = Scratch::new();
+    let lstopo = on_the_machine("lstopo-no-graphics", true, &scratch);
+    let out = lstopo.args(["--of", "console", "--whole-io", "-v"]).output();
+    let shown = out.success().stdout.clone();
+    let device = shown.lines().filter(|line| line.contains("busid=1001:"));
+    let classes: Vec<_> = device.map(str::trim).collect();
+    let count = |class: &str| classes.iter().filter(|line| line.contains(class)).count();
+    assert_eq!(["0200", "0380", "0108"].map(count), [1, 2, 2], "{out}");
+    out.says("peerdma0");
+}
+
+/// What NCCL and UCX do: from a NIC's and a GPU's function upwards, by names and links alone.
+#[test]
+fn a_walk_from_two_devices_meets_at_their_switch() {
+    let script = "nic=$(realpath /sys/class/infiniband/*/device); \
+        for card in /sys/class/drm/card*; do \
+        case $(realpath $card/device) in *1001:*) gpu=$(realpath $card/device);; esac; done; \
+        walk() { while test -e $1/class; do basename $1; set -- $(dirname $1); done; }; \
+        walk $nic > $1/nic; walk $gpu > $1/gpu; grep -x -f $1/nic $1/gpu; \
+        for d in $nic $gpu; do \
+        cat $d/class $d/numa_node $d/local_cpus $d/max_link_speed $d/max_link_width; done";
+    let scratch = Scratch::new();
+    let directory = scratch.file("");
+    let directory = directory.to_str().expect("text");
+    let out = on_the_machine("sh", true, &scratch).args(["-c", script, "sh", directory]).output();
+    let lines: Vec<_> = out.success().stdout.lines().collect();
+    // The switch's upstream port, and the root port.
+    assert_eq!(lines[..2], ["1001:01:00.0", "1001:00:01.0"], "{out}");
+    assert_eq!((lines[2], lines[7]), ("0x020000", "0x038000"), "{out}");
+    for at in [5, 10] {
+        assert_eq!((lines[at], lines[at + 1]), ("32.0 GT/s PCIe", "16"), "{out}");
+    }
+}
+
+/// `peerdma topo` finds the same paths in the shown tree as in the model: by buses, ACS and BARs.
+#[test]
+fn the_shown_tree_has_the_paths_of_the_model() {
+    let scratch = Scratch::new();
+    let code = "import json, subprocess, sys\n\
+                def paths(*args):\n\
+                \x20   out = subprocess.run([sys.argv[1], 'topo', '--json', *args], capture_output=True)\n\
+                \x20   topo = json.loads(out.stdout)\n\
+                \x20   bdf = {d['label']: d['bdf'] for d in topo['devices'] if d['bdf'].startswith('1001:')}\n\
+                \x20   return sorted((bdf[p['provider']], bdf[p['client']], p['distance'], p['redirected_by'])\n\
+                \x20       for p in topo['peer_to_peer'] if p['provider'] in bdf and p['client'] in bdf)\n\
+                model, shown = paths(), paths('--sysfs')\n\
+                assert len(model) == 20 and model == shown, (model, shown)\n\
+                print(sum(bool(p[3]) for p in shown), 'redirected')\n";
+    let peerdma = Artefacts::find().peerdma();
+    let python = on_the_machine("/usr/bin/python3", true, &scratch);
+    let out = python.args(["-c", code, peerdma.to_str().expect("text")]).output();
+    // Each pair of the NIC, the GPUs and the disk below the switch.
+    out.success().says("12 redirected");
+}
+
+/// A configuration that describes the bus shows it to programs that have no GPU.
+#[test]
+fn the_bus_is_shown_without_gpus_too() {
+    let scratch = Scratch::new();
+    let script = "cat /sys/bus/pci/devices/1001:*/class | sort | uniq -c";
+    let out = on_the_machine("sh", false, &scratch).args(["-c", script]).output();
+    out.success().says("2 0x010802").says("1 0x020000").says("7 0x060400");
+}
+
+/// The sizes that a GPU's BAR can have are read as the kernel's; to choose another is the
+/// configuration's affair.
+#[test]
+fn sizes_of_a_bar_are_a_bit_mask_that_cannot_be_written() {
+    let scratch = Scratch::new();
+    let script = "cd /; f=$(ls /sys/bus/pci/devices/1001:*/resource0_resize | head -1); \
+        cat $f; cat ${f%_resize} 2>/dev/null; echo 10 > $f && echo written";
+    let out = on_the_machine("sh", true, &scratch).args(["-c", script]).output();
+    assert_eq!(out.stdout.trim(), "0000000000000700", "{out}");
 }

@@ -25,7 +25,8 @@
 //! peermem = false          # true: ibv_reg_mr of a peer device's memory asks its driver (PeerDirect)
 //! ```
 //!
-//! The sections `[[gpu]]` and `[pci]` of the same file are about the software GPU and the PCI tree.
+//! The sections `[[gpu]]`, `[[storage]]` and `[pci]` of the same file are about the software GPU,
+//! NVMe controllers and the PCI tree.
 
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
@@ -54,6 +55,9 @@ pub struct Config {
     /// The GPUs. A NIC needs their names, as they are in the same PCI tree.
     #[serde(default, rename = "gpu")]
     gpus: Vec<Named>,
+    /// The NVMe controllers, which are in the same tree.
+    #[serde(default)]
+    storage: Vec<pci::StorageConfig>,
     /// The PCI tree that contains all of them.
     #[serde(default)]
     pci: pci::PciConfig,
@@ -292,7 +296,7 @@ impl Config {
         }
         let nics = self.nics.iter().map(|nic| nic.name.as_str());
         let names: Vec<&str> = nics.chain(self.gpus.iter().map(|gpu| gpu.name.as_str())).collect();
-        let tree = self.pci.build(&names).map_err(|error| error.to_string())?;
+        let tree = self.pci.build_with(&names, &self.storage).map_err(|error| error.to_string())?;
         let tree = Arc::new(tree);
         for nic in self.nics.iter_mut().filter(|nic| nic.address.is_none()) {
             nic.address = tree.by_name(&nic.name).map(|bdf| DeviceAddr(bdf.to_bits()));

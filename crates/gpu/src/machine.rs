@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use pci::{PciConfig, PciTree};
+use pci::{PciConfig, PciTree, StorageConfig};
 use serde::Deserialize;
 
 use crate::config::GpuConfig;
@@ -18,6 +18,8 @@ use crate::gpu::Gpu;
 pub struct Machine {
     nics: Vec<String>,
     gpus: Vec<GpuConfig>,
+    storage: Vec<StorageConfig>,
+    describes_bus: bool,
     tree: Arc<PciTree>,
 }
 
@@ -29,6 +31,7 @@ struct File {
     nics: Vec<Named>,
     #[serde(rename = "gpu")]
     gpus: Vec<toml::Table>,
+    storage: Vec<StorageConfig>,
     pci: PciConfig,
 }
 
@@ -118,9 +121,14 @@ impl Machine {
         let gpus = file.gpus.into_iter().map(gpu).collect::<Result<Vec<_>>>()?;
         let nics = file.nics.iter().map(|nic| nic.name.as_str());
         let names: Vec<&str> = nics.chain(gpus.iter().map(|gpu| gpu.name.as_str())).collect();
-        let tree = file.pci.build(&names).map_err(|error| invalid(error.to_string()))?;
+        let tree = file
+            .pci
+            .build_with(&names, &file.storage)
+            .map_err(|error| invalid(error.to_string()))?;
         let nics = file.nics.into_iter().map(|nic| nic.name).collect();
-        Ok(Self { nics, gpus, tree: Arc::new(tree) })
+        let (storage, pci) = (file.storage, file.pci);
+        let describes_bus = pci != PciConfig::default() || !storage.is_empty();
+        Ok(Self { nics, gpus, storage, describes_bus, tree: Arc::new(tree) })
     }
 
     /// The names of the NICs, in the order of the file.
@@ -131,6 +139,16 @@ impl Machine {
     /// The GPUs, in the order of the file.
     pub fn gpus(&self) -> &[GpuConfig] {
         &self.gpus
+    }
+
+    /// The NVMe controllers, in the order of the file.
+    pub fn storage(&self) -> &[StorageConfig] {
+        &self.storage
+    }
+
+    /// Whether the file says what is on the bus beside NICs and GPUs, or where they are.
+    pub fn describes_bus(&self) -> bool {
+        self.describes_bus
     }
 
     /// Where everything is.

@@ -6,6 +6,8 @@ use std::process::Command;
 use gpu::Preset;
 use gpu::nodes::{self, PRESET};
 
+use crate::sysfs::Drivers;
+
 /// The variable that lists the paths of the nodes, one per GPU, in the order of the GPUs, separated
 /// by commas.
 const NODES: &str = "PEERDMA_DRM_NODE";
@@ -48,12 +50,13 @@ pub(super) fn announce_cuda(command: &mut Command) -> Result<gpu::Machine, Strin
 
 /// Chooses a node for each GPU of the configuration, and tells the program's libraries. A node that
 /// exists belongs to a real GPU and is left alone: ours get the next free numbers. Intel GPUs get a
-/// Level Zero driver, AMD GPUs get HSA. Returns the machine of the GPUs that `/sys` shows on PCI.
+/// Level Zero driver, AMD GPUs get HSA. Returns the machine that `/sys` shows on PCI, and the drivers
+/// of its GPUs.
 pub(super) fn announce(
     command: &mut Command,
     preset: &str,
     level_zero: Option<&Path>,
-) -> Result<Option<(gpu::Machine, &'static str)>, String> {
+) -> Result<(gpu::Machine, Drivers), String> {
     environment::choose_gpu(preset);
     let machine = nodes::machine(preset)?;
     let is_free = |paths: &[String; 2]| !paths.iter().any(|path| Path::new(path).exists());
@@ -76,16 +79,18 @@ pub(super) fn announce(
     }
     command.env(PRESET, preset).env(NODES, nodes.join(","));
     if let Some(preset) = [AMD, HABANALABS].into_iter().find(|known| *known == preset) {
-        return Ok(Some((machine, preset)));
+        return Ok((machine, Drivers::All(preset)));
     }
     if preset == VFIO {
-        return Ok(Some((machine, VFIO_PCI)));
+        return Ok((machine, Drivers::All(VFIO_PCI)));
     }
-    let Some(intel) = INTEL.into_iter().find(|intel| *intel == preset) else { return Ok(None) };
+    let Some(intel) = INTEL.into_iter().find(|intel| *intel == preset) else {
+        return Ok((machine, Drivers::Own));
+    };
     let driver = level_zero.ok_or("--gpu needs libpeerdma-ze.so next to the library")?;
     tracing::info!(target: "peerdma::level-zero", "the driver is {}", driver.display());
     command.env(LEVEL_ZERO, driver);
-    Ok(Some((machine, intel)))
+    Ok((machine, Drivers::All(intel)))
 }
 
 fn render_nodes(unit: usize) -> [String; 2] {

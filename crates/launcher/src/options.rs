@@ -11,7 +11,7 @@ use std::process::Command;
 use environment::NamedFile;
 
 use crate::library::{self, Library};
-use crate::sysfs::{GpuFacts, NicFacts, Tree};
+use crate::sysfs::{Drivers, GpuFacts, NicFacts, Tree};
 use crate::{Outcome, gpus};
 
 /// Names the NICs that a program sees, separated by commas. If it is not set, the program sees all
@@ -82,8 +82,8 @@ pub(crate) struct Options {
 pub(crate) struct Prepared {
     /// The NICs that it sees.
     nics: Vec<NicFacts>,
-    /// The machine with the GPUs that `/sys` shows on PCI, and their driver.
-    machine: Option<(gpu::Machine, &'static str)>,
+    /// The machine that `/sys` shows on PCI, and the drivers of its GPUs.
+    machine: Option<(gpu::Machine, Drivers)>,
     /// The preload library, if it exists.
     pub(crate) preload: Option<PathBuf>,
 }
@@ -110,8 +110,12 @@ impl Options {
             ours = join(preload.as_os_str(), &ours);
         }
         let machine = match &self.gpu {
-            None => None,
-            Some(preset) => give_gpus(preset, &library, &names, command, &mut ours)?,
+            Some(preset) => Some(give_gpus(preset, &library, &names, command, &mut ours)?),
+            // Without GPUs the bus is shown if the configuration describes it.
+            None => {
+                let machine = gpu::Machine::load().map_err(|error| error.what)?;
+                machine.describes_bus().then_some((machine, Drivers::None))
+            }
         };
         if self.rsockets {
             let rsockets = library
@@ -168,25 +172,25 @@ impl Prepared {
     /// What `/sys` is to show.
     pub(crate) fn shown(&mut self) -> Shown {
         let mut nics = std::mem::take(&mut self.nics);
-        let gpus = self
-            .machine
-            .as_ref()
-            .map_or_else(Vec::new, |(machine, driver)| NicFacts::place(machine, driver, &mut nics));
+        let machine = self.machine.as_ref();
+        let (gpus, bus) = machine.map_or_else(Default::default, |(machine, drivers)| {
+            NicFacts::place(machine, *drivers, &mut nics)
+        });
         let mut tree = Tree::new(&nics);
-        tree.add_gpus(&gpus, &nics);
+        tree.add_functions(&gpus, &bus, &nics);
         Shown { tree, nics, gpus }
     }
 }
 
-/// Gives the program the software GPUs of the configuration. Returns the machine of those that
-/// `/sys` shows.
+/// Gives the program the software GPUs of the configuration. Returns the machine that `/sys`
+/// shows.
 fn give_gpus(
     preset: &str,
     library: &Library,
     names: &Path,
     command: &mut Command,
     ours: &mut OsString,
-) -> Outcome<Option<(gpu::Machine, &'static str)>> {
+) -> Outcome<(gpu::Machine, Drivers)> {
     if preset == gpus::NVIDIA {
         let cuda = library.cuda_names()?;
         let paths = join(cuda.as_os_str(), names.as_os_str());
@@ -195,7 +199,7 @@ fn give_gpus(
         // this one is preloaded, it is found first.
         *ours = join(ours, cuda.join(library::CUDA_RUNTIME).as_os_str());
         tracing::info!(target: "peerdma::cuda", "CUDA's libraries are in {}", cuda.display());
-        return Ok(Some((gpus::announce_cuda(command)?, gpus::NVIDIA)));
+        return Ok((gpus::announce_cuda(command)?, Drivers::All(gpus::NVIDIA)));
     }
     if library.preload().is_none() {
         return Err("--gpu needs libpeerdma-preload.so next to the library".into());

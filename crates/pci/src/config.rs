@@ -25,6 +25,7 @@
 //! each device names its function (`bdf = "0000:3b:00.0"`).
 
 mod build;
+mod storage;
 
 use std::path::PathBuf;
 
@@ -33,6 +34,8 @@ use serde::{Deserialize, Deserializer};
 use crate::host_bridge::Cpu;
 use crate::sysfs::SysfsError;
 use crate::tree::{Acs, Ids, TreeError};
+
+pub use storage::StorageConfig;
 
 /// The whole section.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
@@ -169,6 +172,14 @@ pub enum ConfigError {
         /// The size.
         size: u64,
     },
+    /// A memory buffer of an invalid size.
+    #[error("[[storage]]: the cmb of {name:?} has {size:#x} bytes: a power of two from 4096")]
+    Cmb {
+        /// The name of the controller.
+        name: String,
+        /// The size.
+        size: u64,
+    },
     /// An address without `sysfs`, or no address with it.
     #[error(
         "[pci]: {name:?}: with sysfs each device has a bdf and no other key; without sysfs it has no bdf"
@@ -218,21 +229,29 @@ pub fn parse_size(text: &str) -> Option<u64> {
 }
 
 fn sizes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u64>, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Size {
-        Bytes(u64),
-        Text(String),
+    Vec::<Size>::deserialize(deserializer)?.into_iter().map(Size::bytes).collect()
+}
+
+fn size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    Size::deserialize(deserializer)?.bytes()
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Size {
+    Bytes(u64),
+    Text(String),
+}
+
+impl Size {
+    fn bytes<E: serde::de::Error>(self) -> Result<u64, E> {
+        match self {
+            Self::Bytes(bytes) => Ok(bytes),
+            Self::Text(text) => {
+                parse_size(&text).ok_or_else(|| E::custom(format!("{text:?} is not a size")))
+            }
+        }
     }
-    let sizes = Vec::<Size>::deserialize(deserializer)?;
-    sizes
-        .into_iter()
-        .map(|size| match size {
-            Size::Bytes(bytes) => Ok(bytes),
-            Size::Text(text) => parse_size(&text)
-                .ok_or_else(|| serde::de::Error::custom(format!("{text:?} is not a size"))),
-        })
-        .collect()
 }
 
 fn ids<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Ids>, D::Error> {

@@ -52,7 +52,8 @@ mod tree;
 
 pub use bdf::{Bdf, BdfError};
 pub use config::{
-    ConfigError, CpuVendor, DeviceConfig, HostBridgeConfig, PciConfig, SwitchConfig, parse_size,
+    ConfigError, CpuVendor, DeviceConfig, HostBridgeConfig, PciConfig, StorageConfig, SwitchConfig,
+    parse_size,
 };
 pub use enable::{Enable, EnableError};
 pub use host_bridge::{Cpu, HostBridgeRefusal, Unlisted};

@@ -63,14 +63,13 @@ impl NicFacts {
         self.function.as_ref().map_or_else(own, |function| function.path.clone())
     }
 
-    /// Where the NICs, and the GPUs of this driver, are on PCI, in a machine with CUDA, HSA or
-    /// Level Zero.
+    /// Where the NICs and the GPUs are on PCI.
     pub(crate) fn place(
         machine: &gpu::Machine,
-        driver: &'static str,
+        drivers: super::Drivers,
         nics: &mut [Self],
-    ) -> Vec<super::GpuFacts> {
-        super::pci::place(machine, driver, nics)
+    ) -> (Vec<super::GpuFacts>, super::Bus) {
+        super::pci::place(machine, drivers, nics)
     }
 
     /// The current facts about a NIC that the device crate found.

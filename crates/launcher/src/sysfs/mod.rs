@@ -16,6 +16,8 @@
 //! relative and stays inside the tree, so that the kernel can walk it below any directory. `door`
 //! shows it to programs; `docs/SYSFS.md` describes all of it.
 
+mod bus;
+mod config_space;
 mod counters;
 mod device;
 mod facts;
@@ -24,9 +26,10 @@ mod nic;
 mod pci;
 mod tree;
 
+pub(crate) use bus::Bus;
 pub(crate) use device::Device;
 pub(crate) use facts::NicFacts;
-pub(crate) use pci::GpuFacts;
+pub(crate) use pci::{Drivers, GpuFacts};
 pub(crate) use tree::{DEVICES, LISTINGS, Tree};
 
 use std::sync::OnceLock;
@@ -77,12 +80,13 @@ impl Tree {
         tree
     }
 
-    /// Adds the GPUs of CUDA, HSA or Level Zero, and the files that tell whether NICs reach their
-    /// memory.
-    pub(crate) fn add_gpus(&mut self, gpus: &[GpuFacts], nics: &[NicFacts]) {
+    /// Adds the GPUs, the other functions of the bus, and the files that tell whether NICs reach
+    /// memory of GPUs.
+    pub(crate) fn add_functions(&mut self, gpus: &[GpuFacts], bus: &Bus, nics: &[NicFacts]) {
         for gpu in gpus {
             pci::describe(self, gpu);
         }
+        bus.describe(self, gpus, nics);
         if gpus.iter().any(|gpu| gpu.is_of("xe")) {
             self.file("/sys/module/xe/srcversion", XE_SRCVERSION);
         }
@@ -96,6 +100,7 @@ impl Tree {
         let nics = nics.iter().filter_map(|nic| nic.function.as_ref());
         let mut functions: Vec<_> = nics.flat_map(pci::Function::served).collect();
         functions.extend(gpus.iter().flat_map(GpuFacts::served));
+        functions.extend(bus.served());
         if gpus.iter().any(|gpu| gpu.is_of(pci::AMD)) {
             functions.push(kernel::describe_configuration(self));
         }

@@ -9,16 +9,16 @@
 //! The functions are those of the `[pci]` section. If the machine has a function at the same
 //! address, that one stays.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use ::pci::{Bdf, PciTree};
 
+use super::bus::Bus;
+use super::config_space::Identity;
 use super::facts::{CpuList, NicFacts};
 use super::tree::{ACCEL, DRM, PCI_FUNCTIONS, Tree, VFIO};
 use gpu::nodes::{VFIO_CLASS, VFIO_ID};
-
-/// The lines of a function's `resource`: six BARs and the ROM. Ours have none that can be mapped.
-const RESOURCES: usize = 7;
 
 /// Where a device is.
 #[derive(Clone, Debug)]
@@ -76,7 +76,7 @@ const VFIO_DEVICES: DeviceClass =
 
 impl Function {
     /// Where this function of a tree is; `None` if the machine has one at that address.
-    fn of(tree: &PciTree, bdf: Bdf) -> Option<Self> {
+    pub(super) fn of(tree: &PciTree, bdf: Bdf) -> Option<Self> {
         let mut chain: Vec<_> = tree.chain(bdf).collect();
         chain.reverse();
         let root = chain.first()?.root;
@@ -104,16 +104,12 @@ impl Function {
     /// Adds what functions of every kind have.
     pub(super) fn describe(&self, tree: &mut Tree) {
         tree.link(&self.link(), &self.path);
-        // Without the last two, libpci terminates a program that asks it for resources, such as
-        // perftest.
-        let none = format!("{:#018x} {0:#018x} {0:#018x}\n", 0).repeat(RESOURCES);
         for (name, text) in [
             ("current_link_speed", "32.0 GT/s PCIe"),
             ("max_link_speed", "32.0 GT/s PCIe"),
             ("current_link_width", "16"),
             ("max_link_width", "16"),
             ("irq", "0"),
-            ("resource", none.trim_end()),
         ] {
             tree.file(&format!("{}/{name}", self.path), text);
         }
@@ -129,16 +125,20 @@ impl GpuFacts {
     }
 
     fn class(&self) -> &'static DeviceClass {
-        match self.driver {
-            HABANALABS => &ACCEL_MINORS,
-            VFIO_PCI => &VFIO_DEVICES,
-            _ => &DRM_MINORS,
-        }
+        class_of(self.driver)
     }
 
     /// Its character devices, by name and minor number.
     fn devices(&self) -> Vec<(String, u32)> {
         devices(self.driver, self.card)
+    }
+}
+
+fn class_of(driver: &str) -> &'static DeviceClass {
+    match driver {
+        HABANALABS => &ACCEL_MINORS,
+        VFIO_PCI => &VFIO_DEVICES,
+        _ => &DRM_MINORS,
     }
 }
 
@@ -157,37 +157,57 @@ fn has(path: &str, name: &str) -> bool {
     Path::new(path).join(name).exists()
 }
 
-/// The GPUs of a machine, which programs see with this driver. Also sets where the machine's NICs
-/// are.
+/// The drivers that programs see for the GPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Drivers {
+    /// None: GPUs are functions of the bus, and no more.
+    None,
+    /// For each that of its preset.
+    Own,
+    /// For all this one.
+    All(&'static str),
+}
+
+/// The GPUs of a machine that have drivers, and the bus that all of it is on. Also sets where the
+/// machine's NICs are.
 pub(super) fn place(
     machine: &gpu::Machine,
-    driver: &'static str,
+    drivers: Drivers,
     nics: &mut [NicFacts],
-) -> Vec<GpuFacts> {
+) -> (Vec<GpuFacts>, Bus) {
     let tree = machine.tree();
     let at = |name: &str| Function::of(tree, tree.by_name(name)?);
     for nic in &mut *nics {
         nic.function = at(&nic.name);
     }
     let mut gpus: Vec<_> = machine.gpus().iter().collect();
-    let has_nodes = INTEL.contains(&driver) || [AMD, HABANALABS, VFIO_PCI].contains(&driver);
-    if !has_nodes {
+    let has_nodes =
+        |driver| INTEL.contains(&driver) || [AMD, HABANALABS, VFIO_PCI].contains(&driver);
+    if matches!(drivers, Drivers::All(driver) if !has_nodes(driver)) {
         // In the order in which CUDA numbers them and a kernel enumerates them.
         gpus.sort_by_key(|gpu| tree.by_name(&gpu.name));
     }
-    let directory = match driver {
-        HABANALABS => "/dev/accel",
-        VFIO_PCI => "/dev/vfio/devices",
-        _ => "/dev/dri",
+    // The numbers of nodes are chosen in the same way (`gpus::announce`).
+    let is_free = |driver, card: u32| {
+        let directory = match driver {
+            HABANALABS => "/dev/accel",
+            VFIO_PCI => "/dev/vfio/devices",
+            _ => "/dev/dri",
+        };
+        let is_taken = |name: &str| has(directory, name) || !has_nodes(driver) && has(DRM, name);
+        !devices(driver, card).iter().any(|(name, _)| is_taken(name))
     };
-    // The numbers of nodes are chosen in the same way (`cli::run::gpu`).
-    let is_free = |card: &u32| {
-        let names = devices(driver, *card);
-        !names.iter().any(|(name, _)| has(directory, name) || !has_nodes && has(DRM, name))
-    };
-    let mut free = (0..FIRST_RENDER / 2).filter(is_free);
+    let mut next = BTreeMap::new();
     let gpus = gpus.into_iter().filter_map(|gpu| {
-        let card = free.next()?;
+        let driver = match drivers {
+            Drivers::None => return None,
+            Drivers::Own => gpu.preset.name(),
+            Drivers::All(driver) => driver,
+        };
+        // Each class of devices has its own numbers.
+        let next = next.entry(class_of(driver).path).or_insert(0);
+        let card = (*next..FIRST_RENDER / 2).find(|card| is_free(driver, *card))?;
+        *next = card + 1;
         let function = at(&gpu.name);
         if function.is_none() {
             tracing::info!(target: "peerdma::cuda", "{}: /sys shows another device there", gpu.name);
@@ -199,7 +219,8 @@ pub(super) fn place(
         let near = nics.iter().min_by_key(distance).map(|nic| (nic.numa_node, nic.cpus.clone()));
         Some(GpuFacts { function, near, driver, card })
     });
-    gpus.collect()
+    let gpus = gpus.collect();
+    (gpus, Bus::new(machine, nics))
 }
 
 /// The ids that a GPU reports.
@@ -248,6 +269,17 @@ impl GpuFacts {
         let (device, board) = (cuda::PCI_ID, cuda::PCI_SUBSYSTEM);
         // A 3D controller.
         Ids { driver: self.driver, device, board, class: 0x03_0200, revision: 0xa1 }
+    }
+
+    /// The same for its configuration space.
+    pub(super) fn identity(&self) -> Identity {
+        let ids = self.ids();
+        // CAST: two halves.
+        let halves = |id: u32| ((id & 0xffff) as u16, (id >> 16) as u16);
+        let ((vendor, device), board) = (halves(ids.device), halves(ids.board));
+        let (class, revision) = (ids.class, ids.revision as u8);
+        let (subsystem_vendor, subsystem_device) = board;
+        Identity { vendor, device, subsystem_vendor, subsystem_device, class, revision }
     }
 
     /// Whether this is the driver that programs see for it.
@@ -318,16 +350,16 @@ mod tests {
 
     fn tree(peermem: bool) -> Tree {
         let mut nics = [NicFacts { peermem, ..NicFacts::example() }];
-        let gpus = place(&machine(), "nvidia", &mut nics);
+        let (gpus, bus) = place(&machine(), Drivers::All("nvidia"), &mut nics);
         let mut tree = Tree::new(&nics);
-        tree.add_gpus(&gpus, &nics);
+        tree.add_functions(&gpus, &bus, &nics);
         tree
     }
 
     #[test]
     fn gpu_and_nic_are_below_one_switch() {
         let mut nics = [NicFacts::example()];
-        let gpus = place(&machine(), "nvidia", &mut nics);
+        let (gpus, _) = place(&machine(), Drivers::All("nvidia"), &mut nics);
         let [gpu, nic] = [gpus[0].function.path.clone(), nics[0].directory()];
         let switch = |path: &str| path.rsplitn(3, '/').last().unwrap().to_owned();
         assert!(gpu.starts_with("/sys/devices/pcidead:00/dead:00:01.0/") && gpu != nic);
@@ -344,10 +376,10 @@ mod tests {
         let text = "[pci]\ndomain = 57005\n[[gpu]]\nname = \"a\"\npreset = \"nvidia\"\n\
                     [[gpu]]\nname = \"b\"\npreset = \"nvidia\"\n";
         let machine = gpu::Machine::parse(text).unwrap();
-        let gpus = place(&machine, "nvidia", &mut []);
+        let (gpus, bus) = place(&machine, Drivers::All("nvidia"), &mut []);
         assert!(gpus[0].function.bdf < gpus[1].function.bdf && gpus[0].card < gpus[1].card);
         let mut tree = Tree::new(&[]);
-        tree.add_gpus(&gpus, &[]);
+        tree.add_functions(&gpus, &bus, &[]);
         for gpu in &gpus {
             let [(card, _), (render, minor)] = gpu.devices().try_into().expect("two");
             for name in [&card, &render] {
@@ -367,9 +399,10 @@ mod tests {
     #[test]
     fn an_accelerator_is_of_its_own_class() {
         let text = "[pci]\ndomain = 57005\n[[gpu]]\nname = \"a\"\npreset = \"habanalabs\"\n";
-        let gpus = place(&gpu::Machine::parse(text).unwrap(), HABANALABS, &mut []);
+        let machine = gpu::Machine::parse(text).unwrap();
+        let (gpus, bus) = place(&machine, Drivers::All(HABANALABS), &mut []);
         let mut tree = Tree::new(&[]);
-        tree.add_gpus(&gpus, &[]);
+        tree.add_functions(&gpus, &bus, &[]);
         let accel = format!("accel{}", gpus[0].card);
         let path = format!("{}/accel/{accel}", gpus[0].function.path);
         assert_eq!(tree.text(&format!("{path}/dev")), Some(&*format!("261:{}\n", gpus[0].card)));

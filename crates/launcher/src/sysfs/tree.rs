@@ -34,6 +34,8 @@ pub(crate) enum Node {
     Dir,
     /// An attribute and its text.
     File(String),
+    /// An attribute of bytes.
+    Bytes(Vec<u8>),
     /// A symbolic link and its target.
     Link(String),
     /// The stand-in for a driver's character device. Creating a device needs privilege, so this is
@@ -73,6 +75,15 @@ impl Tree {
         }
     }
 
+    /// The contents of an attribute of bytes.
+    #[cfg(test)]
+    pub(super) fn contents(&self, path: &str) -> Option<&[u8]> {
+        match self.nodes.get(path)? {
+            Node::Bytes(bytes) => Some(bytes),
+            _ => None,
+        }
+    }
+
     /// Creates every name below `root`, which stands for `/`.
     pub(crate) fn materialise(&self, root: BorrowedFd<'_>) -> io::Result<()> {
         for (path, node) in &self.nodes {
@@ -86,14 +97,8 @@ impl Tree {
                     // Restores the permissions that the process's umask removed.
                     rustix::fs::chmodat(root, path, mode, AtFlags::empty())?;
                 }
-                Node::File(text) => {
-                    let create = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-                    let file = rustix::fs::openat(root, path, create, Mode::from_raw_mode(0o444))?;
-                    let written = rustix::io::write(file.as_fd(), text.as_bytes())?;
-                    if written != text.len() {
-                        return Err(io::ErrorKind::WriteZero.into());
-                    }
-                }
+                Node::File(text) => write(root, path, text.as_bytes())?,
+                Node::Bytes(bytes) => write(root, path, bytes)?,
             }
         }
         Ok(())
@@ -117,6 +122,12 @@ impl Tree {
         self.nodes.insert(path.to_owned(), Node::File(text));
     }
 
+    /// Adds an attribute of bytes.
+    pub(super) fn bytes(&mut self, path: &str, bytes: Vec<u8>) {
+        self.parents(path);
+        self.nodes.insert(path.to_owned(), Node::Bytes(bytes));
+    }
+
     /// Adds a character device that is only a name.
     pub(super) fn device(&mut self, path: &str) {
         self.parents(path);
@@ -132,6 +143,15 @@ impl Tree {
     fn parents(&mut self, path: &str) {
         let (parent, _) = path.rsplit_once('/').expect("paths of the tree are absolute");
         self.dir(parent);
+    }
+}
+
+fn write(root: BorrowedFd<'_>, path: &str, contents: &[u8]) -> io::Result<()> {
+    let create = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(root, path, create, Mode::from_raw_mode(0o444))?;
+    match rustix::io::write(file.as_fd(), contents)? == contents.len() {
+        true => Ok(()),
+        false => Err(io::ErrorKind::WriteZero.into()),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{ConfigError, DeviceConfig, HostBridgeConfig, PciConfig, SwitchConfig};
+use super::{ConfigError, DeviceConfig, HostBridgeConfig, PciConfig, StorageConfig, SwitchConfig};
 use crate::Bdf;
 use crate::tree::{Acs, Bar, BarKind, Function, FunctionKind, Ids, PciTree, RootBus};
 
@@ -23,6 +23,19 @@ impl PciConfig {
     ///
     /// [`ConfigError`].
     pub fn build(&self, devices: &[&str]) -> Result<PciTree, ConfigError> {
+        self.build_with(devices, &[])
+    }
+
+    /// The same with NVMe controllers, which come behind the other devices.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`].
+    pub fn build_with(
+        &self,
+        devices: &[&str],
+        storage: &[StorageConfig],
+    ) -> Result<PciTree, ConfigError> {
         if let Some(sysfs) = &self.sysfs {
             let mut tree = PciTree::from_sysfs(sysfs, self.processor())?;
             for device in &self.devices {
@@ -38,7 +51,9 @@ impl PciConfig {
             }
             return Ok(tree);
         }
-        let whole = self.completed(devices)?;
+        let names = storage.iter().map(|storage| storage.name.as_str());
+        let devices: Vec<_> = devices.iter().copied().chain(names).collect();
+        let whole = self.completed(&devices, storage)?;
         let mut numbers = Numbers { config: &whole, next_bus: 0, next_addr: BAR_BASE, out: vec![] };
         let mut names = BTreeMap::new();
         for bridge in &whole.host_bridges {
@@ -60,7 +75,7 @@ impl PciConfig {
     }
 
     /// The section, completed with the defaults for what it leaves out.
-    fn completed(&self, devices: &[&str]) -> Result<Self, ConfigError> {
+    fn completed(&self, devices: &[&str], storage: &[StorageConfig]) -> Result<Self, ConfigError> {
         let mut whole = self.clone();
         if whole.host_bridges.is_empty() {
             let (name, id) = ("root0".to_owned(), Some(LISTED));
@@ -75,6 +90,10 @@ impl PciConfig {
                 let name = (*name).to_owned();
                 whole.devices.push(DeviceConfig { name, ..DeviceConfig::default() });
             }
+        }
+        for controller in storage {
+            let its = whole.devices.iter_mut().find(|device| device.name == controller.name);
+            controller.complete(its.expect("it was added above"))?;
         }
         let root = whole.host_bridges[0].name.clone();
         let usual = whole.switches.first().map_or_else(|| root.clone(), |s| s.name.clone());

@@ -50,6 +50,11 @@ fn modelled() -> Outcome<Topology> {
     // `ibv_alloc_dm`, and dma-bufs of it.
     let lent = Memory::Reachable { size: None, of: None, resizable_to: None };
     let nics = machine.nics().iter().map(|name| (DeviceKind::Nic, name, lent));
+    let disks = machine.storage().iter().map(|disk| {
+        let buffer =
+            Memory::Reachable { size: Some(disk.cmb), of: Some(disk.cmb), resizable_to: None };
+        (DeviceKind::Nvme, &disk.name, if disk.cmb == 0 { Memory::None } else { buffer })
+    });
     let device = |(kind, name, memory): (_, &String, _)| {
         let function = tree.function(tree.by_name(name)?)?;
         let mut device = Device::new(kind, function.bdf);
@@ -57,5 +62,5 @@ fn modelled() -> Outcome<Topology> {
         device.names.push(name.clone());
         Some(device)
     };
-    Ok(Topology::new(Arc::clone(tree), gpus.chain(nics).filter_map(device))?)
+    Ok(Topology::new(Arc::clone(tree), gpus.chain(nics).chain(disks).filter_map(device))?)
 }
