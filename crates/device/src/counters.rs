@@ -58,7 +58,7 @@ counters! {
     page_faults,
     /// Pages faulted in ahead of an access.
     page_prefetch,
-    /// Invalidations of a mapping by its exporter.
+    /// Invalidations of a mapping by its exporter, and pages that the kernel took away.
     page_invalidations,
     /// Send completions with an error.
     req_cqe_error = ReqCqeError,

@@ -109,6 +109,17 @@ fn a_page_fault_takes_as_long_as_the_persona_says() {
     assert!(count("page_faults_pending=").is_some(), "{log}");
 }
 
+/// Eight pages fault. Those that the program drops or maps anew, three and two, do so again and are
+/// counted as taken away, and so do two of four that were brought in ahead.
+#[test]
+fn pages_that_the_kernel_took_away_fault_again() {
+    let log = run_on("odp_drop.c", "drop", "preset = \"mlx5\"");
+    let Some(log) = log else { return };
+    let count = |name: &str| log.split_whitespace().find_map(|word| word.strip_prefix(name));
+    let counts = ["page_faults=", "page_invalidations=", "page_prefetch="].map(count);
+    assert_eq!(counts, [Some("15"), Some("7"), Some("4")], "{log}");
+}
+
 /// Regions of dma-bufs, host and device memory: each errno, and the order of the checks.
 #[test]
 fn registering_is_refused_in_the_kernels_order() {

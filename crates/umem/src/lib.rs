@@ -54,6 +54,7 @@ pub mod mark;
 pub mod mem;
 mod pieces;
 pub mod remote;
+mod resident;
 pub mod ways;
 
 pub use fault::{Fault, Touch};

@@ -7,6 +7,7 @@ use super::Engine;
 use crate::config::Preset;
 use crate::ids::{MrId, PdId};
 use crate::memory::import::Remapped;
+use crate::memory::odp::Odp;
 use crate::refusal::{Result, refuse};
 
 /// The advice to the NIC.
@@ -88,8 +89,10 @@ impl Engine {
 
     fn prefetch(&mut self, id: MrId, addr: u64, length: u64) -> Result<()> {
         let Some(mr) = self.common.memory.mrs.get_mut(id) else { return Ok(()) };
-        if let Some(odp) = &mut mr.odp {
-            self.common.counters.page_prefetch += odp.prefetch(addr, length);
+        let fault = |odp: &mut Odp| (odp.prefetch(addr, length), true);
+        if let Some((brought, gone)) = mr.page_in(addr, length, fault) {
+            self.common.counters.page_prefetch += brought;
+            self.common.counters.page_invalidations += gone;
             return Ok(());
         }
         let Some(import) = mr.import.clone() else { return Ok(()) };

@@ -8,6 +8,7 @@ use super::common::Common;
 use crate::ids::MrId;
 use crate::memory::BroughtIn;
 use crate::memory::import::Remapped;
+use crate::memory::odp::Odp;
 use crate::memory::peer::PeerRegion;
 
 impl Common {
@@ -19,9 +20,14 @@ impl Common {
         };
         let latency = self.fault_latency();
         let Some(mr) = self.memory.mrs.get_mut(id) else { return BroughtIn::Here };
-        if let Some(odp) = &mut mr.odp {
-            let faulted = odp.fault(addr, length, self.now, latency);
+        let now = self.now;
+        let fault = |odp: &mut Odp| {
+            let faulted = odp.fault(addr, length, now, latency);
+            (faulted, faulted.is_done)
+        };
+        if let Some((faulted, gone)) = mr.page_in(addr, length, fault) {
             self.counters.page_faults += faulted.faults;
+            self.counters.page_invalidations += gone;
             if faulted.faults > 0 {
                 self.page_faulted();
             }

@@ -72,10 +72,34 @@ impl Mr {
         (end <= self.length).then_some(self.offset + offset)
     }
 
-    /// Whether the pages under `length` bytes at `addr` are present, as far as the region knows.
+    /// Brings in pages of a region that is paged on demand: `fault` does so in its count, which
+    /// forgets those that the kernel took away. Returns what `fault` does, and how many went.
+    pub(crate) fn page_in<T>(
+        &mut self,
+        addr: u64,
+        length: u64,
+        fault: impl FnOnce(&mut Odp) -> (T, bool),
+    ) -> Option<(T, u64)> {
+        let (iova, offset) = (self.iova, self.offset);
+        let odp = self.odp.as_mut()?;
+        let place = |addr: u64| offset.wrapping_add(addr.wrapping_sub(iova));
+        let gone =
+            odp.forget(addr, length, |addr, length| self.umem.is_resident(place(addr), length));
+        let (result, is_done) = fault(odp);
+        if is_done {
+            self.umem.bring_in(place(addr), length);
+        }
+        Some((result, gone))
+    }
+
+    /// Whether the pages under `length` bytes at `addr` are there: in the count of a region that is
+    /// paged on demand, and in memory.
     #[inline]
     fn is_present(&self, addr: u64, length: u64) -> bool {
-        self.odp.as_ref().is_none_or(|odp| odp.is_present(addr, length))
+        self.odp.as_ref().is_none_or(|odp| {
+            odp.is_present(addr, length)
+                && self.place(addr, length).is_none_or(|at| self.umem.is_resident(at, length))
+        })
     }
 }
 

@@ -3,8 +3,9 @@
 //! The pages of such a region count as absent until the NIC has used them once, or was told to
 //! prefetch them. Here that is bookkeeping, as the memory is read and written by its address: the
 //! counters, the time that a fault takes and what a peer sees of it (an RNR NAK) are as with a NIC
-//! that has a page table of its own. If the program unmaps pages, the access itself finds that, and
-//! fails with a reason.
+//! that has a page table of its own. No notifier tells when the kernel takes a page away, so each access
+//! asks (`umem`, `is_resident`), and a page that went faults again. If the program unmaps pages, the
+//! access itself finds that, and fails with a reason.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -63,6 +64,28 @@ impl Odp {
         faulted
     }
 
+    /// Forgets the pages that are no longer there, as a NIC does when the kernel's notifier tells it
+    /// to; how many that were.
+    #[doc(alias = "mmu_interval_notifier")]
+    pub(crate) fn forget(
+        &mut self,
+        addr: u64,
+        length: u64,
+        is_there: impl Fn(u64, u64) -> bool,
+    ) -> u64 {
+        let end = addr.saturating_add(length.max(1) - 1);
+        let mut gone = 0;
+        for page in pages(addr, length) {
+            let from = addr.max(page * PAGE);
+            let to = end.min(page * PAGE + (PAGE - 1));
+            if self.present.contains(&page) && !is_there(from, to - from + 1) {
+                self.present.remove(&page);
+                gone += 1;
+            }
+        }
+        gone
+    }
+
     /// Faults in pages ahead of any access, at once; returns how many.
     pub(crate) fn prefetch(&mut self, addr: u64, length: u64) -> u64 {
         pages(addr, length).filter(|page| self.present.insert(*page)).count() as u64
@@ -116,6 +139,22 @@ mod tests {
         assert_eq!(odp.prefetch(0x1001, 0x1000), 2);
         assert_eq!(odp.prefetch(0x1001, 0x1000), 0);
         assert_eq!(odp.fault(0x1001, 0x1000, Time::ZERO, Duration::from_micros(9)).faults, 0);
+    }
+
+    #[test]
+    fn what_went_faults_again() {
+        let mut odp = Odp::default();
+        odp.prefetch(0x1000, 0x3000);
+        let asked = std::cell::RefCell::new(Vec::new());
+        let gone = odp.forget(0x1800, 0x1900, |from, length| {
+            asked.borrow_mut().push((from, length));
+            from < 0x2000
+        });
+        assert_eq!(
+            (gone, asked.into_inner()),
+            (2, vec![(0x1800, 0x800), (0x2000, 0x1000), (0x3000, 0x100)])
+        );
+        assert_eq!(odp.fault(0x1000, 0x3000, Time::ZERO, Duration::ZERO).faults, 2);
     }
 
     #[test]
