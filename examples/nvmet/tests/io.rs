@@ -359,6 +359,57 @@ fn a_write_with_fua_is_in_the_file_when_it_is_answered() {
     assert_eq!(status(host.plain(&Command::new(opcode::FLUSH, 1))), Status::WRITE_FAULT);
 }
 
+/// While a disk flushes, the other commands of the queue are answered.
+#[test]
+fn flush_zeros_and_fua_do_not_hold_their_queue() {
+    let (open, gate) = std::sync::mpsc::channel();
+    let gate = std::sync::Mutex::new(gate);
+    let bench = Bench::on(Kind::System, |folder| {
+        let path = folder.join("one");
+        std::fs::write(&path, pattern(0, SIZE as usize)).expect("room");
+        let slow = Namespace::open(&path).expect("just made").before_sync(move || {
+            gate.lock().expect("no panic").recv_timeout(PATIENCE).expect("the test lets it go on");
+        });
+        vec![slow]
+    });
+    let mut host = bench.connect();
+    let block = block(&mut host);
+    let mut expected = pattern(0, SIZE as usize);
+    let queue = host.io().expect("one");
+    let lasting = |opcode, slba| {
+        let command = Command::io(opcode, 1, slba, 1);
+        Command { cdw12: (command.cdw12.get() | 1 << 30).into(), ..command }
+    };
+    let bytes = pattern(9, block);
+    let slow = [
+        (Command::new(opcode::FLUSH, 1), Data::None),
+        (lasting(opcode::WRITE_ZEROES, 3), Data::None),
+        (lasting(opcode::WRITE, 5), Data::Out { bytes: &bytes, invalidate: true }),
+        (lasting(opcode::READ, 7), Data::In { len: block, invalidate: true }),
+    ];
+    let cids =
+        slow.map(|(command, data)| queue.submit(&command, data).expect("sent").expect("room"));
+    for slba in 0..20 {
+        let mut seen = vec![0; block];
+        let read = Command::io(opcode::READ, 1, 1000 + slba, 1);
+        queue.run(&read, Data::In { len: block, invalidate: true }, &mut seen).expect("answered");
+        let at = (1000 + slba as usize) * block;
+        assert!(seen == expected[at..at + block], "{slba}");
+    }
+    for _ in cids {
+        open.send(()).expect("the disk waits");
+    }
+    let mut left = std::collections::BTreeSet::from(cids);
+    while !left.is_empty() {
+        let (cid, answer) = queue.wait_timeout(PATIENCE).expect("alive").expect("answered in time");
+        assert_eq!(answer.completion.status(), Status::SUCCESS);
+        assert!(left.remove(&cid));
+    }
+    expected[3 * block..4 * block].fill(0);
+    expected[5 * block..6 * block].copy_from_slice(&bytes);
+    assert!(bench.file("one") == expected);
+}
+
 #[test]
 fn a_provider_that_leaves_under_load_gives_right_bytes_or_a_status_or_ends_the_connection() {
     for kind in [Kind::Cmb, Kind::Gpu] {

@@ -3,6 +3,7 @@
 mod disk;
 mod fabrics;
 mod queue;
+mod slow;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -21,6 +22,7 @@ use super::{Shared, TICK, TargetError};
 use crate::wire::capsule::{COMMAND_LEN, opcode};
 use crate::wire::cm::{Reply, Shape};
 use crate::wire::{Command, Descriptor, Status};
+use slow::Slow;
 
 /// How long a connection may be without a Connect.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
@@ -65,6 +67,7 @@ pub(super) struct Session {
     disk: storage::Queue,
     /// Requests of the disk that are outstanding.
     disk_busy: u32,
+    slow: Slow,
     /// By the place of their capsule.
     requests: Vec<Option<Request>>,
     /// Those that wait for memory or for room at the disk.
@@ -111,6 +114,8 @@ enum Stage {
     Pulled(Plan),
     /// The disk has it.
     OnDisk(Plan),
+    /// The thread for what takes long has it.
+    Slow,
     /// Held until there is an event.
     Held,
 }
@@ -169,6 +174,7 @@ impl Session {
             data: (memory, mr, buffer),
             disk: shared.disk.queue(),
             disk_busy: 0,
+            slow: Slow::new(shared),
             requests: (0..shape.depth).map(|_| None).collect(),
             waiting: VecDeque::new(),
             ready: VecDeque::new(),
@@ -233,6 +239,10 @@ impl Session {
             self.disk_done(done)?;
             is_busy = true;
         }
+        while let Some(done) = self.slow.poll() {
+            self.slow_done(done)?;
+            is_busy = true;
+        }
         for _ in 0..self.waiting.len() {
             let Some(slot) = self.waiting.pop_front() else { break };
             self.advance(slot)?;
@@ -241,7 +251,7 @@ impl Session {
         if is_busy {
             return Ok(());
         }
-        if self.disk_busy > 0 || !self.waiting.is_empty() {
+        if self.disk_busy > 0 || self.slow.busy > 0 || !self.waiting.is_empty() {
             match self.disk.wait(DISK_TICK) {
                 Some(done) => self.disk_done(done)?,
                 None if self.disk_busy == 0 => std::thread::sleep(DISK_TICK),

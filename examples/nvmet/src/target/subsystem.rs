@@ -1,7 +1,9 @@
 //! A subsystem and its namespaces.
 
+use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
+use std::sync::Arc;
 
 use rustix::io::Errno;
 use storage::{File, OpenOptions};
@@ -20,10 +22,21 @@ pub struct Subsystem {
 #[derive(Debug)]
 pub struct Namespace {
     file: File,
-    /// A unique identifier, which is the same for all hosts.
+    before_sync: Option<BeforeSync>,
+    /// The identifier that is the same for whoever sees it, and no other namespace's.
     pub nguid: [u8; 16],
     /// Its size, and the size of its blocks.
     pub geometry: Geometry,
+}
+
+/// What happens before what was written is made to last.
+#[derive(Clone)]
+struct BeforeSync(Arc<dyn Fn() + Send + Sync>);
+
+impl fmt::Debug for BeforeSync {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("BeforeSync")
+    }
 }
 
 /// Blocks, and how long each is.
@@ -87,7 +100,29 @@ impl Namespace {
 
     fn new(file: File, bytes: u64) -> Self {
         let shift = file.alignment().offset.max(LEAST_BLOCK).next_power_of_two().trailing_zeros();
-        Self { file, nguid: [0; 16], geometry: Geometry { blocks: bytes >> shift, shift } }
+        let before_sync = None;
+        Self {
+            file,
+            before_sync,
+            nguid: [0; 16],
+            geometry: Geometry { blocks: bytes >> shift, shift },
+        }
+    }
+
+    /// Calls a function before what was written is made to last: a disk that takes as long over it
+    /// as a test wants.
+    #[must_use]
+    pub fn before_sync(mut self, call: impl Fn() + Send + Sync + 'static) -> Self {
+        self.before_sync = Some(BeforeSync(Arc::new(call)));
+        self
+    }
+
+    /// Makes what was written last.
+    pub(super) fn sync(&self) -> storage::Result<()> {
+        if let Some(BeforeSync(call)) = &self.before_sync {
+            call();
+        }
+        self.file.sync()
     }
 
     /// The file or block device.

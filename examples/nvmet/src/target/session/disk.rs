@@ -2,12 +2,12 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{FallocateFlags, fallocate};
 use storage::{Completion, File};
 
 use super::queue::remote;
+use super::slow::Done;
 use super::{End, Response, Session, Stage};
-use crate::target::io::{self, IN_CAPSULE, MAX_DATA, Op, Plan};
+use crate::target::io::{self, IN_CAPSULE, Op, Plan};
 use crate::wire::{Descriptor, Status};
 
 impl Session {
@@ -29,23 +29,13 @@ impl Session {
             Stage::Pulled(plan) => return self.submit_to_disk(slot, plan),
             _ => return Ok(()),
         };
-        let file = self.file(&plan);
         match (plan.op, plan.data) {
-            (Op::Flush, _) => {
-                let synced = file.sync();
-                self.finish(slot, answer(synced, Op::Flush))
-            }
-            (Op::WriteZeroes, _) => {
-                let zeroed = self.zero(&file, &plan).and_then(|()| lasting(&file, &plan));
-                self.finish(slot, answer(zeroed, Op::WriteZeroes))
-            }
+            (Op::Flush | Op::WriteZeroes, _) => self.give_to_slow(slot, plan),
             (Op::Write, Descriptor::InCapsule { .. }) => self.submit_to_disk(slot, plan),
             (Op::Read, _) => match self.has_piece(slot) {
                 // With FUA, only durable data may be read.
-                true => match lasting(&file, &plan) {
-                    Ok(()) => self.submit_to_disk(slot, plan),
-                    Err(error) => self.disk_failed(slot, &error, Op::Read),
-                },
+                true if plan.fua => self.give_to_slow(slot, plan),
+                true => self.submit_to_disk(slot, plan),
                 false => Ok(()),
             },
             (Op::Write, _) => match self.has_piece(slot) {
@@ -172,12 +162,15 @@ impl Session {
             };
             return self.finish(slot, status.into());
         }
-        if plan.op == Op::Write
-            && let Err(error) = lasting(&self.file(&plan), &plan)
-        {
-            return self.disk_failed(slot, &error, plan.op);
+        if plan.op == Op::Write && plan.fua {
+            return self.give_to_slow(slot, plan);
         }
-        self.count(&plan);
+        self.end_well(slot, &plan)
+    }
+
+    /// The disk did its part.
+    fn end_well(&mut self, slot: u16, plan: &Plan) -> Result<(), End> {
+        self.count(plan);
         let piece = self.request(slot).piece.take();
         let data = match plan.op {
             Op::Read => piece.map(|piece| (piece, plan.len as u32)),
@@ -219,25 +212,27 @@ impl Session {
         }
     }
 
-    /// Zeros, by the file system where it can, otherwise as bytes.
-    fn zero(&self, file: &File, plan: &Plan) -> storage::Result<()> {
-        let flags = FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE;
-        if file.is_writable() && fallocate(file, flags, plan.offset, plan.len).is_ok() {
-            return Ok(());
+    /// Hands a command to the thread for what takes long.
+    fn give_to_slow(&mut self, slot: u16, plan: Plan) -> Result<(), End> {
+        if !self.slow.give(slot, plan) {
+            return self.finish(slot, Status::INTERNAL_ERROR.into());
         }
-        let (mut offset, mut left) = (plan.offset, plan.len);
-        while left > 0 {
-            let len = left.min(MAX_DATA.into());
-            self.shared.disk.write(file, offset, &self.shared.zeros.1, 0, len)?;
-            (offset, left) = (offset + len, left - len);
-        }
+        self.request(slot).stage = Stage::Slow;
         Ok(())
     }
-}
 
-/// Makes the file's data durable, if the command asks for that.
-fn lasting(file: &File, plan: &Plan) -> storage::Result<()> {
-    if plan.fua { file.sync() } else { Ok(()) }
+    /// What took long is done: the command ends, or a read begins.
+    pub(super) fn slow_done(&mut self, Done { slot, plan, result }: Done) -> Result<(), End> {
+        match (plan.op, result) {
+            (Op::Flush | Op::WriteZeroes, result) => self.finish(slot, answer(result, plan.op)),
+            (_, Err(error)) => self.disk_failed(slot, &error, plan.op),
+            (Op::Read, Ok(())) => {
+                self.request(slot).stage = Stage::Pulled(plan);
+                self.submit_to_disk(slot, plan)
+            }
+            (Op::Write, Ok(())) => self.end_well(slot, &plan),
+        }
+    }
 }
 
 fn answer(result: storage::Result<()>, op: Op) -> Response {
