@@ -112,6 +112,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         "bench",
         &[
             "hmm",
+            "nvmet",
             "iba",
             "wire",
             "umem",

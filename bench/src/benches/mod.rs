@@ -7,6 +7,7 @@ mod hmm;
 pub(crate) mod latency;
 mod level_zero;
 mod memory;
+mod nvmeof;
 mod pcap;
 mod peer_memory;
 mod storage;
@@ -36,7 +37,7 @@ const fn bench(
     Bench { name, about, only_when_named: false, run }
 }
 
-pub(crate) const ALL: [Bench; 17] = [
+pub(crate) const ALL: [Bench; 18] = [
     bench("write", "ib_write_bw against process_vm_writev", write::run),
     bench("fd-backed", "WRITE between memfds against memcpy", fd_backed::run),
     bench("write-lat", "ib_write_lat against a process_vm_writev ping-pong", latency::write),
@@ -57,6 +58,7 @@ pub(crate) const ALL: [Bench; 17] = [
     ),
     bench("hmm", "a page back from a device against a bare userfaultfd", hmm::run),
     bench("storage", "a file into GPU memory against ordinary memory", storage::run),
+    bench("nvmeof", "random reads over NVMe-oF against the same of the file", nvmeof::run),
     bench("connect", "cmtime against TCP connections", connect::run),
     bench("qps", "10,000 QPs in one process", memory::qps),
     bench("pcap", "what recording every packet costs", pcap::run),
