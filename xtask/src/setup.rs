@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::sh::{Outcome, check, exists, tool};
 
 /// A package, and why it is needed.
-const PACKAGES: [(&str, &str); 39] = [
+const PACKAGES: [(&str, &str); 41] = [
     ("binutils", "readelf and nm, for the ABI checks"),
     ("busybox-static", "a static binary that reads /sys"),
     ("coreutils", "timeout, env, stat"),

@@ -23,7 +23,7 @@ pub struct Subsystem {
 pub struct Namespace {
     file: File,
     before_sync: Option<BeforeSync>,
-    /// The identifier that is the same for whoever sees it, and no other namespace's.
+    /// A unique identifier, which is the same for all hosts.
     pub nguid: [u8; 16],
     /// Its size, and the size of its blocks.
     pub geometry: Geometry,
