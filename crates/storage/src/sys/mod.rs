@@ -6,6 +6,8 @@
 #![allow(unsafe_code, reason = "the kernel reads and writes memory by its address")]
 
 mod calls;
+#[cfg(test)]
+mod fork;
 mod place;
 mod ring;
 

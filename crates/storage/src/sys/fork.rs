@@ -1,18 +1,28 @@
 //! A fork in the middle of transfers: the parent's go on, the child has a client of its own or none.
-#![allow(unsafe_code, reason = "fork")]
-
-mod common;
 
 use std::time::Duration;
 
-use common::{Folder, MB, disk, engines, machine, pattern};
-use storage::{Client, Engine, Error, File};
 use umem::HostBuf;
+
+use crate::{Client, ClientConfig, Engine, Error, File, OpenOptions};
 
 const REQUESTS: u64 = 16;
 const LEN: u32 = 256 << 10;
 /// Far longer than a request takes.
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A file that goes with the test.
+struct Made(std::path::PathBuf);
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn client(engine: Engine) -> crate::Result<Client> {
+    Client::new(&ClientConfig { engine, ..ClientConfig::default() })
+}
 
 /// What the child finds: a ring that is its parent's is refused in words, system calls and a client
 /// of its own work. 0 if all of that holds.
@@ -36,8 +46,7 @@ fn child(engine: Engine, old: &Client, file: &File, want: &[u8]) -> i32 {
     if !old_is_right {
         return 1;
     }
-    let config = disk(engine, &machine(true));
-    match Client::new(&config) {
+    match self::client(engine) {
         Ok(own) if holds(&own) => 0,
         Ok(_) => 2,
         Err(_) => 3,
@@ -46,11 +55,17 @@ fn child(engine: Engine, old: &Client, file: &File, want: &[u8]) -> i32 {
 
 #[test]
 fn a_fork_in_the_middle_of_transfers_leaves_the_parents_alone() {
-    let folder = Folder::new("fork");
-    let bytes = pattern(5, 4 * MB as usize);
-    let file = folder.file("from", &bytes);
-    for engine in engines() {
-        let client = Client::new(&disk(engine, &machine(true))).expect("seen before");
+    let made = Made(std::env::temp_dir().join(format!("storage-fork-{}", std::process::id())));
+    let bytes: Vec<u8> = (0..REQUESTS * u64::from(LEN))
+        .map(|n| (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8)
+        .collect();
+    std::fs::write(&made.0, &bytes).expect("room on the disk");
+    let file = File::open(&made.0, &OpenOptions::default()).expect("just made");
+    for engine in [Engine::Calls, Engine::Uring] {
+        let Ok(client) = client(engine) else {
+            eprintln!("there is no {engine:?}");
+            continue;
+        };
         let memory = HostBuf::anonymous(REQUESTS as usize * LEN as usize).expect("memory");
         let (buffer, queue) = (client.attach_host(&memory), client.queue());
         for id in 0..REQUESTS {
