@@ -178,7 +178,8 @@ fn on_the_machine(program: &str, gpus: bool, scratch: &Scratch) -> Program {
     if gpus { program.gpu("") } else { program }
 }
 
-/// Bridges by their buses, devices by their classes: as lspci finds them in the configuration space.
+/// Bridges by their buses, devices by their classes: as lspci finds them in the configuration
+/// space.
 #[test]
 fn lspci_draws_the_modelled_tree() {
     needs!(Need::Program("lspci"));

@@ -136,7 +136,7 @@ impl Remote {
 /// The same reads by the storage client alone.
 fn rate(disk: &Client, file: &File) -> Outcome<f64> {
     let memory = HostBuf::anonymous(usize::from(DEPTH) * BLOCK as usize)?;
-    let (buffer, mut queue) = (disk.attach_host(&memory), disk.queue());
+    let (buffer, queue) = (disk.attach_host(&memory), disk.queue());
     let mut asked = vec![0; DEPTH.into()];
     let mut free: Vec<u64> = (0..DEPTH.into()).collect();
     let (mut next, mut done) = (0, 0);

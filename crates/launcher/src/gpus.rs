@@ -50,8 +50,8 @@ pub(super) fn announce_cuda(command: &mut Command) -> Result<gpu::Machine, Strin
 
 /// Chooses a node for each GPU of the configuration, and tells the program's libraries. A node that
 /// exists belongs to a real GPU and is left alone: ours get the next free numbers. Intel GPUs get a
-/// Level Zero driver, AMD GPUs get HSA. Returns the machine that `/sys` shows on PCI, and the drivers
-/// of its GPUs.
+/// Level Zero driver, AMD GPUs get HSA. Returns the machine that `/sys` shows on PCI, and the
+/// drivers of its GPUs.
 pub(super) fn announce(
     command: &mut Command,
     preset: &str,

@@ -34,8 +34,8 @@ impl Umem {
         })
     }
 
-    /// Has every page under `len` bytes at `offset` brought in, by reading a byte of it. What is not
-    /// there to be read is left to the access.
+    /// Has every page under `len` bytes at `offset` brought in, by reading a byte of it. What is
+    /// not there to be read is left to the access.
     pub fn bring_in(&self, offset: u64, len: u64) {
         let page = page_size() as u64;
         let end = offset.saturating_add(len.max(1));

@@ -64,8 +64,8 @@ impl Odp {
         faulted
     }
 
-    /// Forgets the pages that are no longer there, as a NIC does when the kernel's notifier tells it
-    /// to; how many that were.
+    /// Forgets the pages that are no longer there, as a NIC does when the kernel's notifier tells
+    /// it to; how many that were.
     #[doc(alias = "mmu_interval_notifier")]
     pub(crate) fn forget(
         &mut self,

@@ -1,4 +1,5 @@
-//! A fork in the middle of transfers: the parent's go on, the child has a client of its own or none.
+//! A fork in the middle of transfers: the parent's go on, the child has a client of its own or
+//! none.
 
 use std::time::Duration;
 
