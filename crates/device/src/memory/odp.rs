@@ -3,9 +3,9 @@
 //! The pages of such a region count as absent until the NIC has used them once, or was told to
 //! prefetch them. Here that is bookkeeping, as the memory is read and written by its address: the
 //! counters, the time that a fault takes and what a peer sees of it (an RNR NAK) are as with a NIC
-//! that has a page table of its own. No notifier tells when the kernel takes a page away, so each access
-//! asks (`umem`, `is_resident`), and a page that went faults again. If the program unmaps pages, the
-//! access itself finds that, and fails with a reason.
+//! that has a page table of its own. No notifier tells when the kernel takes a page away, so each
+//! access asks (`umem`, `is_resident`), and a page that went faults again. If the program unmaps
+//! pages, the access itself finds that, and fails with a reason.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;

@@ -47,7 +47,7 @@ fn child(engine: Engine, old: &Client, file: &File, want: &[u8]) -> i32 {
     if !old_is_right {
         return 1;
     }
-    match self::client(engine) {
+    match client(engine) {
         Ok(own) if holds(&own) => 0,
         Ok(_) => 2,
         Err(_) => 3,
