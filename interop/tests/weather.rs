@@ -158,7 +158,7 @@ fn a_running_program_is_listed_and_its_memory_moved_by_hand() {
     gpu(&["evict", "hand0", "hand0.bo1"]).success().says("(weather): 1 buffer evicted");
     gpu(&[]).success().says("GTT");
     gpu(&["move", "hand0", "1", "vram"]).success().says("1 buffer moved to VRAM");
-    gpu(&["evict", "hand0", "7"]).failure().says("no process has a buffer 7");
+    gpu(&["evict", "hand0", "7"]).failure().says("no process has buffer 7");
     gpu(&["evict", "gpu9"]).failure().says("no process has a GPU gpu9");
     running.stop();
     gpu(&[]).success().says("it does not answer: is it stopped?");
