@@ -30,7 +30,7 @@ fn a_buffer_with_soft_pins_alone_is_evicted_after_its_importers_were_told() {
     assert_eq!(nic.invalidated.load(Ordering::Relaxed), 1, "told once");
     assert_eq!(mr.read(0, &mut [0]), Err(Miss::NotMapped), "it let go");
     assert_eq!(bo.domain(), Ok(Domain::Gtt));
-    // The bytes are not lost: who can follow does.
+    // The bytes are not lost: an importer that can follow does.
     dynamic.map().expect("mapped again");
     let mut seen = vec![0; 4096];
     dynamic.read(0, &mut seen).expect("in system memory");

@@ -34,7 +34,7 @@ pub struct Args {
     options: Options,
 }
 
-/// Who reads the variables.
+/// The reader of the variables.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Format {
     /// eval "$(peerdma env)"

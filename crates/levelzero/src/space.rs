@@ -129,7 +129,7 @@ impl Held {
     }
 }
 
-/// The physical memory at an address. Who gets it gets all of it, from its beginning on.
+/// The physical memory at an address: all of it, from its beginning on.
 ///
 /// # Errors
 ///

@@ -19,7 +19,7 @@ use super::Engine;
 use crate::carrier::udp::Look;
 use crate::thresholds::{LOOKS_PER_CLOCK, LOOKS_PER_SOCKET, POLLS_PER_CLOCK};
 
-/// Who gives the engine a turn, and what the turn checks.
+/// The caller that gives the engine a turn, and what the turn checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "the table above has them all")]
 pub enum Turn {
