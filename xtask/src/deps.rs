@@ -133,8 +133,13 @@ const MAY_USE: &[(&str, &[&str])] = &[
 const FOR_TESTS: &[&str] = &["fabric-sim"];
 /// Crates that the tests and examples of one crate may use in addition: a program holds both a NIC
 /// and a GPU, and so do they.
-const TESTS_OF: &[(&str, &str)] =
-    &[("providers", "umem"), ("storage", "gpu"), ("verbs", "gpu"), ("verbs", "hmm")];
+const TESTS_OF: &[(&str, &str)] = &[
+    ("nvmet", "gpu"),
+    ("providers", "umem"),
+    ("storage", "gpu"),
+    ("verbs", "gpu"),
+    ("verbs", "hmm"),
+];
 
 /// Checks every edge of the workspace.
 pub(crate) fn run() -> Outcome {

@@ -291,6 +291,8 @@ impl BoInner {
         device.engine.prepare()?;
         let slot = resv.reserve_fences(1);
         slot.map_err(|error| no_memory(format!("{}: {error}", self.name())))?;
+        // Importers that announced work by fences do it through the open gate.
+        self.wait(Usage::Bookkeep);
         let closed = self.gate.get().map(Gate::close).transpose().map_err(held)?;
         for exported in self.dma_bufs() {
             exported.invalidate_mappings(resv);

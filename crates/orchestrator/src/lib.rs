@@ -23,7 +23,8 @@
 //! * Of several equally near providers, one is chosen at random, as in the kernel.
 //! * A departing provider is first hidden, then revokes its memory ([`Published::remove`]):
 //!   requests in progress end, later ones fail with a reason, and nobody reads or writes memory
-//!   that has another owner by then.
+//!   that has another owner by then. A client that has to know what became of a request holds the
+//!   memory for as long as it takes ([`Placed::hold`]).
 //!
 //! The devices are not here: a provider is implemented where its device is known. The exceptions
 //! are nothing but pages: the memory buffer of a controller ([`Cmb`]), and what a driver of the
@@ -31,11 +32,13 @@
 #![forbid(unsafe_code)]
 
 mod cmb;
+mod hold;
 mod kernel_pool;
 mod place;
 mod provider;
 
 pub use cmb::{Cmb, CmbError};
+pub use hold::{HOLD_LIMIT, Hold, HoldError};
 pub use kernel_pool::{KernelPool, KernelPoolError};
 pub use place::{Client, Orchestrator, PlaceError, Placed, PublishError, Way};
 pub use provider::{Allocation, MemoryProvider, Published};

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use dmabuf::DmaBuf;
 use pci::{Bdf, InitError, MapType, P2pdma, PciTree};
 
+use crate::hold;
 use crate::provider::{Allocation, MemoryProvider, Published};
 
 /// The providers of one machine, and their allocations. A clone is the same orchestrator.
@@ -37,7 +38,7 @@ pub struct Placed {
     bdf: Bdf,
     ways: Vec<Way>,
     /// Taken out when the provider revokes it.
-    _slot: Arc<Slot>,
+    slot: Arc<Slot>,
 }
 
 /// How one client reaches the memory.
@@ -187,7 +188,7 @@ impl Orchestrator {
             Way { client: client.name.clone(), distance, map_type }
         });
         let provider = provider.name().to_owned();
-        Ok(Placed { buffer, provider, bdf, ways: ways.collect(), _slot: slot })
+        Ok(Placed { buffer, provider, bdf, ways: ways.collect(), slot })
     }
 }
 
@@ -211,10 +212,15 @@ impl Placed {
     pub fn ways(&self) -> &[Way] {
         &self.ways
     }
+
+    /// Whether its provider leaves, or has left.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.slot.is_empty()
+    }
 }
 
 impl Inner {
-    /// Hides a provider, revokes its memory, and forgets it.
+    /// Hides a provider, revokes its memory when no request is under way on it, and forgets it.
     pub(crate) fn remove(&self, provider: &Arc<dyn MemoryProvider>, why: &str) {
         let bdf = provider.bdf();
         let known = {
@@ -227,8 +233,11 @@ impl Inner {
             providers.remove(&bdf)
         };
         let slots = known.into_iter().flat_map(|known| known.allocations);
-        let held = slots.filter_map(|slot| slot.upgrade()?.take());
-        provider.revoke_all(held.collect(), why);
+        let held: Vec<_> = slots.filter_map(|slot| slot.upgrade()?.take()).collect();
+        for allocation in &held {
+            hold::drain(&allocation.buffer, provider.name());
+        }
+        provider.revoke_all(held, why);
         self.p2pdma.remove(bdf);
     }
 
@@ -255,6 +264,10 @@ impl Inner {
 impl Slot {
     fn take(&self) -> Option<Allocation> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_none()
     }
 }
 

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use dmabuf::DeviceAddr;
 use gpu::{Gpu, GpuConfig};
-use orchestrator::{Client, Cmb, Orchestrator, PlaceError, PublishError, Published};
+use orchestrator::{
+    Client, Cmb, HoldError, MemoryProvider, Orchestrator, PlaceError, PublishError, Published,
+};
 use pci::{Bdf, MapType, PciConfig, PciTree};
 use providers::{GpuMemory, NicMemory};
 use storage::{ClientConfig, Error, File, OpenOptions};
@@ -311,5 +313,49 @@ fn a_provider_that_leaves_under_load_revokes_its_memory_first() {
         }
         assert_eq!(p2p.place(&users, MB).expect_err("it left"), PlaceError::NoProvider);
         assert!(disk.attach(placed.buffer()).is_err(), "nor does a new client");
+    }
+}
+
+/// What the kernel's percpu_ref of a provider's pages is for.
+#[test]
+fn a_provider_that_leaves_waits_for_requests_that_hold_its_memory_and_takes_no_more() {
+    let tree = machine();
+    type Make = fn(&Arc<PciTree>, &Orchestrator) -> Arc<dyn MemoryProvider>;
+    let kinds: [Make; 3] = [
+        |tree, p2p| {
+            let bdf = at(tree, "nvme0");
+            Arc::new(Cmb::new(p2p.p2pdma(), "nvme0", bdf, 0, MB).expect("a BAR"))
+        },
+        |tree, _| Arc::new(GpuMemory::new(gpu(tree)).expect("in the machine")),
+        |tree, _| Arc::new(nic_memory(tree, "nic0")),
+    ];
+    for make in kinds {
+        let p2p = Orchestrator::new(Arc::clone(&tree));
+        let published = p2p.publish(make(&tree, &p2p)).expect("a device");
+        let placed = p2p.place(&clients(&tree, &["nic0"]), 4096).expect("there is room");
+        let disk = disk(&tree, "nvme0");
+        let buffer = disk.attach(placed.buffer()).expect("within reach");
+        let (first, second) = (placed.hold().expect("held"), placed.hold().expect("held"));
+        assert!(!first.is_overdue());
+        drop(second);
+        std::thread::scope(|scope| {
+            let leaves = scope.spawn(move || published.remove("it was unplugged"));
+            // From now on it waits for the first one.
+            while placed.hold().is_ok() {
+                std::thread::yield_now();
+            }
+            let refused = placed.hold().expect_err("it leaves");
+            assert!(
+                matches!(refused, HoldError::Busy { .. } | HoldError::Gone { .. }),
+                "{refused}"
+            );
+            assert!(buffer.is_mapped() && buffer.map_type().is_ok(), "{refused}");
+            assert!(!leaves.is_finished());
+            drop(first);
+            leaves.join().expect("it is gone");
+        });
+        assert!(!buffer.is_mapped());
+        let refused = placed.hold().expect_err("it left");
+        assert!(matches!(refused, HoldError::Gone { .. }), "{refused}");
     }
 }

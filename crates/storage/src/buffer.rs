@@ -152,6 +152,15 @@ impl Buffer {
         Ok(self.inner.view()?.map_type)
     }
 
+    /// Whether the client has the memory mapped where it is now. Unlike
+    /// [`map_type`](Self::map_type) it neither maps nor waits.
+    pub fn is_mapped(&self) -> bool {
+        match &self.inner.kind {
+            Kind::Host(_) => true,
+            Kind::Imported(imported) => imported.importer.known().is_some(),
+        }
+    }
+
     pub(crate) fn is_writable(&self) -> bool {
         match &self.inner.kind {
             Kind::Host(_) => true,

@@ -2,15 +2,17 @@
 
 mod common;
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use common::{Bench, SIZE, pattern, status, until};
+use gpu::{Gpu, GpuConfig};
 use nvmet::host::{Data, Host, HostError};
 use nvmet::target::subsystem::Namespace;
 use nvmet::wire::capsule::{COMMAND_LEN, FLAGS_SGL, opcode};
 use nvmet::wire::{Command, Descriptor, Status};
-use providers::Kind;
+use providers::{GpuMemory, Kind};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const EACH: [Kind; 4] = Kind::ALL;
@@ -410,76 +412,100 @@ fn flush_zeros_and_fua_do_not_hold_their_queue() {
     assert!(bench.file("one") == expected);
 }
 
-#[test]
-fn a_provider_that_leaves_under_load_gives_right_bytes_or_a_status_or_ends_the_connection() {
-    for kind in [Kind::Cmb, Kind::Gpu] {
-        let mut bench = Bench::new(kind);
-        let mut host = Host::connect_io(&bench.host, &bench.who(), 2, 16).expect("it connects");
-        let block = block(&mut host);
-        let (began, many) = std::sync::mpsc::channel();
-        let left = std::sync::atomic::AtomicBool::new(false);
-        let published = bench.published.take().expect("published");
-        std::thread::scope(|scope| {
-            let workers: Vec<_> = (0..2u64)
-                .map(|at| {
-                    let (mut queue, began, left) = (host.queues.remove(0), began.clone(), &left);
-                    scope.spawn(move || {
-                        // Each reads a namespace of its own.
-                        let (len, nsid) = (64 << 10, at as u32 + 1);
-                        let expected = pattern(at, SIZE as usize);
-                        let (mut places, mut failed, mut after) = (vec![0; 16], 0, 0);
-                        loop {
-                            while queue.busy() < 8 {
-                                let place = (after * 7 + queue.busy() + failed) % 64 * len;
-                                let blocks = (len / block) as u16;
-                                let slba = (place / block) as u64;
-                                let read = Command::io(opcode::READ, nsid, slba, blocks);
-                                let data = Data::In { len, invalidate: true };
-                                let cid = queue.submit(&read, data).ok()??;
-                                places[usize::from(cid)] = place;
-                            }
-                            // `None`: the connection ended with data on its way.
-                            let (cid, answer) = queue.wait().ok()?;
-                            match answer.completion.status() {
-                                Status::SUCCESS => {
-                                    let place = places[usize::from(cid)];
-                                    let mut seen = vec![0; len];
-                                    queue.take(cid, &mut seen).expect("ours");
-                                    assert!(seen == expected[place..place + len], "{kind:?}");
-                                    after += usize::from(left.load(SeqCst));
-                                }
-                                status => {
-                                    assert_eq!(status, Status::DATA_TRANSFER_ERROR);
-                                    failed += 1;
-                                }
-                            }
-                            began.send(()).expect("it is awaited");
-                            if after >= 40 {
-                                return Some(failed);
-                            }
+/// Reads and writes on two queues, eight commands at a time on each, until `disturb` has returned
+/// and many more commands went well. Checks that what is read is right, that no command has another
+/// status than Data Transfer Error, and that the connection stays. Returns how many had that one.
+fn disturbed_under_load(bench: &mut Bench, disturb: impl FnOnce(&mut Bench)) -> usize {
+    const LEN: usize = 64 << 10;
+    let mut host = Host::connect_io(&bench.host, &bench.who(), 2, 16).expect("it connects");
+    let block = block(&mut host);
+    let (began, many) = std::sync::mpsc::channel();
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    let failed = std::thread::scope(|scope| {
+        // One reads the first namespace, the other one writes the second.
+        let workers = [opcode::READ, opcode::WRITE].map(|opcode| {
+            let (mut queue, began, is_over) = (host.queues.remove(0), began.clone(), &is_over);
+            scope.spawn(move || {
+                let nsid = if opcode == opcode::READ { 1 } else { 2 };
+                let expected = pattern(u64::from(nsid) - 1, SIZE as usize);
+                let (mut places, mut number, mut failed, mut after) = ([0; 16], 0, 0, 0);
+                while after < 40 {
+                    while queue.busy() < 8 {
+                        number += 1;
+                        let place = number * 7 % 64 * LEN;
+                        let (slba, blocks) = ((place / block) as u64, (LEN / block) as u16);
+                        let data = match opcode {
+                            opcode::READ => Data::In { len: LEN, invalidate: true },
+                            _ => Data::Out { bytes: &expected[place..][..LEN], invalidate: true },
+                        };
+                        let command = Command::io(opcode, nsid, slba, blocks);
+                        let cid = queue.submit(&command, data).expect("connected").expect("room");
+                        places[usize::from(cid)] = place;
+                    }
+                    let (cid, answer) = queue.wait().expect("the connection stays");
+                    match answer.completion.status() {
+                        Status::SUCCESS => {
+                            let (place, mut seen) = (places[usize::from(cid)], vec![0; LEN]);
+                            queue.take(cid, &mut seen).expect("ours");
+                            assert!(seen == expected[place..place + LEN], "{opcode} at {place}");
+                            after += usize::from(is_over.load(SeqCst));
                         }
-                    })
-                })
-                .collect();
-            for _ in 0..50 {
-                many.recv().expect("they read");
-            }
-            published.remove("it was unplugged under load");
-            left.store(true, SeqCst);
-            for worker in workers {
-                let failed = worker.join().expect("right bytes, and no other status");
-                eprintln!("{kind:?}: commands that failed: {failed:?}");
-            }
+                        status => {
+                            assert_eq!(status, Status::DATA_TRANSFER_ERROR);
+                            failed += 1;
+                        }
+                    }
+                    began.send(()).expect("it is awaited");
+                }
+                failed
+            })
         });
-        drop(host);
-        until("its controller is gone", || bench.target.controllers() == 0);
-        // The next host finds everything as it should be.
-        let mut host = bench.connect();
-        let mut seen = vec![0; 128 << 10];
-        host.read(2, 0, (seen.len() / block) as u16, &mut seen).expect("read");
-        assert!(seen == pattern(1, seen.len()));
-        until("all memory is free again", || bench.target.memory().left() == 32);
+        for _ in 0..50 {
+            many.recv().expect("they read and write");
+        }
+        disturb(bench);
+        is_over.store(true, SeqCst);
+        workers.map(|worker| worker.join().expect("right bytes, and no other status"))
+    });
+    host.shut_down().expect("it ends well");
+    until("all memory is free again", || bench.target.memory().left() == 32);
+    assert!(bench.file("two") == pattern(1, SIZE as usize), "what was written");
+    failed.iter().sum()
+}
+
+#[test]
+fn a_provider_that_leaves_under_load_fails_commands_and_no_connection() {
+    for kind in [Kind::Cmb, Kind::Gpu, Kind::Nic] {
+        let mut bench = Bench::new(kind);
+        let failed = disturbed_under_load(&mut bench, |bench| {
+            bench.published.take().expect("published").remove("it was unplugged under load");
+        });
+        eprintln!("{kind:?}: {failed} commands failed");
+        assert_eq!(bench.target.memory().provider(), "system memory", "{kind:?}");
     }
+}
+
+/// Its owner takes the memory away by itself: the orchestrator does not know of it.
+#[test]
+fn a_gpu_that_is_reset_and_goes_under_load_fails_commands_and_no_connection() {
+    let mut owner = None;
+    let mut bench = Bench::with(common::two_files, |machine, _| {
+        let tree = Arc::clone(machine.orchestrator().p2pdma().tree());
+        let (name, vram) = ("gpu0".to_owned(), 32 << 20);
+        let config = GpuConfig { name, vram, shared: false, ..GpuConfig::default() };
+        let gpu = Gpu::open_in(&config, tree).expect("a GPU");
+        owner = Some(gpu.clone());
+        let memory = Arc::new(GpuMemory::new(gpu).expect("in the tree"));
+        Some(machine.orchestrator().publish(memory).expect("a device"))
+    });
+    let gpu = owner.expect("just opened");
+    disturbed_under_load(&mut bench, |_| {
+        for _ in 0..20 {
+            assert_eq!(gpu.reset(), Vec::<String>::new(), "nobody keeps the memory");
+        }
+        assert_eq!(gpu.remove(), Vec::<String>::new(), "nobody keeps the memory");
+    });
+    assert_eq!(bench.target.memory().provider(), "system memory");
 }
 
 #[test]

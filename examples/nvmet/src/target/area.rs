@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dmabuf::DmaBuf;
-use orchestrator::Placed;
+use orchestrator::{HOLD_LIMIT, Hold, HoldError, Placed};
 use providers::Machine;
 use storage::Buffer;
 use verbs::{Access, HostBuf, Mr, Pd, Slice};
@@ -19,8 +19,8 @@ pub struct Area {
     /// If it is memory of this process alone.
     host: Option<HostBuf>,
     free: Mutex<Vec<u64>>,
-    /// Kept as long as it is used.
-    _placed: Option<Placed>,
+    /// Unless it is memory of this process.
+    placed: Option<Placed>,
 }
 
 /// A piece of it. Dropping it gives it back.
@@ -56,7 +56,7 @@ impl Area {
     fn new(mr: Mr, buffer: Buffer, host: Option<HostBuf>, placed: Option<Placed>) -> Arc<Self> {
         let step = u64::from(MAX_DATA);
         let free = (0..mr.len() / step).rev().map(|piece| piece * step).collect();
-        Arc::new(Self { mr, buffer, host, free: Mutex::new(free), _placed: placed })
+        Arc::new(Self { mr, buffer, host, free: Mutex::new(free), placed })
     }
 
     fn free(&self) -> MutexGuard<'_, Vec<u64>> {
@@ -92,10 +92,50 @@ impl Piece {
         self.area.host.as_ref().map(|memory| (memory, self.at as usize))
     }
 
-    /// Whether the memory is there. This is checked first, since memory that the NIC cannot reach
-    /// ends the connection.
-    pub(super) fn check(&self) -> storage::Result<()> {
-        self.area.buffer.map_type().map(drop)
+    /// Keeps the memory in its place, with what is in it, while the disk and the NIC are at work on
+    /// it: if it went before the NIC is done, the queue pair would fail, and the connection with it.
+    /// `None`: it is about to move or to go, so ask again, without waiting.
+    pub(super) fn hold(&self) -> storage::Result<Option<Kept>> {
+        let Some(placed) = &self.area.placed else { return Ok(Some(Kept::Ours)) };
+        self.area.buffer.map_type()?;
+        match placed.hold() {
+            // While it is held it does not move. So memory that is mapped now stays mapped for the
+            // disk, whose other requests need not wait for a mover that waits for this hold.
+            Ok(hold) => Ok(self.area.buffer.is_mapped().then(|| Kept::Held(hold))),
+            Err(HoldError::Gone { why }) => Err(storage::Error::Gone { why }),
+            Err(_) => Ok(None),
+        }
+    }
+}
+
+/// Memory that stays.
+#[derive(Debug)]
+pub(super) enum Kept {
+    /// It is memory of this process, which always does.
+    Ours,
+    /// Its owner waits.
+    Held(Hold),
+    /// It was not kept any longer, and may have other contents by now.
+    LetGo,
+}
+
+impl Kept {
+    /// Lets go of the memory if its owner has waited for too long.
+    pub(super) fn let_go_if_overdue(&mut self) {
+        if let Self::Held(hold) = self
+            && hold.is_overdue()
+        {
+            tracing::warn!(
+                target: "nvmet",
+                "a command has held memory for {HOLD_LIMIT:?} that its owner wants: it loses it"
+            );
+            *self = Self::LetGo;
+        }
+    }
+
+    /// Whether it stayed all the time.
+    pub(super) fn stayed(&self) -> bool {
+        !matches!(self, Self::LetGo)
     }
 }
 
@@ -172,7 +212,11 @@ impl Memory {
 
     fn replace(&self, mut current: MutexGuard<'_, Current>) {
         let from = current.provider.clone();
-        match place(&self.machine, &self.pd, &self.disk, self.pieces) {
+        let other = place(&self.machine, &self.pd, &self.disk, self.pieces).or_else(|error| {
+            tracing::warn!(target: "nvmet", "{error}");
+            system_memory(&self.pd, &self.disk, self.pieces)
+        });
+        match other {
             Ok(new) => *current = new,
             Err(error) => {
                 tracing::error!(target: "nvmet", "{from} left, and no other memory is there: {error}");
@@ -196,12 +240,15 @@ fn place(
             let area = Area::imported(pd, disk, &dma_buf, Some(placed))?;
             Ok(Current { area, provider })
         }
-        Err(orchestrator::PlaceError::NoProvider) => {
-            let dma_buf = DmaBuf::export(len, "nvmet")
-                .map_err(|error| TargetError::Memory(error.to_string()))?;
-            let area = Area::imported(pd, disk, &dma_buf, None)?;
-            Ok(Current { area, provider: "system memory".to_owned() })
-        }
+        Err(orchestrator::PlaceError::NoProvider) => system_memory(pd, disk, pieces),
         Err(error) => Err(TargetError::Memory(error.to_string())),
     }
+}
+
+fn system_memory(pd: &Pd, disk: &storage::Client, pieces: u32) -> Result<Current, TargetError> {
+    let len = u64::from(pieces) * u64::from(MAX_DATA);
+    let dma_buf =
+        DmaBuf::export(len, "nvmet").map_err(|error| TargetError::Memory(error.to_string()))?;
+    let area = Area::imported(pd, disk, &dma_buf, None)?;
+    Ok(Current { area, provider: "system memory".to_owned() })
 }

@@ -15,7 +15,7 @@ use verbs::{Access, Cq, HostBuf, Mr, Qp, QpSpec, WcStatus};
 use zerocopy::IntoBytes;
 
 use super::admin::{self, Outcome};
-use super::area::Piece;
+use super::area::{Kept, Piece};
 use super::controller::{Controller, EVENTS};
 use super::io::{IN_CAPSULE, Plan};
 use super::{Shared, TICK, TargetError};
@@ -82,6 +82,8 @@ pub(super) struct Session {
     /// Async Event Requests.
     held: usize,
     began: Instant,
+    /// When the memory of the commands was last looked at.
+    looked: Instant,
 }
 
 /// The queue, as Connect set it up.
@@ -98,7 +100,8 @@ struct Request {
     /// Bytes after it.
     there: u32,
     stage: Stage,
-    piece: Option<Piece>,
+    /// Memory for the data, which stays while it is used.
+    piece: Option<(Kept, Piece)>,
 }
 
 /// The progress of a command of an I/O queue.
@@ -125,12 +128,19 @@ struct Response {
     status: Status,
     result: u64,
     /// The data that must first go to the host's memory.
-    data: Option<(Piece, u32)>,
+    data: Option<Outgoing>,
+}
+
+/// Data for the host, in memory that stays until they are there.
+struct Outgoing {
+    kept: Kept,
+    piece: Piece,
+    len: u32,
 }
 
 /// A response on its way.
 struct Sent {
-    _piece: Option<Piece>,
+    data: Option<Outgoing>,
     work_requests: u32,
 }
 
@@ -185,6 +195,7 @@ impl Session {
             joined: None,
             held: 0,
             began: Instant::now(),
+            looked: Instant::now(),
         };
         for slot in 0..shape.depth {
             session.post_receive(slot)?;
@@ -230,6 +241,10 @@ impl Session {
     /// Does what there is to do, or waits for it.
     fn turn(&mut self) -> Result<(), End> {
         self.check_time()?;
+        if self.looked.elapsed() > TICK {
+            self.let_go_of_overdue();
+            self.looked = Instant::now();
+        }
         let mut is_busy = false;
         while let Some(wc) = self.cq.poll() {
             self.completed(&wc)?;
@@ -277,6 +292,16 @@ impl Session {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Neither a host nor a disk that takes long keeps the memory from its owner.
+    fn let_go_of_overdue(&mut self) {
+        let requests = self.requests.iter_mut().flatten();
+        let kept = requests.filter_map(|request| request.piece.as_mut().map(|(kept, _)| kept));
+        let ready = self.ready.iter_mut().filter_map(|(_, response)| response.data.as_mut());
+        let sent = self.sends.values_mut().filter_map(|sent| sent.data.as_mut());
+        let outgoing = ready.chain(sent).map(|data| &mut data.kept);
+        kept.chain(outgoing).for_each(Kept::let_go_if_overdue);
     }
 
     fn completed(&mut self, wc: &verbs::Wc) -> Result<(), End> {
@@ -347,7 +372,8 @@ impl Session {
                     let (memory, at) = piece.host().expect("memory of this process");
                     memory.write(at, &bytes).map_err(|fault| End::Failed(fault.to_string()))?;
                     // CAST: at most MAX_DATA.
-                    let data = Some((piece, bytes.len() as u32));
+                    let (kept, len) = (Kept::Ours, bytes.len() as u32);
+                    let data = Some(Outgoing { kept, piece, len });
                     self.finish(slot, Response { data, ..Response::done(0) })
                 }
             },
@@ -367,7 +393,7 @@ impl Session {
             joined.controller.failed(qid, command, status);
         }
         let mut response = response;
-        if let Some((_, len)) = &response.data
+        if let Some(Outgoing { len, .. }) = &response.data
             && !matches!(request.command.data(), Ok(Descriptor::Keyed { len: asked, .. }) if asked == *len)
         {
             // Only the host's memory can be written.

@@ -34,18 +34,29 @@ pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
     (0..len as u64).map(|n| ((n ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
 }
 
+/// Two files with a pattern each.
+pub fn two_files(folder: &Path) -> Vec<Namespace> {
+    let paths = ["one", "two"].map(|name| folder.join(name));
+    for (seed, path) in paths.iter().enumerate() {
+        std::fs::write(path, pattern(seed as u64, SIZE as usize)).expect("room");
+    }
+    paths.iter().map(|path| Namespace::open(path).expect("just made")).collect()
+}
+
 impl Bench {
     pub fn new(kind: Kind) -> Self {
-        Self::on(kind, |folder| {
-            let paths = ["one", "two"].map(|name| folder.join(name));
-            for (seed, path) in paths.iter().enumerate() {
-                std::fs::write(path, pattern(seed as u64, SIZE as usize)).expect("room");
-            }
-            paths.iter().map(|path| Namespace::open(path).expect("just made")).collect()
-        })
+        Self::on(kind, two_files)
     }
 
     pub fn on(kind: Kind, namespaces: impl FnOnce(&Path) -> Vec<Namespace>) -> Self {
+        Self::with(namespaces, |machine, nic| machine.publish(kind, nic).expect("it comes up"))
+    }
+
+    /// On memory of a provider that `publish` makes.
+    pub fn with(
+        namespaces: impl FnOnce(&Path) -> Vec<Namespace>,
+        publish: impl FnOnce(&Machine, &Context) -> Option<Published>,
+    ) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("nvmet-{}-{number}", std::process::id());
@@ -55,7 +66,7 @@ impl Bench {
         let machine = Machine::new();
         let device = Device::from_config(NicConfig { name, ..machine.nic() }).expect("a NIC");
         let (ours, host) = (device.open().expect("opens"), device.open_another().expect("opens"));
-        let published = machine.publish(kind, &ours).expect("it comes up");
+        let published = publish(&machine, &ours);
         let ip = ours.gids()[0].gid.to_ip();
         let subsystem = Subsystem::new(NQN, namespaces);
         let target = Target::start(&machine, &ours, (ip, 0).into(), subsystem, 32).expect("starts");

@@ -6,7 +6,7 @@ use storage::{Completion, File};
 
 use super::queue::remote;
 use super::slow::Done;
-use super::{End, Response, Session, Stage};
+use super::{End, Outgoing, Response, Session, Stage};
 use crate::target::io::{self, IN_CAPSULE, Op, Plan};
 use crate::wire::{Descriptor, Status};
 
@@ -34,13 +34,15 @@ impl Session {
             (Op::Write, Descriptor::InCapsule { .. }) => self.submit_to_disk(slot, plan),
             (Op::Read, _) => match self.has_piece(slot) {
                 // With FUA, only durable data may be read.
-                true if plan.fua => self.give_to_slow(slot, plan),
-                true => self.submit_to_disk(slot, plan),
-                false => Ok(()),
+                Ok(true) if plan.fua => self.give_to_slow(slot, plan),
+                Ok(true) => self.submit_to_disk(slot, plan),
+                Ok(false) => Ok(()),
+                Err(error) => self.disk_failed(slot, &error, plan.op),
             },
             (Op::Write, _) => match self.has_piece(slot) {
-                true => self.pull_data(slot, plan),
-                false => Ok(()),
+                Ok(true) => self.pull_data(slot, plan),
+                Ok(false) => Ok(()),
+                Err(error) => self.disk_failed(slot, &error, plan.op),
             },
         }
     }
@@ -50,34 +52,47 @@ impl Session {
         namespace.expect("the plan was made for it").file().clone()
     }
 
-    /// Finds memory for the data; without any the command waits.
-    fn has_piece(&mut self, slot: u16) -> bool {
-        if self.request(slot).piece.is_none() {
-            let piece = self.shared.memory.take();
-            self.request(slot).piece = piece;
+    /// Finds memory for the data, and keeps it there; without any the command waits.
+    fn has_piece(&mut self, slot: u16) -> storage::Result<bool> {
+        if self.request(slot).piece.is_some() {
+            return Ok(true);
         }
-        let has = self.request(slot).piece.is_some();
-        if !has {
-            self.waiting.push_back(slot);
+        if let Some(piece) = self.shared.memory.take() {
+            match piece.hold() {
+                Ok(Some(kept)) => {
+                    self.request(slot).piece = Some((kept, piece));
+                    return Ok(true);
+                }
+                Ok(None) => {}
+                Err(error) => {
+                    self.shared.memory.gone(&piece);
+                    return Err(error);
+                }
+            }
         }
-        has
+        self.waiting.push_back(slot);
+        Ok(false)
     }
 
     fn pull_data(&mut self, slot: u16, plan: Plan) -> Result<(), End> {
         let from = remote(plan.data).expect("the data are not in the capsule");
-        let piece = self.request(slot).piece.take().expect("there is one");
-        if let Err(error) = piece.check() {
-            self.shared.memory.gone(&piece);
-            return self.finish(slot, io::status_of(&error, plan.op).into());
+        let (kept, piece) = self.request(slot).piece.as_ref().expect("there is one");
+        if !kept.stayed() {
+            return self.memory_went(slot);
         }
         let slice = piece.slice(plan.data.len());
-        self.request(slot).piece = Some(piece);
         if self.pull(slot, slice, from)? {
             self.request(slot).stage = Stage::Pulling(plan);
         } else {
             self.waiting.push_back(slot);
         }
         Ok(())
+    }
+
+    /// The memory was not kept until the command was done.
+    fn memory_went(&mut self, slot: u16) -> Result<(), End> {
+        self.request(slot).piece = None;
+        self.finish(slot, Status::DATA_TRANSFER_ERROR.into())
     }
 
     /// A READ completed.
@@ -98,7 +113,8 @@ impl Session {
         // CAST: at most MAX_DATA.
         let len = plan.len as u32;
         let asked = match (&self.request(slot).piece, plan.op) {
-            (Some(piece), op) => {
+            (Some((kept, _)), Op::Write) if !kept.stayed() => return self.memory_went(slot),
+            (Some((_, piece)), op) => {
                 let (buffer, at) = piece.buffer();
                 let (buffer, disk) = (buffer.clone(), &self.disk);
                 match op {
@@ -163,6 +179,8 @@ impl Session {
             return self.finish(slot, status.into());
         }
         if plan.op == Op::Write && plan.fua {
+            // The disk has the data.
+            self.request(slot).piece = None;
             return self.give_to_slow(slot, plan);
         }
         self.end_well(slot, &plan)
@@ -170,25 +188,30 @@ impl Session {
 
     /// The disk did its part.
     fn end_well(&mut self, slot: u16, plan: &Plan) -> Result<(), End> {
-        self.count(plan);
-        let piece = self.request(slot).piece.take();
-        let data = match plan.op {
-            Op::Read => piece.map(|piece| (piece, plan.len as u32)),
-            _ => None,
-        };
-        if let Some((piece, _)) = &data
-            && let Err(error) = piece.check()
-        {
-            self.shared.memory.gone(piece);
-            return self.finish(slot, io::status_of(&error, plan.op).into());
+        if plan.op == Op::Read {
+            return self.send_data(slot, plan);
         }
+        self.count(plan);
+        self.request(slot).piece = None;
+        self.finish(slot, Response::done(0))
+    }
+
+    /// Sends what was read.
+    fn send_data(&mut self, slot: u16, plan: &Plan) -> Result<(), End> {
+        let (kept, piece) = self.request(slot).piece.take().expect("it was read into one");
+        if !kept.stayed() {
+            return self.memory_went(slot);
+        }
+        self.count(plan);
+        // CAST: at most MAX_DATA.
+        let data = Some(Outgoing { kept, piece, len: plan.len as u32 });
         self.finish(slot, Response { data, ..Response::done(0) })
     }
 
     fn disk_failed(&mut self, slot: u16, error: &storage::Error, op: Op) -> Result<(), End> {
         tracing::warn!(target: "nvmet", "queue {}: {error}", self.shape.qid);
         let piece = self.request(slot).piece.take();
-        if let (Some(piece), storage::Error::Gone { .. }) = (&piece, error) {
+        if let (Some((_, piece)), storage::Error::Gone { .. }) = (&piece, error) {
             self.shared.memory.gone(piece);
         }
         self.finish(slot, io::status_of(error, op).into())

@@ -5,6 +5,7 @@ use zerocopy::IntoBytes;
 
 use super::queue::remote;
 use super::{End, Joined, Response, Session, Stage};
+use crate::target::area::Kept;
 use crate::target::io::IN_CAPSULE;
 use crate::wire::fabrics::{CONNECT_DATA_LEN, Connect, ConnectData, Fabrics};
 use crate::wire::{Command, Descriptor, Status};
@@ -60,7 +61,7 @@ impl Session {
         let piece = self.shared.admin.take().ok_or(Status::INTERNAL_ERROR)?;
         let pulled = self.pull(slot, piece.slice(data.len()), from);
         let request = self.request(slot);
-        (request.stage, request.piece) = (Stage::Connecting, Some(piece));
+        (request.stage, request.piece) = (Stage::Connecting, Some((Kept::Ours, piece)));
         match pulled {
             // A connection has room for as many as it has places for capsules.
             Ok(is_posted) if is_posted => Ok(Ok(None)),
@@ -73,7 +74,7 @@ impl Session {
     pub(super) fn connect_pulled(&mut self, slot: u16) -> Result<(), End> {
         let request = self.request(slot);
         let command = request.command;
-        let piece = request.piece.take().expect("they were fetched into it");
+        let (_, piece) = request.piece.take().expect("they were fetched into it");
         let (memory, at) = piece.host().expect("memory of this process");
         let mut data = ConnectData::new_zeroed();
         let read = memory.read(at, data.as_mut_bytes());

@@ -3,7 +3,7 @@
 use verbs::{RKey, Remote, SendRequest, Slice};
 use zerocopy::IntoBytes;
 
-use super::{End, Kind, Sent, Session};
+use super::{End, Kind, Outgoing, Sent, Session};
 use crate::target::TargetError;
 use crate::target::io::IN_CAPSULE;
 use crate::wire::capsule::COMMAND_LEN;
@@ -58,7 +58,9 @@ impl Session {
             completion.sq_head = self.next_head().into();
             let data = request.command.data().ok();
             let mut work_requests = 1;
-            if let (Some((piece, len)), Some(to)) = (&response.data, data.and_then(remote)) {
+            if let (Some(Outgoing { piece, len, .. }), Some(to)) =
+                (&response.data, data.and_then(remote))
+            {
                 let push = number(Kind::Push, self.next_send);
                 self.qp.post_send(&SendRequest::write(push, &[piece.slice(*len)], to))?;
                 work_requests = 2;
@@ -69,8 +71,7 @@ impl Session {
                 None => SendRequest::send(name, &[]),
             };
             self.qp.post_send(&send.inline(completion.as_bytes()).signaled())?;
-            let piece = response.data.map(|(piece, _)| piece);
-            self.sends.insert(self.next_send, Sent { _piece: piece, work_requests });
+            self.sends.insert(self.next_send, Sent { data: response.data, work_requests });
             self.next_send = self.next_send.wrapping_add(1);
             self.posted += work_requests;
         }
