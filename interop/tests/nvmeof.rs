@@ -3,6 +3,7 @@
 //! results.
 
 use std::fs::{self, File};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -54,6 +55,41 @@ impl Target {
         out
     }
 
+    /// A line for its standard input, and what it says when it is done.
+    #[track_caller]
+    fn asked(&mut self, line: &str, done: &str) {
+        writeln!(self.input, "{line}").expect("it reads");
+        self.running.wait_says(done);
+    }
+
+    /// Runs a machine, and answers each word that it writes to the second namespace.
+    #[track_caller]
+    fn attend(&mut self, vm: Vm, mut answer: impl FnMut(&mut Self, &str)) -> VmOutput {
+        std::thread::scope(|scope| {
+            let machine = scope.spawn(move || vm.run());
+            let mut last = String::new();
+            while !machine.is_finished() {
+                let two = self.file("two");
+                let word = two.split(|byte| *byte == b'\n').next().unwrap_or_default();
+                match std::str::from_utf8(word) {
+                    Ok(word) if word != last && !word.contains('\0') => {
+                        last = word.to_owned();
+                        answer(self, word);
+                    }
+                    _ => std::thread::sleep(Duration::from_millis(20)),
+                }
+            }
+            machine.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    /// Makes the file of the first namespace longer or shorter.
+    #[track_caller]
+    fn resize(&self, bytes: usize) {
+        let one = File::options().write(true).open(self.scratch.file("one"));
+        one.and_then(|one| one.set_len(bytes as u64)).expect("our own file");
+    }
+
     /// The bytes of a namespace.
     fn file(&self, name: &str) -> Vec<u8> {
         fs::read(self.scratch.file(name)).expect("it is there")
@@ -78,10 +114,15 @@ fn start(program: &Path, tap: &Tap, port: u16, memory: &str, scratch: &Scratch) 
     }
     // Open for reading as well, or it would wait for the target.
     let held = File::options().read(true).write(true).open(&input).expect("our own");
-    let mut running = Program::new("sh")
+    // With a small disk of its own.
+    let full = scratch.file("full");
+    fs::create_dir_all(&full).expect("room");
+    let prepare = "input=$1 full=$2; shift 2; mount -t tmpfs -o size=2m none \"$full\" && \
+                   truncate -s 4m \"$full/disk\" && exec \"$@\" <\"$input\"";
+    let mut running = Program::new("unshare")
         .mode(Mode::Plain)
-        .args(["-c", "input=$1; shift; exec \"$@\" <\"$input\"", "sh"])
-        .args([&input, program])
+        .args(["--mount", "sh", "-c", prepare, "sh"])
+        .args([&input, &full, &program.to_owned()])
         .args(["--listen", &format!("{}:{port}", Tap::HOST), "--netdev", Tap::INTERFACE])
         .args(["--nqn", &nqn(port), "--memory", memory, "--log", "nvmet=debug"])
         .args([scratch.file("one"), scratch.file("two")])
@@ -208,18 +249,10 @@ fn the_kernels_host_comes_back_after_resets_and_a_targets_end_with_nothing_lost(
     fs::write(&copied, pattern(0, COPIED)).expect("room");
     let vm = host("recovers", &tap).file(&copied, "/pattern").variable("ports", "4420");
     let mut ended = Vec::new();
-    let out = std::thread::scope(|scope| {
-        let machine = scope.spawn(move || vm.run());
-        while !machine.is_finished() {
-            // The machine asks for it by the second namespace.
-            let asked =
-                target.file("two").starts_with(format!("kill {}", ended.len() + 1).as_bytes());
-            match asked {
-                true => ended.push(target.restart(&program, &tap, "gpu")),
-                false => std::thread::sleep(Duration::from_millis(20)),
-            }
+    let out = target.attend(vm, |target, word| {
+        if word.starts_with("kill") {
+            ended.push(target.restart(&program, &tap, "gpu"));
         }
-        machine.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     });
     out.all.success();
     assert_eq!(ended.len(), 2, "{}", out.all);
@@ -239,20 +272,15 @@ fn the_kernels_host_comes_back_after_resets_and_a_targets_end_with_nothing_lost(
 fn the_kernels_host_understands_what_the_target_refuses() {
     needs!(Need::Vm, Need::Namespaces, Need::Program("rdma"), Need::Program("nvme"));
     let (program, tap, scratch) = (example("nvmet"), Tap::new(), Scratch::new());
-    let target = Target::new(&program, &tap, 4420, "system");
+    let mut target = Target::new(&program, &tap, 4420, "system");
     let copied = scratch.file("pattern");
     fs::write(&copied, pattern(0, COPIED)).expect("room");
     let vm = machine("refuses", &tap).module("nvme-rdma").program("nvme");
     let vm = vm.file(&copied, "/pattern").variable("ports", "4420");
-    let out = std::thread::scope(|scope| {
-        let machine = scope.spawn(move || vm.run());
-        let is_asked = || target.file("two").starts_with(b"shrink");
-        while !is_asked() && !machine.is_finished() {
-            std::thread::sleep(Duration::from_millis(20));
+    let out = target.attend(vm, |target, word| {
+        if word == "shrink" {
+            target.resize(ONE / 2);
         }
-        let one = File::options().write(true).open(target.scratch.file("one"));
-        one.and_then(|one| one.set_len(ONE as u64 / 2)).expect("our own file");
-        machine.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     });
     out.all.success();
     out.section("other subsystem").says("Connect Invalid Data Parameter, subsysnqn");
@@ -268,6 +296,56 @@ fn the_kernels_host_understands_what_the_target_refuses() {
         out.section(section).says(words);
     }
     target.end().never_says("silent");
+}
+
+/// The kernel hears of it by an asynchronous event, and looks by itself.
+#[test]
+fn the_kernels_host_follows_namespaces_that_change_and_loses_nothing_when_memory_goes() {
+    needs!(Need::Vm, Need::Namespaces, Need::Program("rdma"), Need::Program("sha256sum"));
+    needs!(Need::Program("nvme"), Need::Program("fio"));
+    let (program, tap, scratch) = (example("nvmet"), Tap::new(), Scratch::new());
+    let mut target = Target::new(&program, &tap, 4420, "cmb");
+    let copied = scratch.file("pattern");
+    fs::write(&copied, pattern(0, COPIED)).expect("room");
+    let vm = host("changes", &tap).file(&copied, "/pattern").variable("ports", "4420");
+    let out = target.attend(vm, |target, word| match word {
+        "grow" => {
+            target.resize(2 * ONE);
+            target.asked("revalidate 1", "namespace 1 has another size");
+        }
+        "shrink" => {
+            target.resize(ONE);
+            target.asked("revalidate 1", "namespace 1 has another size");
+        }
+        "remove" => target.asked("remove 1", "no namespace 1"),
+        // A program that runs is a file that cannot be written.
+        "protected" => target.asked("add /proc/self/exe", "/proc/self/exe is namespace 1"),
+        "full" => {
+            let disk = target.scratch.file("full").join("disk");
+            target.asked(&format!("add {}", disk.display()), "disk is namespace 3");
+        }
+        "unplug" => target.asked("unplug", "the provider left"),
+        other => panic!("{other:?}"),
+    });
+    out.all.success();
+    out.section("gone").says("rescanning namespaces").never_says("rror");
+    out.section("read-only").says("ro 1").says("Namespace is Write Protected");
+    let program = fs::read(&program).expect("it ran");
+    let sum = &out.section("sum").stdout;
+    assert_eq!(
+        sum.split(' ').next(),
+        Some(&*sha256(&program[..64 << 10], &scratch)),
+        "{}",
+        out.all
+    );
+    out.section("full").says("No space left on device");
+    out.section("unplugged").never_says("rror").never_says("reconnect");
+    let report = target.end();
+    report.says("capacity exceeded").says("namespace is write protected");
+    assert_eq!(moved(&report, "of these, bounced"), 0, "{report}");
+    for way in ["bus address", "system memory"] {
+        assert_ne!(moved(&report, way), 0, "{report}");
+    }
 }
 
 /// The small host of `examples/nvmet`, and the kernel's own target.

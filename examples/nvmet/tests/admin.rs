@@ -9,7 +9,7 @@ use nvmet::host::{Data, Host, HostError, Queue, Who, discover};
 use nvmet::target::Target;
 use nvmet::target::admin::feature;
 use nvmet::target::registers::{CC_ENABLE, CSTS_CFS, Registers, VERSION, offset};
-use nvmet::target::subsystem::Subsystem;
+use nvmet::target::subsystem::{Namespace, Subsystem};
 use nvmet::wire::capsule::opcode;
 use nvmet::wire::cm::{ADMIN_DEPTH, MAX_QID, Reject, Request};
 use nvmet::wire::fabrics::{ANY_CNTLID, ConnectData, Field};
@@ -74,7 +74,8 @@ fn identify_controller_has_what_the_kernels_host_insists_on() {
     assert!(half(320) > 0, "KAS: keep alive is mandatory");
     assert_eq!((page[512], page[513]), (0x66, 0x44), "SQES and CQES");
     assert!(u64::from(half(514)) > Registers::CAP & 0xffff, "MAXCMD");
-    assert_eq!(word(516), 2, "NN");
+    assert_eq!(word(516), 1024, "NN");
+    assert_eq!(word(92), 1 << 8, "OAES: namespaces that change");
     assert_eq!(half(520), 1 << 3, "ONCS: Write Zeroes alone");
     assert_eq!(word(536), 1 | 1 << 2 | 1 << 20, "SGLS: keyed, offsets");
     assert_eq!(word(1792), (64 + 16384) / 16, "IOCCSZ");
@@ -119,8 +120,11 @@ fn namespaces_have_sizes_of_files_and_names_of_their_own() {
     let rest = host.identify(0x02, 1).expect("a list");
     assert_eq!(rest[..8], [2, 0, 0, 0, 0, 0, 0, 0], "those above 1");
     for nsid in [0, 3, 0xffff_ffff] {
-        assert_eq!(status(host.identify(0x00, nsid)), Status::INVALID_NAMESPACE.dnr());
         assert_eq!(status(host.identify(0x03, nsid)), Status::INVALID_NAMESPACE.dnr());
+    }
+    assert_eq!(host.identify(0x00, 3).expect("a page"), [0; 4096], "one that is not there");
+    for nsid in [0, 1025, 0xffff_ffff] {
+        assert_eq!(status(host.identify(0x00, nsid)), Status::INVALID_NAMESPACE.dnr());
     }
     assert_eq!(status(host.identify(0x02, 0xffff_ffff)), Status::INVALID_NAMESPACE.dnr());
     assert_eq!(status(host.identify(0x55, 0)), Status::INVALID_FIELD.dnr());
@@ -209,6 +213,64 @@ fn async_event_requests_are_held_up_to_the_limit_and_aborts_abort_nothing() {
     assert_eq!(answer.completion.result.get() & 1, 1, "not aborted");
     assert_eq!(host.admin.busy(), 4, "the others are held");
     host.shut_down().expect("which ends nothing else");
+}
+
+#[test]
+fn hosts_are_told_of_namespaces_that_come_go_and_change_their_size() {
+    let bench = Bench::new(Kind::System);
+    let mut host = bench.connect();
+    let mut deaf = bench.connect();
+    host.set_feature(feature::ASYNC_EVENT_CONFIG, 1 << 8).expect("set");
+    let ask = Command::new(opcode::ASYNC_EVENT_REQUEST, 0);
+    for host in [&mut host, &mut deaf] {
+        host.admin.submit(&ask, Data::None).expect("sent").expect("room");
+    }
+    let told = |host: &mut Host| {
+        let answer = host.admin.wait_timeout(Duration::from_secs(20)).expect("alive");
+        let (_, answer) = answer.expect("there is an event");
+        assert_eq!(answer.completion.result.get(), 0x04_0002, "a notice, and the page");
+        // A command that is refused takes nothing.
+        let mut wrong = Command::new(opcode::GET_LOG_PAGE, 0xffff_ffff);
+        wrong.cdw10 = (1023 << 16 | 0x04).into();
+        let short = Data::In { len: 2048, invalidate: true };
+        let refusal = host.admin.run(&wrong, short, &mut []);
+        assert_eq!(status(refusal), Status::DATA_SGL_LENGTH_INVALID.dnr());
+        let page = host.log_page(0x04, 0, 4096).expect("a page");
+        host.admin.submit(&ask, Data::None).expect("sent").expect("room");
+        u32::from_le_bytes(page[..4].try_into().expect("four bytes"))
+    };
+    let numbers = |host: &mut Host| {
+        let list = host.namespaces().expect("a list");
+        list.iter().map(|one| one.nsid).collect::<Vec<_>>()
+    };
+    // It grows: a block that was beyond the end can be written.
+    let one = std::fs::OpenOptions::new().write(true).open(bench.path("one")).expect("there");
+    one.set_len(2 * SIZE).expect("room");
+    assert!(!bench.target.revalidate(2).expect("the other one"));
+    assert!(bench.target.revalidate(1).expect("a file"));
+    assert_eq!(told(&mut host), 1);
+    let info = host.namespaces().expect("a list")[0];
+    assert_eq!(info.blocks * u64::from(info.block), 2 * SIZE);
+    let bytes = pattern(3, info.block as usize);
+    host.write(1, info.blocks - 1, 1, &bytes).expect("written");
+    one.set_len(SIZE).expect("cut off");
+    assert!(bench.target.revalidate(1).expect("a file"));
+    assert_eq!(told(&mut host), 1);
+    let refusal = host.write(1, info.blocks - 1, 1, &bytes);
+    assert_eq!(status(refusal), Status::LBA_OUT_OF_RANGE.dnr());
+    // It goes, and another one comes in its place.
+    assert!(bench.target.remove_namespace(1) && !bench.target.remove_namespace(1));
+    assert_eq!((told(&mut host), numbers(&mut host)), (1, vec![2]));
+    let gone = host.read(1, 0, 1, &mut vec![0; bytes.len()]);
+    assert_eq!(status(gone), Status::INVALID_NAMESPACE.dnr());
+    let other = Namespace::open(bench.path("two")).expect("a file");
+    assert_eq!(bench.target.add_namespace(other), Some(1));
+    assert_eq!((told(&mut host), numbers(&mut host)), (1, vec![1, 2]));
+    let again = host.namespaces().expect("a list")[0];
+    assert_ne!(again.nguid, info.nguid, "it is another one");
+    // A host that did not ask for it is not told, but finds it.
+    assert_eq!(numbers(&mut deaf), [1, 2]);
+    assert_eq!(deaf.admin.busy(), 1, "its request is held");
 }
 
 #[test]

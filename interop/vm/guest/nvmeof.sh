@@ -96,7 +96,7 @@ tell() { echo "$1" | dd "of=/dev/$two" bs=512 count=1 conv=sync oflag=direct 2>/
 # For as long as there is no /tmp/over: writes, each verified, with many under way.
 load() {
     while [ ! -e /tmp/over ]; do
-        fio --name=load "--filename=/dev/$one" --size=4m --rw=randwrite --bssplit=4k/70:16k/10:128k/20 --direct=1 \
+        fio --name=load "--filename=/dev/$one" --offset=1m --size=4m --rw=randwrite --bssplit=4k/70:16k/10:128k/20 --direct=1 \
             --ioengine=io_uring --iodepth=32 --verify=crc32c --minimal >>/tmp/fio 2>&1 || touch /tmp/failed
     done
 }
@@ -170,6 +170,61 @@ refuses() {
     is_live || fail "the controller does not live"
     said
     nvme disconnect -n "nqn.2026-11.org.example:$ports"
+}
+
+has_disk() { [ -b "/dev/$(disk "$1")" ]; }
+has_no_disk() { [ -z "$(disk "$1")" ]; }
+# has_sectors COUNT: the first namespace.
+has_sectors() { [ "$(cat "/sys/block/$one/size")" = "$1" ]; }
+
+# changes: namespaces change their size, go and come, and memory goes, while the host is connected.
+changes() {
+    connect "$ports" -k 60 --reconnect-delay=1 || fail "connection"
+    wait_for "namespaces" has_disks
+    one=$(disk 1) two=$(disk 2)
+    said >/dev/null
+    echo "=== size"
+    tell grow
+    wait_for "larger namespace" has_sectors 65536
+    dd if=/pattern "of=/dev/$one" bs=4k count=1 seek=8191 oflag=direct 2>/dev/null || fail "a write to the new end"
+    tell shrink
+    wait_for "smaller namespace" has_sectors 32768
+    echo "=== gone"
+    tell remove
+    wait_for "end of a namespace" has_no_disk 1
+    said
+    echo "=== read-only"
+    tell protected
+    wait_for "namespace that cannot be written" has_disk 1
+    one=$(disk 1)
+    echo "ro $(cat "/sys/block/$one/ro")"
+    dd if=/pattern "of=/dev/$one" bs=512 count=1 oflag=direct 2>&1 && fail "it was written"
+    refused nvme write "/dev/$one" --start-block=0 --block-count=0 --data-size=512 --data=/pattern
+    echo "=== sum"
+    dd "if=/dev/$one" bs=64k count=1 iflag=direct 2>/dev/null | sha256sum
+    echo "=== full"
+    tell full
+    wait_for "namespace on a full disk" has_disk 3
+    full=$(disk 3)
+    dd if=/pattern "of=/dev/$full" bs=64k oflag=direct 2>&1 && fail "a disk of 2 MiB took 4"
+    is_live || fail "the controller does not live"
+    dd "if=/dev/$full" bs=64k count=16 iflag=direct 2>/dev/null | cmp -n 1048576 - /pattern || fail "what was written reads differently"
+    said
+    echo "=== unplugged"
+    # The first block of this one is for words.
+    one=$two
+    load &
+    goal=$(($(completed) + 200))
+    wait_for "reads and writes" goes_on
+    tell unplug
+    goal=$(($(completed) + 400))
+    wait_for "reads and writes" goes_on
+    touch /tmp/over
+    wait
+    [ ! -e /tmp/failed ] || fail "fio: $(cat /tmp/fio)"
+    is_live || fail "the controller does not live"
+    nvme disconnect -n "nqn.2026-11.org.example:$ports"
+    said
 }
 
 # serves: the kernel's own target, until the other side has written "over" to its second namespace.

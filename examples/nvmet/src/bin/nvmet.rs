@@ -1,8 +1,12 @@
 //! The target: `nvmet --listen 0.0.0.0:4420 disk.img`.
+//!
+//! Lines of standard input change it while it serves: `add PATH`, `remove NSID`, `revalidate NSID`
+//! after the file's length changed, and `unplug`, by which the memory's provider leaves.
+
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;
-use std::io::{IsTerminal, Read};
+use std::io::{BufRead, IsTerminal};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -10,6 +14,7 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 use nvmet::target::Target;
 use nvmet::target::subsystem::{Namespace, Subsystem};
+use orchestrator::Published;
 use providers::{Kind, Machine};
 use tracing_subscriber::EnvFilter;
 use verbs::{Context, Device, NicConfig};
@@ -32,7 +37,8 @@ struct Options {
     /// Pieces of 128 KiB of that memory.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=256))]
     pieces: u32,
-    /// Ends after this many seconds, rather than at the end of standard input.
+    /// Ends after this many seconds, rather than at the end of standard input, and does not read
+    /// that.
     #[arg(long)]
     seconds: Option<u64>,
     /// What to log to standard error: `nvmet=debug` names each command that fails.
@@ -52,7 +58,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let machine = Machine::new();
     let config = NicConfig { netdev: options.netdev, ..machine.nic() };
     let context = Device::from_config(config)?.open()?;
-    let _published = machine.publish(options.memory, &context)?;
+    let mut published = machine.publish(options.memory, &context)?;
     let pieces = options.pieces;
     let target = Target::start(&machine, &context, options.listen, subsystem, pieces)?;
     println!("{}, data through {}", options.nqn, target.memory().provider());
@@ -67,10 +73,46 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             }
         }
         // The user ends it with Ctrl-D.
-        None => drop(std::io::stdin().read_to_end(&mut Vec::new())?),
+        None => {
+            for line in std::io::stdin().lock().lines() {
+                match obey(&line?, &target, &mut published) {
+                    Ok(done) => println!("{done}"),
+                    Err(why) => eprintln!("{why}"),
+                }
+            }
+        }
     }
     print!("{}", target.report());
     Ok(())
+}
+
+/// Does what a line of standard input asks for.
+fn obey(
+    line: &str,
+    target: &Target,
+    published: &mut Option<Published>,
+) -> Result<String, Box<dyn std::error::Error>> {
+    let (word, rest) = line.trim().split_once(' ').unwrap_or((line.trim(), ""));
+    match word {
+        "add" => match target.add_namespace(Namespace::open(rest)?) {
+            Some(nsid) => Ok(format!("{rest} is namespace {nsid}")),
+            None => Err("there are too many namespaces".into()),
+        },
+        "remove" if target.remove_namespace(rest.parse()?) => Ok(format!("no namespace {rest}")),
+        "remove" => Err(format!("there is no namespace {rest}").into()),
+        "revalidate" => match target.revalidate(rest.parse()?)? {
+            true => Ok(format!("namespace {rest} has another size")),
+            false => Ok(format!("namespace {rest} is as it was")),
+        },
+        "unplug" => match published.take() {
+            Some(provider) => {
+                provider.remove("it was unplugged");
+                Ok("the provider left".to_owned())
+            }
+            None => Err("data pass through the host's memory, which stays".into()),
+        },
+        _ => Err(format!("{line:?} is none of add, remove, revalidate and unplug").into()),
+    }
 }
 
 /// The addresses at which hosts find a target that listens at `addr`.

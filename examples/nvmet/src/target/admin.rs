@@ -2,6 +2,7 @@
 
 use crate::target::controller::Controller;
 use crate::target::io::MAX_DATA;
+use crate::target::subsystem::MAX_NSID;
 use crate::target::{identify, log};
 use crate::wire::capsule::opcode;
 use crate::wire::cm::MAX_QID;
@@ -64,14 +65,12 @@ fn identify(controller: &Controller, command: &Command) -> Result<Vec<u8>, Statu
     // CAST: the low byte.
     match (command.cdw10.get() as u8, discovery) {
         (0x01, _) => Ok(identify::controller(controller.cntlid(), subsystem, discovery)),
-        (0x00, None) if nsid == 0 || nsid > subsystem.count() => {
-            Err(Status::INVALID_NAMESPACE.dnr())
-        }
-        (0x00, None) => Ok(identify::namespace(subsystem.namespace(nsid))),
+        (0x00, None) if nsid == 0 || nsid > MAX_NSID => Err(Status::INVALID_NAMESPACE.dnr()),
+        (0x00, None) => Ok(identify::namespace(subsystem.namespace(nsid).as_deref())),
         (0x02, None) if nsid >= 0xffff_fffe => Err(Status::INVALID_NAMESPACE.dnr()),
         (0x02, None) => Ok(identify::active_list(subsystem, nsid)),
         (0x03, None) => match subsystem.namespace(nsid) {
-            Some(namespace) => Ok(identify::descriptors(namespace)),
+            Some(namespace) => Ok(identify::descriptors(&namespace)),
             None => Err(Status::INVALID_NAMESPACE.dnr()),
         },
         // A page of the NVM command set, which is set 0 and defines no fields: all zeros.
@@ -84,15 +83,25 @@ fn identify(controller: &Controller, command: &Command) -> Result<Vec<u8>, Statu
     }
 }
 
+/// Retain Asynchronous Event: a bit of Get Log Page.
+const RETAIN: u32 = 1 << 15;
+
 fn get_log_page(controller: &Controller, command: &Command) -> Result<Vec<u8>, Status> {
     let (cdw10, cdw11) = (command.cdw10.get(), command.cdw11.get());
     let dwords = u64::from(cdw10 >> 16) | u64::from(cdw11 & 0xffff) << 16;
     let len = (dwords + 1) * 4;
     let offset = u64::from(command.cdw12.get()) | u64::from(command.cdw13.get()) << 32;
     // CAST: the low byte.
-    let page = log::page(controller, cdw10 as u8)?;
+    let number = cdw10 as u8;
     let offset = usize::try_from(offset).unwrap_or(usize::MAX);
-    if len > MAX_DATA.into() || offset > page.len() || !offset.is_multiple_of(4) {
+    if len > MAX_DATA.into() || !offset.is_multiple_of(4) {
+        return Err(Status::INVALID_FIELD.dnr());
+    }
+    command.data()?.expect_len(len)?;
+    // No page is longer: such a command is refused, and takes no event.
+    let retain = cdw10 & RETAIN != 0 || offset > identify::PAGE;
+    let page = log::page(controller, number, retain)?;
+    if offset > page.len() {
         return Err(Status::INVALID_FIELD.dnr());
     }
     // Beyond its end a page reads as zeros. CAST: checked above.
@@ -121,7 +130,7 @@ fn set_features(controller: &Controller, command: &Command) -> Result<u64, Statu
             Ok(0)
         }
         feature::ASYNC_EVENT_CONFIG => {
-            controller.set_async_events(value);
+            controller.events(|events| events.enable(value));
             Ok(0)
         }
         // Connect has set it.
@@ -136,7 +145,7 @@ fn get_features(controller: &Controller, cdw10: u32) -> Result<u64, Status> {
     match cdw10 as u8 {
         feature::NUMBER_OF_QUEUES if controller.discovery().is_none() => queues(0xfffe_fffe),
         feature::KATO => Ok(controller.kato().into()),
-        feature::ASYNC_EVENT_CONFIG => Ok(controller.async_events().into()),
+        feature::ASYNC_EVENT_CONFIG => Ok(controller.events(|events| events.enabled()).into()),
         feature::VOLATILE_WRITE_CACHE => Ok(1),
         _ => Err(Status::INVALID_FIELD.dnr()),
     }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::target::events::Events;
 use crate::target::registers::Registers;
 use crate::target::subsystem::Subsystem;
 use crate::wire::fabrics::{ANY_CNTLID, Connect, ConnectData, Field};
@@ -51,7 +52,7 @@ struct State {
     /// Milliseconds; 0: there is no timer.
     kato: u32,
     alive: Instant,
-    async_events: u32,
+    events: Events,
     errors: VecDeque<Failure>,
     error_count: u64,
 }
@@ -122,14 +123,9 @@ impl Controller {
         state.kato != 0 && state.alive.elapsed() > kato + KEEP_ALIVE_UNIT
     }
 
-    /// The events that the host has enabled.
-    pub fn async_events(&self) -> u32 {
-        self.state().async_events
-    }
-
-    /// Sets them.
-    pub fn set_async_events(&self, events: u32) {
-        self.state().async_events = events;
+    /// Gives access to its events.
+    pub fn events<T>(&self, act: impl FnOnce(&mut Events) -> T) -> T {
+        act(&mut self.state().events)
     }
 
     /// Ends it: its queues disconnect.
@@ -200,6 +196,13 @@ impl Controllers {
         self.known().contains_key(&cntlid)
     }
 
+    /// Tells all hosts of the subsystem that a namespace came, went or changed.
+    pub fn namespace_changed(&self, nsid: u32) {
+        let known = self.known();
+        let hosts = known.values().filter(|controller| controller.discovery.is_none());
+        hosts.for_each(|controller| controller.events(|events| events.namespace_changed(nsid)));
+    }
+
     /// How many there are.
     pub fn count(&self) -> usize {
         self.known().len()
@@ -247,7 +250,7 @@ impl Controllers {
                 queues: BTreeSet::from([0]),
                 kato: connect.kato,
                 alive: Instant::now(),
-                async_events: 0,
+                events: Events::default(),
                 errors: VecDeque::new(),
                 error_count: 0,
             };

@@ -3,9 +3,10 @@
 use std::net::SocketAddr;
 
 use crate::target::controller::{ERRORS, EVENTS};
+use crate::target::events::NAMESPACE_ATTRIBUTE;
 use crate::target::io::{IN_CAPSULE, MDTS};
 use crate::target::registers::VERSION;
-use crate::target::subsystem::{Namespace, Subsystem};
+use crate::target::subsystem::{MAX_NSID, Namespace, Subsystem};
 use crate::wire::capsule::{COMMAND_LEN, COMPLETION_LEN};
 use crate::wire::cm::MAX_DEPTH;
 use crate::wire::{DISCOVERY_NQN, nqn, put, put_text};
@@ -47,8 +48,12 @@ pub fn controller(cntlid: u16, subsystem: &Subsystem, discovery: Option<SocketAd
     at(320, &KAS.to_le_bytes());
     at(512, &[0x66, 0x44]);
     at(514, &MAX_DEPTH.to_le_bytes());
-    let count = if discovery.is_some() { 0 } else { subsystem.count() };
-    at(516, &count.to_le_bytes());
+    let (most, events) = match discovery {
+        Some(_) => (0, 0),
+        None => (MAX_NSID, NAMESPACE_ATTRIBUTE),
+    };
+    at(92, &events.to_le_bytes());
+    at(516, &most.to_le_bytes());
     at(520, &ONCS.to_le_bytes());
     // A volatile write cache: the page cache, or the disk's.
     at(525, &[1]);
@@ -91,7 +96,7 @@ pub fn namespace(namespace: Option<&Namespace>) -> Vec<u8> {
 /// The numbers of the namespaces above `after`.
 pub fn active_list(subsystem: &Subsystem, after: u32) -> Vec<u8> {
     let mut page = vec![0; PAGE];
-    let numbers = (1..=subsystem.count()).filter(|nsid| *nsid > after);
+    let numbers = subsystem.numbers().into_iter().filter(|nsid| *nsid > after);
     for (entry, nsid) in page.chunks_exact_mut(4).zip(numbers) {
         entry.copy_from_slice(&nsid.to_le_bytes());
     }

@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use crate::target::controller::{Controller, ERRORS, Failure};
+use crate::target::events::CHANGED_NAMESPACES;
 use crate::wire::discovery::{self, Entry};
 use crate::wire::{Status, put, put_text};
 
@@ -15,12 +16,12 @@ const FAILURE_LEN: usize = 64;
 const SMART_LEN: usize = 512;
 const FIRMWARE_LEN: usize = 512;
 
-/// A whole page.
+/// A whole page. Unless the host retains the event that the page belongs to, it has taken it.
 ///
 /// # Errors
 ///
 /// Invalid Log Page.
-pub fn page(controller: &Controller, number: u8) -> Result<Vec<u8>, Status> {
+pub fn page(controller: &Controller, number: u8, retain: bool) -> Result<Vec<u8>, Status> {
     match (number, controller.discovery()) {
         (discovery::LOG_PAGE, Some(addr)) => {
             let subnqn = controller.subsystem().nqn().to_owned();
@@ -29,6 +30,9 @@ pub fn page(controller: &Controller, number: u8) -> Result<Vec<u8>, Status> {
         (ERROR, _) => Ok(errors(controller)),
         (SMART, None) => Ok(smart(controller)),
         (FIRMWARE, None) => Ok(firmware()),
+        (CHANGED_NAMESPACES, None) => {
+            Ok(controller.events(|events| events.changed_namespaces(retain)))
+        }
         _ => Err(Status::INVALID_LOG_PAGE.dnr()),
     }
 }

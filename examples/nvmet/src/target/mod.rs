@@ -3,6 +3,7 @@
 pub mod admin;
 pub mod area;
 pub mod controller;
+pub mod events;
 pub mod identify;
 pub mod io;
 pub mod log;
@@ -27,7 +28,7 @@ use area::{Area, Memory};
 use controller::Controllers;
 use io::MAX_DATA;
 use session::Session;
-use subsystem::Subsystem;
+use subsystem::{Namespace, Subsystem};
 
 /// Pieces of memory for pages and for data of Connect.
 const ADMIN_PIECES: u32 = 16;
@@ -137,6 +138,38 @@ impl Target {
     /// How many controllers there are.
     pub fn controllers(&self) -> usize {
         self.shared.controllers.count()
+    }
+
+    /// Adds a namespace, of which hosts are told. Returns its number. `None`: there are too many.
+    pub fn add_namespace(&self, namespace: Namespace) -> Option<u32> {
+        let nsid = self.shared.subsystem.add(namespace)?;
+        self.shared.controllers.namespace_changed(nsid);
+        Some(nsid)
+    }
+
+    /// Removes a namespace, of which hosts are told; commands that have begun end as if it were
+    /// there. False if there is none.
+    pub fn remove_namespace(&self, nsid: u32) -> bool {
+        let was_there = self.shared.subsystem.remove(nsid);
+        if was_there {
+            self.shared.controllers.namespace_changed(nsid);
+        }
+        was_there
+    }
+
+    /// Looks how long the file of a namespace is now, and tells hosts if that changed. Returns
+    /// whether it did.
+    ///
+    /// # Errors
+    ///
+    /// The file does not tell.
+    #[doc(alias = "nvmet_ns_revalidate")]
+    pub fn revalidate(&self, nsid: u32) -> Result<bool, TargetError> {
+        let has_changed = self.shared.subsystem.revalidate(nsid)?;
+        if has_changed {
+            self.shared.controllers.namespace_changed(nsid);
+        }
+        Ok(has_changed)
     }
 
     /// The bytes that moved since it began, by each way.

@@ -17,7 +17,9 @@ use zerocopy::IntoBytes;
 use super::admin::{self, Outcome};
 use super::area::{Kept, Piece};
 use super::controller::{Controller, EVENTS};
+use super::events::Events;
 use super::io::{IN_CAPSULE, Plan};
+use super::subsystem::Namespace;
 use super::{Shared, TICK, TargetError};
 use crate::wire::capsule::{COMMAND_LEN, opcode};
 use crate::wire::cm::{Reply, Shape};
@@ -100,6 +102,8 @@ struct Request {
     /// Bytes after it.
     there: u32,
     stage: Stage,
+    /// What a command of an I/O queue is for.
+    namespace: Option<Arc<Namespace>>,
     /// Memory for the data, which stays while it is used.
     piece: Option<(Kept, Piece)>,
 }
@@ -262,6 +266,7 @@ impl Session {
             let Some(slot) = self.waiting.pop_front() else { break };
             self.advance(slot)?;
         }
+        self.tell_of_event()?;
         self.answer()?;
         if is_busy {
             return Ok(());
@@ -337,7 +342,8 @@ impl Session {
         let at = usize::from(slot) * COMMAND_LEN;
         self.commands.0.read(at, &mut bytes).map_err(|fault| End::Failed(fault.to_string()))?;
         let command = Command::from_capsule(&bytes).expect("as long as a command");
-        let request = Request { command, there, stage: Stage::New, piece: None };
+        let stage = Stage::New;
+        let request = Request { command, there, stage, namespace: None, piece: None };
         self.requests[usize::from(slot)] = Some(request);
         let joined = self.joined.as_ref().map(|joined| Arc::clone(&joined.controller));
         match joined {
@@ -378,6 +384,27 @@ impl Session {
                 }
             },
         }
+    }
+
+    /// Answers a request that was held, if there is an event.
+    fn tell_of_event(&mut self) -> Result<(), End> {
+        if self.held == 0 {
+            return Ok(());
+        }
+        let controller = self.joined.as_ref().map(|joined| &joined.controller);
+        let event = controller.and_then(|controller| controller.events(Events::take));
+        let is_held = |request: &Option<Request>| {
+            request.as_ref().is_some_and(|request| matches!(request.stage, Stage::Held))
+        };
+        let (Some(event), Some(slot)) = (event, self.requests.iter().position(is_held)) else {
+            return Ok(());
+        };
+        self.held -= 1;
+        // CAST: one of a queue of at most 128.
+        let slot = slot as u16;
+        // It is answered once.
+        self.request(slot).stage = Stage::New;
+        self.finish(slot, Response::done(event))
     }
 
     fn request(&mut self, slot: u16) -> &mut Request {

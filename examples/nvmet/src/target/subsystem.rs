@@ -1,25 +1,28 @@
 //! A subsystem and its namespaces.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
 use storage::{File, OpenOptions};
 
 /// The smallest block that hosts understand.
 const LEAST_BLOCK: u32 = 512;
+/// The highest number of a namespace.
+pub const MAX_NSID: u32 = 1024;
 
-/// Namespaces that hosts see as one unit, under one name.
+/// Namespaces that hosts see as one unit, under one name. They may come, go and change their size.
 #[derive(Debug)]
 pub struct Subsystem {
     nqn: String,
-    namespaces: Vec<Namespace>,
+    namespaces: Mutex<BTreeMap<u32, Arc<Namespace>>>,
 }
 
 /// A file or a block device, in blocks.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Namespace {
     file: File,
     before_sync: Option<BeforeSync>,
@@ -51,11 +54,15 @@ pub struct Geometry {
 impl Subsystem {
     /// With the namespaces 1, 2, and so on.
     pub fn new(nqn: &str, namespaces: Vec<Namespace>) -> Self {
-        let mut namespaces = namespaces;
-        for (at, namespace) in namespaces.iter_mut().enumerate() {
-            namespace.nguid = nguid(nqn, at, namespace.file.path());
+        let new = Self { nqn: nqn.to_owned(), namespaces: Mutex::default() };
+        for namespace in namespaces {
+            new.add(namespace);
         }
-        Self { nqn: nqn.to_owned(), namespaces }
+        new
+    }
+
+    fn namespaces(&self) -> MutexGuard<'_, BTreeMap<u32, Arc<Namespace>>> {
+        self.namespaces.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Its name.
@@ -63,16 +70,44 @@ impl Subsystem {
         &self.nqn
     }
 
-    /// The highest number of a namespace.
-    pub fn count(&self) -> u32 {
-        // CAST: a list of paths that a person wrote.
-        self.namespaces.len() as u32
+    /// The numbers of its namespaces.
+    pub fn numbers(&self) -> Vec<u32> {
+        self.namespaces().keys().copied().collect()
     }
 
-    /// A namespace by its number, from 1 on.
-    pub fn namespace(&self, nsid: u32) -> Option<&Namespace> {
-        let at = usize::try_from(nsid.checked_sub(1)?).ok()?;
-        self.namespaces.get(at)
+    /// A namespace by its number.
+    pub fn namespace(&self, nsid: u32) -> Option<Arc<Namespace>> {
+        self.namespaces().get(&nsid).cloned()
+    }
+
+    /// Adds a namespace, by the lowest number that is free. `None`: there are too many.
+    pub(super) fn add(&self, mut namespace: Namespace) -> Option<u32> {
+        let mut namespaces = self.namespaces();
+        let nsid = (1..=MAX_NSID).find(|nsid| !namespaces.contains_key(nsid))?;
+        namespace.nguid = nguid(&self.nqn, nsid, namespace.file.path());
+        namespaces.insert(nsid, Arc::new(namespace));
+        Some(nsid)
+    }
+
+    /// Removes a namespace; commands that have begun end as if it were there. False if there is
+    /// none.
+    pub(super) fn remove(&self, nsid: u32) -> bool {
+        self.namespaces().remove(&nsid).is_some()
+    }
+
+    /// Looks how long the file of a namespace is now. Returns whether it changed; also if there is
+    /// no such namespace, it did not.
+    ///
+    /// # Errors
+    ///
+    /// As [`File::size`].
+    pub(super) fn revalidate(&self, nsid: u32) -> storage::Result<bool> {
+        let mut namespaces = self.namespaces();
+        let Some(namespace) = namespaces.get_mut(&nsid) else { return Ok(false) };
+        let geometry = namespace.geometry.with_bytes(namespace.file.size()?);
+        let has_changed = geometry != namespace.geometry;
+        *namespace = Arc::new(Namespace { geometry, ..Namespace::clone(namespace) });
+        Ok(has_changed)
     }
 }
 
@@ -100,13 +135,8 @@ impl Namespace {
 
     fn new(file: File, bytes: u64) -> Self {
         let shift = file.alignment().offset.max(LEAST_BLOCK).next_power_of_two().trailing_zeros();
-        let before_sync = None;
-        Self {
-            file,
-            before_sync,
-            nguid: [0; 16],
-            geometry: Geometry { blocks: bytes >> shift, shift },
-        }
+        let geometry = Geometry { blocks: 0, shift }.with_bytes(bytes);
+        Self { file, before_sync: None, nguid: [0; 16], geometry }
     }
 
     /// Calls a function before what was written is made to last: a disk that takes as long over it
@@ -142,6 +172,11 @@ fn opened(path: &Path) -> storage::Result<File> {
 }
 
 impl Geometry {
+    /// The same blocks, as many as there are in `bytes`.
+    fn with_bytes(self, bytes: u64) -> Self {
+        Self { blocks: bytes >> self.shift, ..self }
+    }
+
     /// The bytes of a run of blocks: where they begin, and how many there are. `None` beyond the
     /// end.
     pub fn bytes(self, slba: u64, blocks: u64) -> Option<(u64, u64)> {
@@ -151,11 +186,11 @@ impl Geometry {
 }
 
 /// A number derived from names, so that it is the same after a restart.
-fn nguid(nqn: &str, at: usize, path: &Path) -> [u8; 16] {
+fn nguid(nqn: &str, nsid: u32, path: &Path) -> [u8; 16] {
     let mut nguid = [0; 16];
     for (half, bytes) in nguid.chunks_exact_mut(8).enumerate() {
         let mut hasher = DefaultHasher::new();
-        (half, nqn, at, path).hash(&mut hasher);
+        (half, nqn, nsid, path).hash(&mut hasher);
         bytes.copy_from_slice(&hasher.finish().to_be_bytes());
     }
     // RFC 9562: version 8, variant 10.

@@ -1,13 +1,15 @@
 //! Commands of I/O queues: between the host's memory and the disk.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use storage::{Completion, File};
+use storage::Completion;
 
 use super::queue::remote;
-use super::slow::Done;
+use super::slow::{Done, Job};
 use super::{End, Outgoing, Response, Session, Stage};
 use crate::target::io::{self, IN_CAPSULE, Op, Plan};
+use crate::target::subsystem::Namespace;
 use crate::wire::{Descriptor, Status};
 
 impl Session {
@@ -19,10 +21,13 @@ impl Session {
         };
         let plan = match stage {
             Stage::New => {
-                let subsystem = &self.shared.subsystem;
-                let find = |nsid| Some(subsystem.namespace(nsid)?.geometry);
-                match io::plan(&command, there, find) {
-                    Ok(plan) => plan,
+                let namespace = self.shared.subsystem.namespace(command.nsid.get());
+                let geometry = namespace.as_ref().map(|namespace| namespace.geometry);
+                match io::plan(&command, there, |_| geometry) {
+                    Ok(plan) => {
+                        self.request(slot).namespace = namespace;
+                        plan
+                    }
                     Err(status) => return self.finish(slot, status.into()),
                 }
             }
@@ -47,9 +52,9 @@ impl Session {
         }
     }
 
-    fn file(&self, plan: &Plan) -> File {
-        let namespace = self.shared.subsystem.namespace(plan.nsid);
-        namespace.expect("the plan was made for it").file().clone()
+    fn namespace(&mut self, slot: u16) -> Arc<Namespace> {
+        let namespace = self.request(slot).namespace.as_ref();
+        Arc::clone(namespace.expect("the plan was made for it"))
     }
 
     /// Finds memory for the data, and keeps it there; without any the command waits.
@@ -109,7 +114,7 @@ impl Session {
 
     /// Submits a command to the disk.
     fn submit_to_disk(&mut self, slot: u16, plan: Plan) -> Result<(), End> {
-        let (file, id) = (self.file(&plan), u64::from(slot));
+        let (file, id) = (self.namespace(slot).file().clone(), u64::from(slot));
         // CAST: at most MAX_DATA.
         let len = plan.len as u32;
         let asked = match (&self.request(slot).piece, plan.op) {
@@ -237,7 +242,8 @@ impl Session {
 
     /// Hands a command to the thread for what takes long.
     fn give_to_slow(&mut self, slot: u16, plan: Plan) -> Result<(), End> {
-        if !self.slow.give(slot, plan) {
+        let namespace = self.namespace(slot);
+        if !self.slow.give(Job { slot, plan, namespace }) {
             return self.finish(slot, Status::INTERNAL_ERROR.into());
         }
         self.request(slot).stage = Stage::Slow;

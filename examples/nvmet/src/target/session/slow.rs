@@ -10,6 +10,7 @@ use storage::File;
 
 use crate::target::Shared;
 use crate::target::io::{MAX_DATA, Op, Plan};
+use crate::target::subsystem::Namespace;
 
 /// The thread, from the first command that needs it.
 pub(super) struct Slow {
@@ -20,9 +21,16 @@ pub(super) struct Slow {
 }
 
 struct Worker {
-    to: Sender<(u16, Plan)>,
+    to: Sender<Job>,
     from: Receiver<Done>,
     thread: JoinHandle<()>,
+}
+
+/// A command, by its place.
+pub(super) struct Job {
+    pub(super) slot: u16,
+    pub(super) plan: Plan,
+    pub(super) namespace: Arc<Namespace>,
 }
 
 /// A command, by its place, and how it went.
@@ -38,11 +46,11 @@ impl Slow {
     }
 
     /// Hands a command over. False if there can be no thread.
-    pub(super) fn give(&mut self, slot: u16, plan: Plan) -> bool {
+    pub(super) fn give(&mut self, job: Job) -> bool {
         if self.worker.is_none() {
             self.worker = Worker::start(&self.shared);
         }
-        let given = self.worker.as_ref().is_some_and(|worker| worker.to.send((slot, plan)).is_ok());
+        let given = self.worker.as_ref().is_some_and(|worker| worker.to.send(job).is_ok());
         self.busy += u32::from(given);
         given
     }
@@ -66,12 +74,12 @@ impl Drop for Slow {
 
 impl Worker {
     fn start(shared: &Arc<Shared>) -> Option<Self> {
-        let (to, jobs) = channel::<(u16, Plan)>();
+        let (to, jobs) = channel::<Job>();
         let (answers, from) = channel();
         let shared = Arc::clone(shared);
         let run = move || {
-            for (slot, plan) in jobs {
-                let result = carry_out(&shared, &plan);
+            for Job { slot, plan, namespace } in jobs {
+                let result = carry_out(&shared, &namespace, &plan);
                 if answers.send(Done { slot, plan, result }).is_err() {
                     return;
                 }
@@ -82,8 +90,7 @@ impl Worker {
     }
 }
 
-fn carry_out(shared: &Shared, plan: &Plan) -> storage::Result<()> {
-    let namespace = shared.subsystem.namespace(plan.nsid).expect("the plan was made for it");
+fn carry_out(shared: &Shared, namespace: &Namespace, plan: &Plan) -> storage::Result<()> {
     if plan.op == Op::WriteZeroes {
         zero(shared, namespace.file(), plan)?;
     }
