@@ -3,63 +3,22 @@
 //!
 //! The processes are this program again, with the NIC's name in their environment.
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+#[path = "common/actor.rs"]
+mod actor;
+
 use std::time::{Duration, Instant};
 
 use verbs::{Context, Device, Dm, Kind, NicConfig};
+
+use actor::Actor;
 
 const NIC: &str = "PEERDMA_TEST_DM_NIC";
 const MAX: u64 = 256 << 10;
 /// Far longer than the kernel takes to end a process.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-struct Actor {
-    child: Child,
-    to: ChildStdin,
-    from: BufReader<ChildStdout>,
-}
-
-impl Actor {
-    fn start(nic: &str) -> Self {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "the_code_of_a_child_process", "--nocapture", "--test-threads=1"])
-            .env(NIC, nic)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let (to, from) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
-        Self { child, to, from: BufReader::new(from) }
-    }
-
-    fn tell(&mut self, line: &str) {
-        writeln!(self.to, "{line}").unwrap();
-    }
-
-    /// The next line for us, skipping those of the test harness.
-    fn hear(&mut self) -> String {
-        let mut line = String::new();
-        loop {
-            line.clear();
-            assert!(self.from.read_line(&mut line).unwrap() > 0, "a process ended too early");
-            if let Some((_, said)) = line.split_once("said: ") {
-                return said.trim_end().to_owned();
-            }
-        }
-    }
-
-    fn ask(&mut self, line: &str) -> String {
-        self.tell(line);
-        self.hear()
-    }
-}
-
-impl Drop for Actor {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+fn start(nic: &str) -> Actor {
+    Actor::start("the_code_of_a_child_process", [(NIC, nic)])
 }
 
 fn open(nic: &str) -> Context {
@@ -99,7 +58,7 @@ fn nic(test: &str) -> String {
 fn memory_of_another_process_is_unavailable_until_it_frees_it_or_dies() {
     let nic = nic("shared");
     let context = open(&nic);
-    let mut other = Actor::start(&nic);
+    let mut other = start(&nic);
     assert_eq!(other.ask(&format!("alloc {}", MAX / 2)), "ok");
     let half = context.alloc_dm(MAX / 2).unwrap();
     let refusal = context.alloc_dm(64).unwrap_err();
@@ -116,8 +75,7 @@ fn memory_of_another_process_is_unavailable_until_it_frees_it_or_dies() {
     // A size beyond the total is a different error.
     assert_eq!(context.alloc_dm(MAX + 1).unwrap_err().kind(), Kind::Invalid);
     assert_eq!(other.ask(&format!("alloc {MAX}")), "ok");
-    other.child.kill().unwrap();
-    other.child.wait().unwrap();
+    other.kill();
     let start = Instant::now();
     while let Err(refusal) = context.alloc_dm(MAX) {
         assert!(start.elapsed() < PATIENCE, "{refusal}");
@@ -128,7 +86,7 @@ fn memory_of_another_process_is_unavailable_until_it_frees_it_or_dies() {
 #[test]
 fn processes_that_allocate_together_never_get_more_than_there_is() {
     let nic = nic("together");
-    let mut actors: Vec<_> = (0..8).map(|_| Actor::start(&nic)).collect();
+    let mut actors: Vec<_> = (0..8).map(|_| start(&nic)).collect();
     // All are running before the first one asks.
     actors.iter_mut().for_each(|actor| assert_eq!(actor.ask("free"), "ok"));
     let quarter = format!("alloc {}", MAX / 4);

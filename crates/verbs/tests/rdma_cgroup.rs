@@ -4,13 +4,16 @@
 //! The groups are directories that the test writes. The other process is this program again, with
 //! its root directory in its environment.
 
+#[path = "common/actor.rs"]
+mod actor;
+
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use verbs::{Access, Context, Device, HostBuf, Kind, NicConfig, Pd, Refusal};
+
+use actor::Actor;
 
 const NIC: &str = "PEERDMA_TEST_CGROUP_NIC";
 const ROOT: &str = "PEERDMA_TEST_CGROUP_ROOT";
@@ -64,44 +67,9 @@ fn device(nic: &str, root: &Path) -> Device {
     Device::from_config(NicConfig { name, cgroup_root, ..NicConfig::default() }).unwrap()
 }
 
-struct Other {
-    child: Child,
-    to: ChildStdin,
-    from: BufReader<ChildStdout>,
-}
-
-impl Other {
-    fn start(groups: &Groups) -> Self {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "the_part_of_the_other_process", "--nocapture", "--test-threads=1"])
-            .env(NIC, &groups.nic)
-            .env(ROOT, groups.root("b"))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let (to, from) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
-        Self { child, to, from: BufReader::new(from) }
-    }
-
-    fn ask(&mut self, line: &str) -> String {
-        writeln!(self.to, "{line}").unwrap();
-        let mut line = String::new();
-        loop {
-            line.clear();
-            assert!(self.from.read_line(&mut line).unwrap() > 0, "the process ended too early");
-            if let Some((_, said)) = line.split_once("said: ") {
-                return said.trim_end().to_owned();
-            }
-        }
-    }
-}
-
-impl Drop for Other {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+fn other(groups: &Groups) -> Actor {
+    let variables = [(NIC, groups.nic.clone().into()), (ROOT, groups.root("b"))];
+    Actor::start("the_part_of_the_other_process", variables)
 }
 
 #[test]
@@ -162,7 +130,7 @@ fn the_group_above_limits_the_processes_of_both_groups_together() {
     groups.set("job/b", "hca_handle=max hca_object=2");
     let device = groups.device("a");
     let context = device.open().unwrap();
-    let mut other = Other::start(&groups);
+    let mut other = other(&groups);
     assert_eq!(other.ask("open"), "ok");
     assert_eq!(other.ask("open"), "WouldBlock", "two contexts in all");
     assert_eq!(kind(device.open()), Some(Kind::WouldBlock));
@@ -178,8 +146,7 @@ fn the_group_above_limits_the_processes_of_both_groups_together() {
     // What a process had ends with it.
     assert_eq!(other.ask("pd"), "ok");
     assert_eq!(other.ask("pd"), "ok");
-    other.child.kill().unwrap();
-    other.child.wait().unwrap();
+    other.kill();
     let start = Instant::now();
     let (mut pds, mut refusals) = (Vec::new(), 0);
     while pds.len() < 3 {
