@@ -83,8 +83,11 @@ impl Mr {
         let (iova, offset) = (self.iova, self.offset);
         let odp = self.odp.as_mut()?;
         let place = |addr: u64| offset.wrapping_add(addr.wrapping_sub(iova));
-        let gone =
-            odp.forget(addr, length, |addr, length| self.umem.is_resident(place(addr), length));
+        let gone = odp.forget(addr, length, |addr, length| {
+            let at = place(addr);
+            let absent = self.umem.absent(at, length).into_iter();
+            absent.map(|gone| addr + (gone.start - at)..addr + (gone.end - at)).collect()
+        });
         let (result, is_done) = fault(odp);
         if is_done {
             self.umem.bring_in(place(addr), length);
