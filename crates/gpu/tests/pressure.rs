@@ -7,9 +7,9 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
-use common::{MB, Miss, Mr, Nic, config, machine, open, pattern};
+use common::{MB, Miss, Mr, Nic, Refused, config, machine, open, pattern};
 use dmabuf::ExporterErrorKind;
-use dmabuf::ImporterClass::{Dynamic, Pinned, PinnedRevocable};
+use dmabuf::ImporterClass::{Dynamic, Pinned, PinnedRevocable, Static};
 use gpu::{Domain, EvictOrder, Gpu, GpuConfig, Place, Preset};
 
 /// A GPU of 4 MiB on which a pin is soft if its importer can lose the memory.
@@ -56,6 +56,39 @@ fn a_hard_pin_keeps_the_buffer_even_beside_soft_ones() {
             gpu.alloc(MB, Place::ONLY_VRAM).expect("room");
         }
     }
+}
+
+/// A soft pin gives way to pressure, and not to another importer that needs the buffer elsewhere.
+#[test]
+fn a_static_importer_is_served_beside_a_soft_pin_as_beside_a_hard_one() {
+    for (soft_pins, class) in [(true, PinnedRevocable), (true, Pinned), (false, PinnedRevocable)] {
+        for preset in [Preset::Amdgpu, Preset::Xe, Preset::Nvidia] {
+            let (gpu, tree) = open(&GpuConfig { soft_pins, ..config(preset) });
+            let bo = gpu.alloc(MB, Place::VRAM).expect("room");
+            let buf = bo.export().expect("exported");
+            let pinned = Mr::register(&Nic::new(class, &tree), &buf).expect("in VRAM");
+            let fixed = Mr::register(&Nic::new(Static, &tree), &buf);
+            // It takes no peer-to-peer addresses, so it would have to be in system memory. NVIDIA's
+            // driver moves nothing, and serves it in VRAM if there is a path.
+            let expected = match preset {
+                Preset::Nvidia => None,
+                _ => Some(Refused::Map(ExporterErrorKind::Invalid)),
+            };
+            assert_eq!(fixed.as_ref().err(), expected.as_ref(), "{preset:?} {class:?}");
+            assert_eq!((bo.domain(), pinned.is_mapped()), (Ok(Domain::Vram), true));
+        }
+    }
+    // Once the soft pin has gone, it has the buffer in GTT, and its own pin is hard.
+    let (gpu, tree) = open(&soft());
+    let bo = gpu.alloc(4 * MB, Place::VRAM).expect("room");
+    let buf = bo.export().expect("exported");
+    let pinned = Mr::register(&Nic::new(PinnedRevocable, &tree), &buf).expect("in VRAM");
+    drop(gpu.alloc(MB, Place::ONLY_VRAM).expect("the pinned one goes"));
+    assert_eq!((bo.domain(), pinned.is_mapped()), (Ok(Domain::Gtt), false));
+    let fixed = Mr::register(&Nic::new(Static, &tree), &buf).expect("in system memory");
+    assert!(gpu.move_to(&bo, Domain::Vram).is_err(), "pinned");
+    drop(fixed);
+    drop(gpu.move_to(&bo, Domain::Vram).expect("not pinned"));
 }
 
 #[test]
