@@ -9,7 +9,7 @@ use crate::sh::{Outcome, cargo, check, target_dir, tool, watch};
 use crate::suites::wheels;
 use crate::{
     columns, cuda_rdma, deny, deps, fuzz, house, level_zero_tests, libfabric, loom, publish,
-    pyverbs, rdma_unit_test, rules, rust_crates, tsan, unsafety, variables,
+    pyverbs, rdma_unit_test, rules, rust_crates, site, tsan, unsafety, variables,
 };
 
 /// One line of the report.
@@ -150,6 +150,7 @@ pub(crate) const GROUPS: &[Group] = &[
     group("pcap", 60, "packets of every carrier, recorded", Job::Interop { threads: 1 }),
     group("verbs", 30, "tag matching, shared QPs of XRC", Job::Interop { threads: 1 }),
     group("scale", 120, "eight hosts, many QPs, processes that die", Job::Interop { threads: 1 }),
+    group("site", 30, "docs as a site, its links checked", Job::IfPossible(|_| site::run())),
     group("examples", 30, "the examples of verbs", Job::Interop { threads: 1 }),
     group("vm", 240, "a Debian kernel with Yama and udmabuf", Job::Interop { threads: 1 }),
     group("topology", 150, "PCI trees, judged by a kernel", Job::Interop { threads: 1 }),

@@ -28,6 +28,7 @@ mod rules;
 mod rust_crates;
 mod setup;
 mod sh;
+mod site;
 mod source;
 mod suites;
 mod test;
@@ -78,6 +79,8 @@ enum Chore {
     Publish(publish::Options),
     /// An archive and a Debian package of what is installed (docs/INSTALL.md).
     Dist(dist::Options),
+    /// The pages of docs as a site, in target/site, with every link checked.
+    Site,
     /// The models of lock-free code, every interleaving.
     Loom,
     /// Each fuzz target for a number of inputs.
@@ -128,6 +131,7 @@ fn main() -> ExitCode {
         Chore::Deny { install } => deny::run(install).map(|_| ()),
         Chore::Publish(options) => publish::run(&options),
         Chore::Dist(options) => dist::run(&options),
+        Chore::Site => site::run().and_then(|impossible| impossible.map_or(Ok(()), Err)),
         Chore::Loom => loom::run().map(|_| ()),
         Chore::Fuzz { runs, target } => fuzz::run(runs, target.as_deref()),
         Chore::Tsan => tsan::run().and_then(|impossible| impossible.map_or(Ok(()), Err)),
