@@ -26,6 +26,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("fault", &["iba", "wire"]),
     // For `umem::Foreign`: a ring shared with a peer is also foreign memory.
     ("link", &["descriptors", "iba", "umem", "threads"]),
+    // What engines say of themselves, and how all of them are asked.
+    ("view", &["link"]),
     (
         "device",
         &[
@@ -43,6 +45,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "link",
             "pcap",
             "threads",
+            "view",
         ],
     ),
     // Its memory is foreign memory: importers write it at any moment.
@@ -68,7 +71,18 @@ const MAY_USE: &[(&str, &[&str])] = &[
     // It describes both to a program, and makes neither.
     (
         "launcher",
-        &["cuda", "device", "environment", "fault", "gpu", "hsa", "levelzero", "pcap", "pci"],
+        &[
+            "cuda",
+            "device",
+            "environment",
+            "fault",
+            "gpu",
+            "hsa",
+            "levelzero",
+            "pcap",
+            "pci",
+            "view",
+        ],
     ),
     ("verbs", &["descriptors", "iba", "umem", "dmabuf", "transport", "device"]),
     // The only place that holds both a GPU and a NIC: a process has one of each, joined only by
@@ -100,6 +114,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "providers",
             "storage",
             "rsocket",
+            "view",
         ],
     ),
     ("preload", &[]),

@@ -29,6 +29,7 @@ mod claim;
 mod directory;
 pub(crate) mod fetch;
 mod list;
+mod look;
 pub(crate) mod message;
 mod name;
 mod quota;
@@ -42,6 +43,7 @@ pub use accept::{Event, RefusedPeer};
 pub use claim::{Claim, ClaimError, ConnectError, Squatter};
 pub use directory::{Directory, Holder, NameError, NameKey, Occupant};
 pub use list::{Answer, VfInfo, list};
+pub use look::{Asker, Seen, Shown, look};
 use name::SO_ACCEPTCON;
 pub(crate) use quota::Share;
 

@@ -37,6 +37,12 @@ impl Failures {
         self.known.push_back(failed);
     }
 
+    /// The latest failures in words, at most this many, the newest last.
+    pub(super) fn latest(&self, most: usize) -> impl Iterator<Item = &str> {
+        let skip = self.known.len().saturating_sub(most);
+        self.known.iter().skip(skip).map(|failed| failed.words.as_str())
+    }
+
     /// The failures of a QP, the newest first.
     pub(super) fn of_qp(&self, qpn: Qpn) -> impl Iterator<Item = &Failed> {
         self.known.iter().rev().filter(move |failed| failed.qpn == qpn)

@@ -17,6 +17,7 @@ impl Engine {
         // Records that they sent before they ended are taken below, even if their ring was new.
         let mut gone = std::mem::take(&mut self.cm.lost);
         let events = self.common.out.shm.claim.as_mut().map_or_else(Vec::new, Claim::poll_events);
+        let mut askers = Vec::new();
         for event in events {
             match event {
                 Event::NewInbound(inbound) => {
@@ -28,9 +29,11 @@ impl Engine {
                 Event::Refused(peer) => tracing::info!(
                     target: "peerdma::peer", uid = peer.uid, "turned away: {}", peer.reason
                 ),
+                Event::Asked(asker) => askers.push(asker),
                 _ => {}
             }
         }
+        self.show_objects(askers);
         self.receivers.shm.find_gone(&mut gone);
         let mut not_yet = Vec::new();
         if !gone.is_empty() {

@@ -47,6 +47,7 @@ pub(crate) mod state;
 #[cfg(test)]
 mod tests;
 mod tm;
+mod view;
 mod window;
 mod xrc;
 

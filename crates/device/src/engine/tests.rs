@@ -12,6 +12,7 @@ mod starved;
 mod strangers;
 mod turns;
 mod tx_sockets;
+mod view;
 
 use std::collections::HashSet;
 

@@ -28,7 +28,9 @@ pub struct Member {
 /// Asks all processes of this user in this network namespace that share a GPU. The result also has
 /// stopped processes, without a report.
 pub fn survey() -> Vec<Member> {
-    let names = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    // Anybody can give a socket a name that is not text.
+    let names = std::fs::read("/proc/net/unix").unwrap_or_default();
+    let names = String::from_utf8_lossy(&names);
     let found = listening(&names, &Name::prefix_of_user());
     std::thread::scope(|scope| {
         let ask = |(gpu, member): (String, u8)| scope.spawn(move || ask(gpu, member));

@@ -12,6 +12,7 @@ use rustix::net::SocketFlags;
 
 use super::claim::Claim;
 use super::fetch::fetch;
+use super::look::Asker;
 use super::message::{Hello, Message, Received, Welcome, recv};
 use super::quota::{SILENT_PER_USER, Share};
 use super::socket::{PAUSE, dial, own_uid, spare_fd};
@@ -33,6 +34,8 @@ pub enum Event {
     NewInbound(Box<Inbound>),
     /// A peer connected and was turned away.
     Refused(RefusedPeer),
+    /// A process of our user asks for our objects.
+    Asked(Asker),
 }
 
 /// Which peer was turned away, and why.
@@ -199,6 +202,12 @@ impl Claim {
             Ok(Message::Ping) => {
                 // A process that asks and does not read gets no answer.
                 let _ = Message::Pong { vf: self.vf }.send(&pending.socket, &[]);
+            }
+            Ok(Message::Look) if pending.cred.is_same_user() => {
+                events.push(Event::Asked(Asker(pending.socket)));
+            }
+            Ok(Message::Look) => {
+                events.push(refuse(&pending, "objects are shown to processes of the same user"));
             }
             Ok(_) => events.push(refuse(&pending, "its first message was no greeting")),
             Err(e) => events.push(refuse(&pending, &e.to_string())),

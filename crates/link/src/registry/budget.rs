@@ -117,7 +117,7 @@ struct Claim {
 }
 
 fn claims(nic: &str, what: &str) -> io::Result<Vec<Claim>> {
-    let table = std::fs::read_to_string("/proc/net/unix")?;
+    let table = super::name::sockets()?;
     let mut claims: Vec<_> = table.lines().filter_map(|line| parse(line, nic, what)).collect();
     claims.sort_unstable();
     Ok(claims)

@@ -17,7 +17,7 @@ use super::accept::{Fetched, Pending};
 use super::directory::Occupant;
 use super::fetch::Post;
 use super::message::{Hello, Message};
-use super::name::{NIC_NAME_MAX, address, squatted, valid_nic};
+use super::name::{NIC_NAME_MAX, address, sockets, squatted, valid_nic};
 use super::quota::Quotas;
 use super::socket::{dial, new_socket, own_uid, spare_fd};
 use super::{NicIdentity, Probe, VF_COUNT};
@@ -322,7 +322,7 @@ fn squatters(nic: &str, below: u16) -> Vec<Squatter> {
         return Vec::new();
     }
     // Without /proc there is nothing to report.
-    let table = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    let table = sockets().unwrap_or_default();
     let reason = "its name is held by a socket that does not listen";
     squatted(&table, nic)
         .into_iter()

@@ -9,7 +9,7 @@ use descriptors::strangers::PeerSocket;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::message::{Message, Received, recv};
-use super::name::vf_of_line;
+use super::name::{sockets, vf_of_line};
 use super::socket::dial;
 
 /// A VF that a process holds.
@@ -46,7 +46,7 @@ pub enum Answer {
 /// # Errors
 /// If /proc/net/unix cannot be read.
 pub fn list(nic: &str, patience: Duration) -> io::Result<Vec<VfInfo>> {
-    let table = std::fs::read_to_string("/proc/net/unix")?;
+    let table = sockets()?;
     let numbers: BTreeSet<u16> = table.lines().filter_map(|l| vf_of_line(l, nic)).collect();
     let mut asked: Vec<Asked> = numbers.into_iter().filter_map(|vf| Asked::new(nic, vf)).collect();
     let deadline = Instant::now() + patience;
@@ -95,13 +95,17 @@ impl Asked {
     }
 
     fn into_info(self) -> VfInfo {
-        let comm = self.cred.pid.and_then(|pid| {
-            let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
-            Some(comm.trim_end().to_owned())
-        });
+        let comm = self.cred.pid.and_then(comm);
         let answer = self.answer.unwrap_or(Answer::Silent);
         VfInfo { vf: self.vf, pid: self.cred.pid, uid: self.cred.uid, comm, answer }
     }
+}
+
+/// The name of a process, if /proc shows it, without what does not belong on a terminal.
+pub(super) fn comm(pid: u32) -> Option<String> {
+    let comm = std::fs::read(format!("/proc/{pid}/comm")).ok()?;
+    let comm = String::from_utf8_lossy(&comm);
+    Some(comm.trim_end().chars().filter(|c| !c.is_control()).collect())
 }
 
 /// Waits until one of those that have not answered does. Returns false when there is nothing to

@@ -40,6 +40,10 @@ pub(crate) enum Message {
     },
     /// Rings the doorbell of a process that cannot be given an eventfd.
     Wake,
+    /// First message of a connection that asks for the objects of the process.
+    Look,
+    /// The answer to it. Descriptor: a sealed memory file.
+    Shown,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,6 +107,8 @@ const KIND_REFUSED: u32 = 3;
 const KIND_PING: u32 = 4;
 const KIND_PONG: u32 = 5;
 const KIND_WAKE: u32 = 6;
+const KIND_LOOK: u32 = 7;
+const KIND_SHOWN: u32 = 8;
 
 /// Longest message in bytes, and longest text of a refusal.
 const MESSAGE_MAX: usize = 1024;
@@ -139,6 +145,8 @@ impl Message {
                 put(&mut out, &[u64::from(*vf)]);
             }
             Self::Wake => out.extend(KIND_WAKE.to_ne_bytes()),
+            Self::Look => out.extend(KIND_LOOK.to_ne_bytes()),
+            Self::Shown => out.extend(KIND_SHOWN.to_ne_bytes()),
         }
         out
     }
@@ -187,6 +195,8 @@ impl Message {
             KIND_PING => get(body).map(|[]| Self::Ping),
             KIND_PONG => get(body).and_then(|[vf]| Ok(Self::Pong { vf: narrow(vf)? })),
             KIND_WAKE => get(body).map(|[]| Self::Wake),
+            KIND_LOOK => get(body).map(|[]| Self::Look),
+            KIND_SHOWN => get(body).map(|[]| Self::Shown),
             kind => Err(BadMessage::Kind(kind)),
         }
     }
@@ -306,6 +316,8 @@ mod tests {
             Message::Ping,
             Message::Pong { vf: 77 },
             Message::Wake,
+            Message::Look,
+            Message::Shown,
         ]
     }
 
@@ -367,7 +379,7 @@ mod tests {
         }
 
         #[test]
-        fn damaged_messages_decode_or_are_refused(which in 0..6_usize, at: usize, to: u8) {
+        fn damaged_messages_decode_or_are_refused(which in 0..8_usize, at: usize, to: u8) {
             let mut bytes = samples()[which].encode();
             let at = at % bytes.len();
             bytes[at] = to;

@@ -39,6 +39,13 @@ pub(super) fn squatted(table: &str, nic: &str) -> Vec<u16> {
     held
 }
 
+/// The kernel's list of Unix sockets. Anybody can give a socket a name that is not text.
+pub(super) fn sockets() -> std::io::Result<String> {
+    let table = std::fs::read("/proc/net/unix")?;
+    Ok(String::from_utf8(table)
+        .unwrap_or_else(|bad| String::from_utf8_lossy(bad.as_bytes()).into_owned()))
+}
+
 fn parse(line: &str, nic: &str) -> Option<(u32, u16)> {
     // Num RefCount Protocol Flags Type St Inode Path; an abstract path begins with @.
     let mut fields = line.split_ascii_whitespace().skip(3);

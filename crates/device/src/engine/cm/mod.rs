@@ -13,6 +13,7 @@
 
 mod bind;
 mod call;
+mod describe;
 mod endpoint;
 mod events;
 mod gsi;

@@ -1,0 +1,46 @@
+//! The RDMA objects of all processes of a NIC, as the kernel's restrack knows them for its own.
+//!
+//! Each process has an engine of its own, and no other process knows its objects. An engine that is
+//! asked describes them as a [`Process`]; [`gather`] asks all engines of a NIC. `peerdma top`, the
+//! netlink socket and the counters in `/sys` are faces of what it returns.
+//!
+//! ```text
+//!   peerdma top     netlink, /sys (launcher::door)
+//!         \            /
+//!          v          v
+//!        view::gather ------ link::registry::look ---> engine of another process
+//!              |                                            | device describes itself
+//!              v                                            v
+//!        Process::decode <---- bytes in a sealed file --- Process::encode
+//! ```
+//!
+//! An engine answers processes of its own user only. What it answers is input from another process:
+//! every length is checked, and what does not decode is refused in words. A process that is stopped
+//! or has no time to answer is [`Missing`] after the caller's patience.
+//!
+//! This crate describes; it changes nothing and owns nothing.
+#![forbid(unsafe_code)]
+
+mod codec;
+mod gather;
+mod names;
+mod port;
+mod process;
+
+pub use codec::BadView;
+pub use gather::{Gathered, Missing, gather};
+pub use names::{cm_state_name, port_space_name, qp_state_name, qp_type_name};
+pub use port::{Counts, PortTotals};
+pub use process::{Address, CmId, Context, Counter, Cq, LIST_MAX, Mr, Path, Pd, Process, Qp, Srq};
+
+/// Entry points for fuzz targets.
+#[cfg(fuzzing)]
+pub mod fuzzing {
+    /// Reads `bytes` as the answer of a process; what decodes must encode to something that decodes
+    /// to the same.
+    pub fn process(bytes: &[u8]) -> bool {
+        let Ok(process) = super::Process::decode(bytes) else { return false };
+        assert_eq!(super::Process::decode(&process.encode()).as_ref(), Ok(&process));
+        true
+    }
+}

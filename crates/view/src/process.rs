@@ -1,0 +1,374 @@
+//! What an engine says of itself.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+use crate::codec::{BadView, Coded, VERSION, record};
+
+/// Objects of a kind that one process describes; of more it says how many it left out.
+pub const LIST_MAX: usize = 1 << 16;
+
+record! {
+    /// The objects of one process on a NIC.
+    Process {
+        /// Its VF.
+        vf: u16,
+        /// Its process id, as it sees it.
+        pid: u32,
+        /// A number by which this opening of the device is told from an earlier one of the VF.
+        nonce: u64,
+        /// The index of the netdev below the port.
+        ifindex: u32,
+        /// Objects that are not in the lists, because there are too many.
+        left_out: u64,
+        /// The counters of the device, by name.
+        counters: Vec<Counter>,
+        /// Contexts.
+        contexts: Vec<Context>,
+        /// Protection domains.
+        pds: Vec<Pd>,
+        /// Completion queues.
+        cqs: Vec<Cq>,
+        /// Queue pairs.
+        qps: Vec<Qp>,
+        /// Memory regions.
+        mrs: Vec<Mr>,
+        /// Shared receive queues.
+        srqs: Vec<Srq>,
+        /// Identifiers of the connection manager.
+        cm_ids: Vec<CmId>,
+        /// Why work requests failed, the latest last; told as keys are.
+        failures: Vec<String>,
+    }
+}
+
+record! {
+    /// A counter.
+    Counter {
+        /// Its name.
+        name: String,
+        /// Its value.
+        value: u64,
+    }
+}
+
+record! {
+    /// An open device.
+    Context {
+        /// Its number.
+        id: u32,
+    }
+}
+
+record! {
+    /// A protection domain.
+    Pd {
+        /// Its number.
+        id: u32,
+        /// The context it belongs to.
+        context: u32,
+        /// Objects in it.
+        users: u64,
+    }
+}
+
+record! {
+    /// A completion queue.
+    Cq {
+        /// Its number.
+        id: u32,
+        /// The context it belongs to.
+        context: u32,
+        /// Completions it has room for.
+        capacity: u32,
+        /// Completions that the program has not taken.
+        held: u32,
+        /// Queues that complete here.
+        users: u64,
+        /// Whether it overran.
+        is_overrun: bool,
+    }
+}
+
+record! {
+    /// How the packets of a queue pair go.
+    Path {
+        /// The carrier: `loopback`, `shm` or `udp`.
+        carrier: String,
+        /// Why it is this one.
+        why: String,
+        /// The VF of the peer, if it is a process of this host.
+        vf: Option<u16>,
+        /// The address of the peer.
+        to: Address,
+        /// The path MTU in bytes.
+        mtu: u32,
+    }
+}
+
+record! {
+    /// A queue pair, or a work queue.
+    Qp {
+        /// Its number.
+        qpn: u32,
+        /// The index of its context.
+        context: u32,
+        /// Its protection domain, unless it is an XRC target.
+        pd: Option<u32>,
+        /// The queue of its send completions.
+        send_cq: Option<u32>,
+        /// The queue of its receive completions.
+        recv_cq: Option<u32>,
+        /// The shared receive queue, if it takes receives from one.
+        srq: Option<u32>,
+        /// Its type, as `enum ib_qp_type` numbers it.
+        kind: u8,
+        /// Its state, as `enum ib_qp_state` numbers it.
+        state: u8,
+        /// The peer's number, if it has one peer.
+        remote_qpn: Option<u32>,
+        /// The next sequence number expected.
+        rq_psn: u32,
+        /// The next sequence number to send.
+        sq_psn: u32,
+        /// The path migration state: 0 migrated, 1 rearm, 2 armed.
+        path_mig_state: u8,
+        /// Sends posted and not completed.
+        sends: u32,
+        /// Receives posted and not completed.
+        receives: u32,
+        /// Timeouts since an answer last came.
+        timeouts: u32,
+        /// How its packets go, if it is connected.
+        path: Option<Path>,
+    }
+}
+
+record! {
+    /// A memory region.
+    Mr {
+        /// Its number.
+        id: u32,
+        /// Its protection domain.
+        pd: u32,
+        /// Its local and remote key, and the address of its first byte as work requests name it.
+        /// The process tells them only where whoever learns them may read its memory anyway.
+        key: Option<u32>,
+        /// See `key`.
+        iova: Option<u64>,
+        /// Its length in bytes.
+        length: u64,
+        /// The rights, as `enum ibv_access_flags` numbers them.
+        access: u32,
+        /// Its memory: `user`, `peer`, `dmabuf` or `dm`.
+        memory: String,
+        /// Whether its memory was revoked.
+        is_revoked: bool,
+    }
+}
+
+record! {
+    /// A shared receive queue.
+    Srq {
+        /// Its number.
+        id: u32,
+        /// The context it belongs to.
+        context: u32,
+        /// Its protection domain, unless it has none.
+        pd: Option<u32>,
+        /// Its type, as `enum ib_srq_type` numbers it.
+        kind: u8,
+        /// Receives it holds.
+        receives: u32,
+        /// Receives it has room for.
+        max_wr: u32,
+    }
+}
+
+record! {
+    /// An identifier of the connection manager.
+    CmId {
+        /// Its number.
+        id: u32,
+        /// Its port space, as `enum rdma_ucm_port_space` numbers it.
+        port_space: u32,
+        /// Its state, as `enum rdma_cm_state` numbers it.
+        state: u8,
+        /// The type of its queue pair, as `enum ib_qp_type` numbers it.
+        kind: u8,
+        /// Its queue pair, if it has one.
+        qpn: Option<u32>,
+        /// The local address, if it is bound.
+        local: Option<Address>,
+        /// The peer's address, if it is resolved.
+        remote: Option<Address>,
+    }
+}
+
+record! {
+    /// An address and a port; IPv4 as a mapped address.
+    Address {
+        /// The address.
+        ip: [u8; 16],
+        /// The port.
+        port: u16,
+        /// The interface of an address of the link.
+        scope: u32,
+    }
+}
+
+impl Address {
+    /// As a socket address.
+    pub fn to_socket(&self) -> SocketAddr {
+        let ip = Ipv6Addr::from(self.ip);
+        match ip.to_ipv4_mapped() {
+            Some(ip) => (ip, self.port).into(),
+            None => std::net::SocketAddrV6::new(ip, self.port, 0, self.scope).into(),
+        }
+    }
+
+    /// The address alone.
+    pub fn to_ip(&self) -> IpAddr {
+        self.to_socket().ip()
+    }
+}
+
+impl From<SocketAddr> for Address {
+    fn from(from: SocketAddr) -> Self {
+        let (ip, scope) = match from {
+            SocketAddr::V4(v4) => (v4.ip().to_ipv6_mapped(), 0),
+            SocketAddr::V6(v6) => (*v6.ip(), v6.scope_id()),
+        };
+        Self { ip: ip.octets(), port: from.port(), scope }
+    }
+}
+
+impl Process {
+    /// The description as bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(4096);
+        VERSION.put(&mut out);
+        self.put(&mut out);
+        out
+    }
+
+    /// The description in bytes that another process gave.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with them.
+    pub fn decode(mut bytes: &[u8]) -> Result<Self, BadView> {
+        let version = u32::take(&mut bytes)?;
+        if version != VERSION {
+            return Err(BadView::Version(version));
+        }
+        let process = Self::take(&mut bytes)?;
+        if bytes.is_empty() { Ok(process) } else { Err(BadView::Long) }
+    }
+
+    /// A counter by name; 0 if there is none.
+    pub fn counter(&self, name: &str) -> u64 {
+        self.counters.iter().find(|counter| counter.name == name).map_or(0, |found| found.value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn example() -> Process {
+        let to = Address::from(SocketAddr::from(([10, 0, 0, 1], 4791)));
+        Process {
+            vf: 3,
+            pid: 4711,
+            nonce: 9,
+            ifindex: 2,
+            left_out: 0,
+            counters: vec![Counter { name: "tx_udp_packets".into(), value: 7 }],
+            contexts: vec![Context { id: 0 }],
+            pds: vec![Pd { id: 1, context: 0, users: 2 }],
+            cqs: vec![Cq { id: 2, capacity: 16, held: 1, users: 1, ..Cq::default() }],
+            qps: vec![Qp {
+                qpn: 0xc010,
+                kind: 2,
+                state: 3,
+                remote_qpn: Some(0xc011),
+                path: Some(Path {
+                    carrier: "udp".into(),
+                    why: "another host".into(),
+                    vf: None,
+                    to: to.clone(),
+                    mtu: 1024,
+                }),
+                ..Qp::default()
+            }],
+            mrs: vec![Mr {
+                key: Some(0x101),
+                length: 4096,
+                memory: "user".into(),
+                ..Mr::default()
+            }],
+            srqs: vec![Srq { id: 5, pd: Some(1), ..Srq::default() }],
+            cm_ids: vec![CmId { port_space: 0x106, local: Some(to), ..CmId::default() }],
+            failures: vec!["a reason".into()],
+        }
+    }
+
+    #[test]
+    fn a_description_survives_a_round_trip() {
+        assert_eq!(Process::decode(&example().encode()), Ok(example()));
+        assert_eq!(Process::decode(&Process::default().encode()), Ok(Process::default()));
+    }
+
+    #[test]
+    fn what_is_cut_off_or_continued_is_refused() {
+        let whole = example().encode();
+        for end in 0..whole.len() {
+            assert!(Process::decode(&whole[..end]).is_err(), "{end} bytes");
+        }
+        let mut longer = whole;
+        longer.push(0);
+        assert_eq!(Process::decode(&longer), Err(BadView::Long));
+    }
+
+    #[test]
+    fn another_version_is_named() {
+        let mut bytes = example().encode();
+        bytes[..4].copy_from_slice(&7_u32.to_ne_bytes());
+        assert_eq!(Process::decode(&bytes), Err(BadView::Version(7)));
+    }
+
+    #[test]
+    fn a_list_that_claims_more_than_there_is_takes_no_memory() {
+        let mut bytes = VERSION.to_ne_bytes().to_vec();
+        // All numbers before the counters, and then a count that no answer can have.
+        bytes.extend([0; 2 + 4 + 8 + 4 + 8]);
+        bytes.extend(u32::MAX.to_ne_bytes());
+        assert_eq!(Process::decode(&bytes), Err(BadView::Short));
+    }
+
+    #[test]
+    fn control_characters_of_another_process_are_refused() {
+        let mut process = example();
+        process.failures = vec!["\x1b[2J".into()];
+        assert_eq!(Process::decode(&process.encode()), Err(BadView::Value));
+    }
+
+    proptest! {
+        #[test]
+        fn anything_decodes_or_is_refused(
+            bytes in proptest::collection::vec(any::<u8>(), 0..400),
+            at: usize,
+            to: u8,
+        ) {
+            let _ = Process::decode(&bytes);
+            let mut damaged = example().encode();
+            let at = at % damaged.len();
+            damaged[at] = to;
+            if let Ok(process) = Process::decode(&damaged) {
+                prop_assert_eq!(Process::decode(&process.encode()), Ok(process));
+            }
+        }
+    }
+}
