@@ -9,14 +9,18 @@ mod door;
 mod env;
 mod gpus;
 mod library;
+mod live;
+mod netlink;
 mod options;
 mod sysfs;
 
 use std::ffi::OsString;
 use std::fs;
 use std::process::{Command, ExitCode};
+use std::sync::Arc;
 
 use crate::door::Launch;
+use crate::live::Live;
 use crate::options::{Options, Shown};
 use crate::sysfs::{GpuFacts, NicFacts, Tree};
 
@@ -73,7 +77,8 @@ fn run(args: Args) -> Outcome<ExitCode> {
         door::exec(&mut command)
     }
     tree.add_kernel_names();
-    Ok(door::run(Launch { command, tree, seccomp, preload: prepared.preload })?)
+    let live = Arc::new(Live::new(nics));
+    Ok(door::run(Launch { command, tree, live, seccomp, preload: prepared.preload })?)
 }
 
 /// Whether `/sys` already shows this tree: we are inside another `peerdma run`, on the same netdev.

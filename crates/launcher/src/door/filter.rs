@@ -5,6 +5,7 @@
 //! costs a round trip to the supervisor; a flag argument exempts some.
 
 use super::call::WATCHED;
+use super::socket_call::WATCHED_SOCKETS;
 
 #[cfg(target_arch = "x86_64")]
 const ARCH: u32 = 0xc000_003e; // AUDIT_ARCH_X86_64
@@ -44,6 +45,18 @@ pub(super) fn program() -> Vec<libc::sock_filter> {
                 give(libc::SECCOMP_RET_USER_NOTIF),
             ]),
         }
+    }
+    for watched in WATCHED_SOCKETS {
+        // Each comparison takes two instructions, and the verdict one.
+        let left = |done: usize| 2 * (watched.only.len() - done) as u8;
+        code.push(jump(libc::BPF_JEQ, watched.number(), 0, left(0) + 2));
+        for (done, (argument, value)) in watched.only.iter().enumerate() {
+            // The low half: these arguments are ints.
+            code.push(load(ARGS + 8 * argument));
+            code.push(jump(libc::BPF_JEQ, *value, 0, left(done + 1) + 1));
+        }
+        code.push(give(libc::SECCOMP_RET_USER_NOTIF));
+        code.push(give(libc::SECCOMP_RET_ALLOW));
     }
     code.push(give(libc::SECCOMP_RET_ALLOW));
     code
@@ -109,6 +122,28 @@ mod tests {
         assert_eq!(verdict(0x4000_0003, openat, [0; 6]), libc::SECCOMP_RET_ALLOW);
         for watched in WATCHED {
             assert_eq!(verdict(ARCH, watched.number(), [0; 6]), libc::SECCOMP_RET_USER_NOTIF);
+        }
+    }
+
+    #[test]
+    fn only_sockets_of_netlink_rdma_are_watched() {
+        let socket = |family: libc::c_int, protocol: u32| {
+            let args = [family as u32, libc::SOCK_RAW as u32, protocol, 0, 0, 0];
+            verdict(ARCH, libc::SYS_socket as u32, args)
+        };
+        assert_eq!(socket(libc::AF_NETLINK, 20), libc::SECCOMP_RET_USER_NOTIF);
+        assert_eq!(socket(libc::AF_NETLINK, 0), libc::SECCOMP_RET_ALLOW, "routes");
+        assert_eq!(socket(libc::AF_INET, 20), libc::SECCOMP_RET_ALLOW);
+        let bind = |length| verdict(ARCH, libc::SYS_bind as u32, [3, 0, length, 0, 0, 0]);
+        assert_eq!(bind(12), libc::SECCOMP_RET_USER_NOTIF);
+        assert_eq!(bind(16), libc::SECCOMP_RET_ALLOW, "IPv4");
+        let option = |level| verdict(ARCH, libc::SYS_setsockopt as u32, [3, level, 1, 0, 4, 0]);
+        assert_eq!(option(270), libc::SECCOMP_RET_USER_NOTIF);
+        assert_eq!(option(libc::SOL_SOCKET as u32), libc::SECCOMP_RET_ALLOW);
+        let name = verdict(ARCH, libc::SYS_getsockname as u32, [3, 0, 0, 0, 0, 0]);
+        assert_eq!(name, libc::SECCOMP_RET_USER_NOTIF);
+        for other in [libc::SYS_sendto, libc::SYS_sendmsg, libc::SYS_recvmsg] {
+            assert_eq!(verdict(ARCH, other as u32, [0; 6]), libc::SECCOMP_RET_ALLOW);
         }
     }
 

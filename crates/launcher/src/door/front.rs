@@ -4,6 +4,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, WaitOptions};
@@ -12,6 +13,7 @@ use super::backing::Backing;
 use super::channel::{Channel, Message};
 use super::process::{self, Signals};
 use super::supervisor::Door;
+use crate::live::Live;
 
 /// Signals that are passed on to the program when they are sent to us. Those that stop and continue
 /// a process act on us as on any process.
@@ -30,7 +32,12 @@ pub(super) const FORWARDED: [i32; 8] = [
 const LOST: u8 = 125;
 
 /// Lives for as long as the program, and ends as it does.
-pub(super) fn run(supervisor: Channel, pid: Pid, signals: Signals) -> io::Result<ExitCode> {
+pub(super) fn run(
+    supervisor: Channel,
+    pid: Pid,
+    signals: Signals,
+    live: &Arc<Live>,
+) -> io::Result<ExitCode> {
     let explain = process::is_explaining();
     process::let_go(&[supervisor.as_fd(), signals.as_fd()], explain);
     let mut successor = None;
@@ -52,7 +59,8 @@ pub(super) fn run(supervisor: Channel, pid: Pid, signals: Signals) -> io::Result
         match supervisor.receive() {
             Ok(Some(Message::Started { program, door })) => {
                 let door = door.and_then(|door| {
-                    Door::new(door.listener, Backing::adopt(door.root, door.named)).ok()
+                    let backing = Backing::adopt(door.root, door.named);
+                    Door::new(door.listener, backing, Arc::clone(live)).ok()
                 });
                 successor = Some(Successor { program, door });
             }

@@ -3,9 +3,11 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
 
 use rustix::io::Errno;
 
+use super::counters::Counter;
 use super::filter;
 
 /// Wakes the supervisor on the program's CPU: the program waits for it anyway (Linux 6.6).
@@ -35,11 +37,13 @@ pub(super) enum Answer {
     Error(Errno),
     /// It returns this file as a new descriptor.
     File { file: OwnedFd, cloexec: bool },
+    /// It returns a counter, which is not known yet; if it cannot be, this file.
+    Counter { counter: Counter, file: OwnedFd, cloexec: bool },
 }
 
 /// Where notifications of one filter arrive.
 pub(super) struct Listener {
-    fd: OwnedFd,
+    fd: Arc<OwnedFd>,
     /// The kernel clears and fills as many bytes as its own structure has, which may be more than
     /// ours.
     buffer: Vec<u64>,
@@ -124,7 +128,7 @@ impl Listener {
             return Err(io::Error::last_os_error());
         }
         let bytes = usize::from(sizes.seccomp_notif).max(size_of::<libc::seccomp_notif>());
-        let listener = Self { fd, buffer: vec![0; bytes.div_ceil(8)] };
+        let listener = Self { fd: Arc::new(fd), buffer: vec![0; bytes.div_ceil(8)] };
         // A kernel without it is slower, but no worse otherwise. SAFETY: the argument of this ioctl
         // is a plain number.
         let _ = unsafe {
@@ -135,6 +139,11 @@ impl Listener {
             )
         };
         Ok(listener)
+    }
+
+    /// The same for another thread.
+    pub(super) fn share(&self) -> Self {
+        Self { fd: Arc::clone(&self.fd), buffer: self.buffer.clone() }
     }
 
     /// The next notification; `None` if its thread has exited or was interrupted meanwhile.
@@ -182,7 +191,9 @@ impl Listener {
             }
             Answer::Value(value) => self.respond(id, value, 0, 0),
             Answer::Error(errno) => self.respond(id, 0, -errno.raw_os_error(), 0),
-            Answer::File { file, cloexec } => self.put(id, file.as_fd(), cloexec),
+            Answer::File { file, cloexec } | Answer::Counter { file, cloexec, .. } => {
+                self.put(id, file.as_fd(), cloexec)
+            }
         };
         match result {
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),

@@ -23,6 +23,11 @@
 //! Where the kernel or a sandbox refuses the filter, the program gets `libpeerdma-preload.so`,
 //! which redirects libc's calls to the same tree in a directory that `PEERDMA_SYSFS` names.
 //!
+//! Two things are not files of the tree. A counter is made when it is opened, from what all
+//! processes of the port count (`counters`). And a socket of NETLINK_RDMA is one end of a pair of
+//! sockets, at the other end of which the supervisor lists the objects of all processes
+//! (`netlink`).
+//!
 //! The door is a convenience and not a security boundary: a program may change a path after we read
 //! it and before the kernel does, and gains nothing by it.
 
@@ -31,15 +36,18 @@
 mod backing;
 mod call;
 mod channel;
+mod counters;
 mod filter;
 mod front;
 mod launch;
 mod listener;
+mod netlink;
 mod place;
 mod process;
 mod program;
 mod remote;
 mod serve;
+mod socket_call;
 mod supervisor;
 
 pub(crate) use launch::Launch;
@@ -62,7 +70,7 @@ pub(crate) fn run(launch: Launch) -> io::Result<ExitCode> {
     match process::fork()? {
         Some(supervisor) => {
             drop(back);
-            front::run(front, supervisor, signals)
+            front::run(front, supervisor, signals, &launch.live)
         }
         None => {
             drop(front);

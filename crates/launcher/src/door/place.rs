@@ -41,6 +41,11 @@ pub(super) fn may_be_ours(path: &[u8]) -> bool {
         || ends_with(path, b"vfio-dev")
 }
 
+/// Whether an absolute path could be that of a counter.
+pub(super) fn may_be_counter(path: &[u8]) -> bool {
+    path.windows(9).any(|part| part == b"counters/")
+}
+
 /// Finds an absolute path in the tree. `.` and `..` are resolved textually, ignoring symbolic
 /// links: there are none on the path to the directories we serve.
 pub(super) fn find(path: &[u8]) -> Option<Place> {

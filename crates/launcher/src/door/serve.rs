@@ -4,15 +4,20 @@
 use std::ffi::CString;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
 
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use super::backing::Backing;
 use super::call::{self, Ask, Call};
+use super::counters::Counter;
 use super::listener::{Answer, Listener, Notification};
+use super::netlink::Sockets;
 use super::place::{self, Place};
 use super::remote;
+use super::socket_call;
+use crate::live::Live;
 use crate::sysfs::Device;
 
 /// The longest link target that `readlink` returns.
@@ -36,8 +41,13 @@ const RESOLVE_FLAGS: ResolveFlags =
 pub(super) fn answer(
     backing: &Backing,
     listener: &Listener,
+    sockets: &Sockets,
+    live: &Arc<Live>,
     notification: &Notification,
 ) -> Answer {
+    if let Some(ask) = socket_call::decode(notification.number, &notification.args) {
+        return sockets.answer(live, notification, ask);
+    }
     let Some(call) = call::decode(notification.number, &notification.args) else {
         return Answer::Continue;
     };
@@ -47,14 +57,17 @@ pub(super) fn answer(
         return Answer::Continue;
     };
     let path = path.as_bytes();
-    if !place::may_be_ours(path) {
-        return Answer::Continue;
-    }
+    let may_be_ours = place::may_be_ours(path);
     let place = if path.starts_with(b"/") {
-        place::find(path)
-    } else {
+        if may_be_ours { place::find(path) } else { None }
+    } else if may_be_ours || matches!(call.ask, Ask::Open(_) | Ask::Open2 { .. }) {
+        // A counter has any name, in a directory that the program has open.
         base(backing, notification.tid, call.dir)
-            .and_then(|base| place::find(&[&base, &b"/"[..], path].concat()))
+            .map(|base| [&base, &b"/"[..], path].concat())
+            .filter(|path| may_be_ours || place::may_be_counter(path))
+            .and_then(|path| place::find(&path))
+    } else {
+        None
     };
     // While we read its memory and its descriptors, the thread may have died, and its thread id
     // may belong to another by now.
@@ -160,6 +173,14 @@ impl Target<'_> {
             });
         }
         let file = self.resolve(flags & OPEN_FLAGS, resolve)?;
+        if place::may_be_counter(self.path.as_bytes())
+            && !flags.contains(OFlags::PATH)
+            && let Ok(path) = std::fs::read_link(self.backing.path_of(file.as_fd()))
+            && let Some(counter) = Counter::of(&self.backing.virtual_path(&path))
+        {
+            let cloexec = flags.contains(OFlags::CLOEXEC);
+            return Ok(Answer::Counter { counter, file, cloexec });
+        }
         Ok(Answer::File { file, cloexec: flags.contains(OFlags::CLOEXEC) })
     }
 

@@ -4,15 +4,19 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags};
 
 use super::backing::Backing;
 use super::channel::{self, Channel, Message, SharedDoor};
-use super::listener::Listener;
+use super::counters::{Counter, Counting};
+use super::listener::{Answer, Listener};
+use super::netlink::{Sockets, StillSockets};
 use super::process::{self, Mask, Signals};
 use super::{Launch, program, remote, serve};
+use crate::live::Live;
 
 /// A byte at the same address in the program until it execs: if we can read it there, we can read
 /// the program's memory.
@@ -22,11 +26,16 @@ static PROBE: u8 = 1;
 pub(super) struct Door {
     listener: Listener,
     backing: Backing,
+    live: Arc<Live>,
+    sockets: Sockets,
+    /// The thread that counts, once a counter was opened.
+    counting: Option<Counting>,
 }
 
 impl Door {
-    pub(super) fn new(listener: OwnedFd, backing: Backing) -> io::Result<Self> {
-        Ok(Self { listener: Listener::new(listener)?, backing })
+    pub(super) fn new(listener: OwnedFd, backing: Backing, live: Arc<Live>) -> io::Result<Self> {
+        let (listener, sockets) = (Listener::new(listener)?, Sockets::default());
+        Ok(Self { listener, backing, live, sockets, counting: None })
     }
 
     /// Answers what has arrived. False when no process uses the filter any more, or it cannot be
@@ -43,11 +52,31 @@ impl Door {
                 return false;
             }
         };
-        let answer = serve::answer(&self.backing, &self.listener, &notification);
+        let Self { listener, backing, live, sockets, .. } = self;
+        let answer = match serve::answer(backing, listener, sockets, live, &notification) {
+            Answer::Counter { counter, file, cloexec } => {
+                if self.count(notification.id, counter, cloexec) {
+                    return true;
+                }
+                Answer::File { file, cloexec }
+            }
+            answer => answer,
+        };
         if let Err(error) = self.listener.answer(notification.id, answer) {
             tracing::warn!(%error, ?notification, "door: no answer could be given");
         }
         true
+    }
+
+    /// Leaves a call to the thread that counts. False if there is none.
+    fn count(&mut self, id: u64, counter: Counter, cloexec: bool) -> bool {
+        if self.counting.is_none() {
+            self.counting = Counting::start(Arc::clone(&self.live), self.listener.share())
+                .inspect_err(|error| tracing::warn!(%error, "door: counters read zero"))
+                .ok();
+        }
+        let counting = self.counting.as_ref();
+        counting.is_some_and(|counting| counting.answer(id, counter, cloexec))
     }
 
     /// Whether a process uses the filter. The kernel releases it before its last user can be
@@ -130,12 +159,13 @@ fn open(
             (None, fall_back(launch))
         }
     };
+    let live = || Arc::clone(&launch.live);
     let door = match (listener, backing) {
         (None, _) => None,
-        (Some(listener), Some(backing)) => Some(Door::new(listener, backing)?),
+        (Some(listener), Some(backing)) => Some(Door::new(listener, backing, live())?),
         // The filter cannot be removed: processes behind it find nothing of ours, and every call
         // continues.
-        (Some(listener), None) => Some(Door::new(listener, Backing::empty()?)?),
+        (Some(listener), None) => Some(Door::new(listener, Backing::empty()?, live())?),
     };
     channel.send(&Message::Go(left.as_ref().and_then(Backing::named).map(|it| it.join("sys"))))?;
     Ok((door, left))
@@ -233,7 +263,7 @@ impl Supervisor {
             // program goes with it.
             _ => {
                 self.front = None;
-                process::let_go(&self.fds(), false);
+                self.let_go();
                 libc::SIGKILL
             }
         };
@@ -258,7 +288,16 @@ impl Supervisor {
             let end = if self.door.is_some() { Message::Left } else { Message::Ended };
             let _ = front.send(&end(status));
         }
-        process::let_go(&self.fds(), false);
+        self.let_go();
+    }
+
+    /// Closes what this process does not need any more, while no other thread of it opens anything.
+    fn let_go(&self) {
+        let _still = self.door.as_ref().map(|door| door.live.keep_still());
+        let sockets = self.door.as_ref().map(|door| door.sockets.keep_still());
+        let mut keep = self.fds();
+        keep.extend(sockets.iter().flat_map(StillSockets::fds));
+        process::let_go(&keep, false);
     }
 
     fn fds(&self) -> Vec<BorrowedFd<'_>> {

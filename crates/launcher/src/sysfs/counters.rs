@@ -1,5 +1,6 @@
-//! The names of counters, as the kernel and mlx5 document them. In a snapshot they are zero: they
-//! exist for programs that read them, and such programs show the difference of two readings.
+//! The names of counters, as the kernel and mlx5 document them, and ours. Those that nothing counts
+//! are zero; the others are zero only in the files, whose place a living value takes when one is
+//! opened (`door::counters`).
 
 /// `ports/N/counters`: the port counters of the InfiniBand specification.
 pub(super) const PORT: [&str; 22] = [
@@ -28,7 +29,7 @@ pub(super) const PORT: [&str; 22] = [
 ];
 
 /// `ports/N/hw_counters`: what the transport counts.
-pub(super) const HARDWARE: [&str; 28] = [
+const HARDWARE: [&str; 28] = [
     "duplicate_request",
     "implied_nak_seq_err",
     "local_ack_timeout_err",
@@ -58,3 +59,17 @@ pub(super) const HARDWARE: [&str; 28] = [
     "rx_read_requests",
     "rx_write_requests",
 ];
+
+/// The names of all counters in `hw_counters`, those of mlx5 first.
+pub(crate) fn hardware_counters() -> impl Iterator<Item = &'static str> {
+    HARDWARE.into_iter().chain(own().filter(|name| !HARDWARE.contains(name)))
+}
+
+/// Whether the processes of the port count it, in either directory.
+pub(crate) fn is_counted(name: &str) -> bool {
+    own().any(|own| own == name) || view::PortTotals::is_made(name)
+}
+
+fn own() -> impl Iterator<Item = &'static str> {
+    device::Counters::default().iter().map(|(name, _)| name).collect::<Vec<_>>().into_iter()
+}

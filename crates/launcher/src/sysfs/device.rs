@@ -24,6 +24,12 @@ impl Device {
         Some(Self { minor: UVERBS_BASE_MINOR + u32::from(index.parse::<u8>().ok()?) })
     }
 
+    /// Its number, as the kernel writes it for programs (`huge_encode_dev`).
+    pub(crate) fn number(self) -> u64 {
+        let (major, minor) = (u64::from(UVERBS_MAJOR), u64::from(self.minor));
+        minor & 0xff | major << 8 | (minor & !0xff) << 12
+    }
+
     /// Turns the `struct stat` of the file that represents the device into that of the device.
     pub(crate) fn show_stat(self, out: &mut [u8; size_of::<libc::stat>()]) {
         let mut put = |at: usize, bytes: &[u8]| out[at..at + bytes.len()].copy_from_slice(bytes);

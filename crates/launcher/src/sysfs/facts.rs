@@ -141,7 +141,7 @@ fn number<T: std::str::FromStr>(text: Option<String>) -> Option<T> {
 #[cfg(test)]
 impl NicFacts {
     /// A NIC with one IPv4 and one IPv6 address, for tests.
-    pub(super) fn example() -> Self {
+    pub(crate) fn example() -> Self {
         Self {
             name: "peerdma0".into(),
             node_guid: 0x0211_22ff_fe33_4455,

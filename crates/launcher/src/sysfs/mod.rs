@@ -27,6 +27,7 @@ mod pci;
 mod tree;
 
 pub(crate) use bus::Bus;
+pub(crate) use counters::{hardware_counters, is_counted};
 pub(crate) use device::Device;
 pub(crate) use facts::NicFacts;
 pub(crate) use pci::{Drivers, GpuFacts};

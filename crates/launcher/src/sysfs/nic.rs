@@ -117,7 +117,7 @@ fn describe_port(tree: &mut Tree, port: &str, nic: &NicFacts) {
     for counter in counters::PORT {
         attribute(&format!("counters/{counter}"), "0".into());
     }
-    for counter in counters::HARDWARE {
+    for counter in counters::hardware_counters() {
         attribute(&format!("hw_counters/{counter}"), "0".into());
     }
     // Milliseconds for which hw_counters may be cached.

@@ -1,0 +1,94 @@
+//! What the processes of our NICs have and count, asked when somebody looks.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use view::{Counts, Gathered, PortTotals};
+
+use crate::netlink::Machine;
+use crate::sysfs::NicFacts;
+
+/// For how long an answer is good: programs read dozens of counters one after the other. It is the
+/// `lifespan` that `hw_counters` has.
+const GOOD_FOR: Duration = Duration::from_millis(10);
+
+/// How long to wait for processes that may be stopped.
+const PATIENCE: Duration = Duration::from_millis(200);
+
+/// The NICs of a program, and what was last seen of their processes.
+#[derive(Debug)]
+pub(crate) struct Live {
+    nics: Vec<NicFacts>,
+    seen: Mutex<BTreeMap<usize, Seen>>,
+}
+
+#[derive(Debug)]
+struct Seen {
+    at: Instant,
+    objects: Arc<Gathered>,
+    totals: PortTotals,
+}
+
+/// While there is one, nobody is asked anything.
+pub(crate) struct Still<'a> {
+    _seen: MutexGuard<'a, BTreeMap<usize, Seen>>,
+}
+
+impl Live {
+    pub(crate) fn new(nics: Vec<NicFacts>) -> Self {
+        Self { nics, seen: Mutex::default() }
+    }
+
+    /// Waits until nobody is being asked, and asks nobody from then on.
+    pub(crate) fn keep_still(&self) -> Still<'_> {
+        Still { _seen: self.lock() }
+    }
+
+    /// The value of a counter of a NIC's port; 0 if no process has counted it. All is counted on
+    /// the first port.
+    pub(crate) fn counter(&self, nic: &str, port: &str, name: &str) -> u64 {
+        let nic = self.nics.iter().position(|known| known.name == nic && port == "1");
+        nic.and_then(|nic| self.counters(nic).get(name).copied()).unwrap_or(0)
+    }
+
+    fn look<T>(&self, nic: usize, read: impl FnOnce(&Seen) -> T) -> T {
+        let mut seen = self.lock();
+        let now = Instant::now();
+        let known = seen.entry(nic).or_insert_with(|| Seen {
+            at: now,
+            objects: Arc::default(),
+            totals: PortTotals::default(),
+        });
+        let is_new = known.at == now;
+        if is_new || now.duration_since(known.at) >= GOOD_FOR {
+            match view::gather(&self.nics[nic].name, PATIENCE) {
+                Ok(gathered) => {
+                    known.totals.see(&gathered);
+                    known.objects = Arc::new(gathered);
+                }
+                Err(error) => tracing::warn!(%error, "door: the processes of the NIC"),
+            }
+            known.at = Instant::now();
+        }
+        read(known)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<usize, Seen>> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Machine for Live {
+    fn nics(&self) -> &[NicFacts] {
+        &self.nics
+    }
+
+    fn objects(&self, nic: usize) -> Arc<Gathered> {
+        self.look(nic, |seen| Arc::clone(&seen.objects))
+    }
+
+    fn counters(&self, nic: usize) -> Counts {
+        self.look(nic, |seen| seen.totals.counts())
+    }
+}
