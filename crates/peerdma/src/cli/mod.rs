@@ -8,6 +8,7 @@ mod generate;
 mod gpu;
 mod matrix;
 mod outcome;
+mod top;
 mod topo;
 
 use std::io::IsTerminal;
@@ -50,6 +51,8 @@ enum Command {
     Matrix(matrix::Args),
     /// Run a verbs program on peerdma: its libibverbs, its librdmacm, its /sys/class/infiniband
     Run(launcher::Args),
+    /// Show the processes of the NICs, their objects, rates, paths and losses, and the GPUs
+    Top(top::Args),
     /// Show how near GPUs, NICs and NVMe controllers are to each other, and which of them reach
     /// whose memory, or why not
     Topo(topo::Args),
@@ -69,6 +72,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Man(args) => generate::man(&args),
         Command::Matrix(args) => matrix::main(args),
         Command::Run(args) => launcher::main(args),
+        Command::Top(args) => top::main(args),
         Command::Topo(args) => topo::main(args),
     }
 }
