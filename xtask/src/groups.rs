@@ -89,6 +89,7 @@ pub(crate) const GROUPS: &[Group] = &[
         Job::Interop { threads: 2 },
     ),
     group("sysfs", 20, "/sys/class/infiniband, read directly", Job::Interop { threads: 2 }),
+    group("observe", 60, "rdma, node-exporter, ibstat and top", Job::Interop { threads: 1 }),
     group("pingpong", 90, "the pingpongs of ibverbs-utils", Job::Interop { threads: 1 }),
     group("perftest", 240, "every perftest program with its options", Job::Interop { threads: 1 }),
     group("rdmacm", 150, "the programs of the connection manager", Job::Interop { threads: 1 }),

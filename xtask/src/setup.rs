@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::sh::{Outcome, check, exists, tool};
 
 /// A package, and why it is needed.
-const PACKAGES: [(&str, &str); 41] = [
+const PACKAGES: [(&str, &str); 43] = [
     ("binutils", "readelf and nm, for the ABI checks"),
     ("busybox-static", "a static binary that reads /sys"),
     ("coreutils", "timeout, env, stat"),
@@ -19,6 +19,7 @@ const PACKAGES: [(&str, &str); 41] = [
     ("hwloc-nox", "lstopo"),
     ("ibverbs-providers", "libmlx5 and libefa, which must load and find nothing"),
     ("ibverbs-utils", "ibv_devinfo, ibv_rc_pingpong and others"),
+    ("infiniband-diags", "ibstat, ibstatus, perfquery"),
     ("iperf3", "the TCP stream beside a bandwidth"),
     ("iproute2", "network namespaces and veth pairs"),
     ("kmod", "finds the dependencies of a kernel module"),
@@ -35,6 +36,7 @@ const PACKAGES: [(&str, &str); 41] = [
     ("nvme-cli", "controls the kernel's NVMe-oF host"),
     ("pciutils", "lspci"),
     ("perftest", "ib_write_bw and others"),
+    ("prometheus-node-exporter", "a monitor that reads counters in /sys"),
     ("python3", "multiprocessing"),
     ("python3-pip", "wheels, such as cuda-python's"),
     ("python3-pyverbs", "verbs from Python"),

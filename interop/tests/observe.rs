@@ -1,0 +1,256 @@
+//! What the field's own tools see of all processes, and `peerdma top`.
+
+use std::cell::RefCell;
+
+use interop::need::Need;
+use interop::{Artefacts, Mode, Output, Place, Program, Running, Scratch, compile_with, needs};
+
+const PORT: &str = "/sys/class/infiniband/peerdma0/ports/1";
+
+/// Two hosts, on which `rping` sends without end, and nothing else has the device.
+struct Traffic {
+    place: Place,
+    server: RefCell<Running>,
+    client: RefCell<Running>,
+}
+
+impl Traffic {
+    fn start() -> Self {
+        let place = Place::wire();
+        let (host, port) = (place.host(), place.port());
+        let rping =
+            |args: &[&str]| Program::new("rping").args(["-p", &port, "-a", &host]).args(args);
+        let server = place.serve(rping(&["-s"]), Place::LISTENS);
+        let client = place.client(rping(&["-c", "-C", "1000000000"])).start();
+        let traffic = Self { place, server: server.into(), client: client.into() };
+        traffic.wait("a connection", || {
+            traffic.rdma(&["resource", "show", "qp"]).stdout.contains("state RTS")
+        });
+        traffic
+    }
+
+    /// Waits while the server lives.
+    #[track_caller]
+    fn wait(&self, what: &str, ready: impl Fn() -> bool) {
+        self.server.borrow_mut().wait_until(what, |_| ready());
+    }
+
+    /// A program on the server's host.
+    fn beside(&self, name: &str, args: &[&str]) -> Program {
+        self.place.server(Program::new(name).args(args))
+    }
+
+    #[track_caller]
+    fn rdma(&self, args: &[&str]) -> Output {
+        let out = self.beside("rdma", args).output();
+        out.success();
+        out
+    }
+
+    fn end(self) {
+        for running in [&self.client, &self.server] {
+            running.borrow().kill();
+        }
+    }
+}
+
+#[test]
+fn rdma_lists_devices_and_the_objects_of_all_processes() {
+    needs!(Need::Program("rdma"), Need::Program("rping"), Need::Namespaces);
+    let traffic = Traffic::start();
+    traffic.rdma(&["dev"]).says("peerdma0").says("node_type ca");
+    traffic.rdma(&["link"]).says("link peerdma0/1 state ACTIVE physical_state LINK_UP");
+    traffic.rdma(&["system"]).says("netns exclusive");
+    traffic.rdma(&["resource", "show"]).says("peerdma0: pd").says("cq 1 qp 1 cm_id 2");
+    traffic.rdma(&["resource", "show", "qp"]).says("state RTS").says("comm rping");
+    traffic.rdma(&["statistic"]).says("peerdma0/1").says("out_of_buffer");
+    traffic.end();
+}
+
+#[test]
+fn rdma_writes_json_that_others_read() {
+    needs!(Need::Program("rdma"), Need::Program("rping"), Need::Namespaces);
+    let traffic = Traffic::start();
+    let code = "import json, subprocess\n\
+                def show(*args):\n\
+                \x20   return json.loads(subprocess.check_output(['rdma', '-j', *args]))\n\
+                assert [d['ifname'] for d in show('dev')] == ['peerdma0']\n\
+                assert show('link')[0]['state'] == 'ACTIVE'\n\
+                [qp] = show('resource', 'show', 'qp')\n\
+                assert (qp['type'], qp['state'], qp['comm']) == ('RC', 'RTS', 'rping'), qp\n\
+                assert open(f\"/proc/{qp['pid']}/comm\").read() == 'rping\\n'\n\
+                assert show('statistic')[0]['rx_udp_packets'] > 0\n\
+                print('all there')\n";
+    let out = traffic.beside("/usr/bin/python3", &["-c", code]).output();
+    out.success().says("all there");
+    traffic.end();
+}
+
+#[test]
+fn a_static_program_has_the_same_socket_as_a_dynamic_one() {
+    needs!(Need::Header("rdma/rdma_netlink.h"), Need::Program("rping"), Need::Namespaces);
+    let traffic = Traffic::start();
+    for options in [&["-static"][..], &[]] {
+        let scratch = Scratch::new();
+        let program = compile_with("netlink_dump", &scratch, options, &[]);
+        let out = traffic.beside(program.to_str().expect("text"), &[]).output();
+        out.success().says("DEVICE 0 peerdma0").says("QPS 1");
+    }
+    traffic.end();
+}
+
+#[test]
+fn a_stopped_process_holds_nobody_up() {
+    needs!(Need::Program("rdma"), Need::Program("rping"), Need::Namespaces);
+    let traffic = Traffic::start();
+    traffic.server.borrow().stop();
+    traffic.rdma(&["resource", "show", "qp"]).never_says("comm rping");
+    let top = traffic.beside(&peerdma(), &["top", "--once", "--json"]).mode(Mode::Plain).output();
+    top.success().says("it did not answer in time");
+    traffic.end();
+}
+
+#[test]
+fn another_user_sees_devices_and_no_objects() {
+    needs!(Need::Program("rdma"), Need::Program("rping"), Need::Namespaces, Need::Root);
+    let traffic = Traffic::start();
+    let rdma = |args: &[&str]| traffic.beside("rdma", args).as_nobody().output();
+    rdma(&["dev"]).success().says("peerdma0");
+    rdma(&["resource", "show"]).success().says("qp 0");
+    rdma(&["resource", "show", "qp"]).success().never_says("comm");
+    traffic.end();
+}
+
+#[test]
+fn counters_are_those_of_the_port_for_every_kind_of_program() {
+    needs!(Need::Program("busybox"), Need::Program("rping"), Need::Namespaces);
+    let traffic = Traffic::start();
+    let read = |program: &str, args: &[&str]| -> u64 {
+        let out = traffic.beside(program, args).output();
+        let text =
+            out.success().stdout.trim_end().rsplit(':').next().unwrap_or_default().to_owned();
+        text.parse().unwrap_or_else(|_| panic!("no number\n{out}"))
+    };
+    let sent = format!("{PORT}/counters/port_xmit_packets");
+    let received = format!("{PORT}/hw_counters/rx_udp_packets");
+    let first = read("cat", &[&sent]);
+    traffic.wait("more packets", || read("cat", &[&sent]) > first);
+    assert!(read("busybox", &["cat", &sent]) > first, "a static program");
+    assert!(read("cat", &[&received]) > 0);
+    // By a descriptor of the directory.
+    let code = format!(
+        "import os; d = os.open('{PORT}/counters', os.O_RDONLY); \
+         print(os.read(os.open('port_xmit_packets', os.O_RDONLY, dir_fd=d), 99).decode())"
+    );
+    assert!(read("/usr/bin/python3", &["-c", &code]) > first, "relative to a descriptor");
+    let out = traffic.beside("cat", &[&format!("{PORT}/counters/VL15_dropped")]).output();
+    assert_eq!(out.success().stdout, "0\n", "nothing counts it");
+    traffic.end();
+}
+
+#[test]
+fn prometheus_node_exporter_exports_the_counters_of_the_port() {
+    needs!(
+        Need::Program("prometheus-node-exporter"),
+        Need::Program("curl"),
+        Need::Program("rping"),
+        Need::Namespaces
+    );
+    let traffic = Traffic::start();
+    // The kernel chooses the port.
+    let args = [
+        "--web.listen-address=127.0.0.1:0",
+        "--collector.disable-defaults",
+        "--collector.infiniband",
+    ];
+    let mut exporter = traffic.beside("prometheus-node-exporter", &args).start();
+    let address = |running: &Running| {
+        let errors = running.errors();
+        let line = errors.lines().find(|line| line.contains("Listening on"))?.to_owned();
+        let at = line.find("127.0.0.1:")?;
+        let end = line[at..].find(|c: char| !c.is_ascii_digit() && !".:".contains(c));
+        Some(line[at..end.map_or(line.len(), |end| at + end)].to_owned())
+    };
+    exporter.wait_until("its address", |running| address(running).is_some());
+    let address = address(&exporter).expect("it listens");
+    let scrape = || {
+        let url = format!("http://{address}/metrics");
+        let out = traffic.beside("curl", &["-sS", &url]).mode(Mode::Plain).output();
+        out.success();
+        out
+    };
+    let sent = || -> f64 {
+        let out = scrape();
+        let metric =
+            "node_infiniband_port_packets_transmitted_total{device=\"peerdma0\",port=\"1\"}";
+        let line = out.stdout.lines().find(|line| line.starts_with(metric));
+        let value = line.and_then(|line| line.rsplit(' ').next()?.parse().ok());
+        value.unwrap_or_else(|| panic!("no {metric}\n{out}"))
+    };
+    scrape().says("node_scrape_collector_success{collector=\"infiniband\"} 1");
+    let first = sent();
+    assert!(first > 0.0);
+    exporter.wait_until("more packets", |_| sent() > first);
+    // What has ended is not forgotten.
+    traffic.client.borrow().kill();
+    traffic.server.borrow().kill();
+    traffic.server.borrow_mut().end();
+    assert!(sent() >= first, "a counter fell");
+    exporter.kill();
+    exporter.end();
+    traffic.client.borrow_mut().end();
+}
+
+#[test]
+fn top_shows_processes_queue_pairs_rates_and_paths() {
+    needs!(Need::Program("rping"), Need::Program("rdma"), Need::Namespaces);
+    let traffic = Traffic::start();
+    let top = |args: &[&str]| {
+        let out = traffic.beside(&peerdma(), args).mode(Mode::Plain).output();
+        out.success();
+        out
+    };
+    top(&["top", "--once"])
+        .says("rping: ")
+        .says("RC RTS")
+        .says("the address belongs to another host");
+    let code = "import json, subprocess, sys\n\
+                out = subprocess.check_output([sys.argv[1], 'top', '--once', '--json'])\n\
+                [nic] = json.loads(out)['nics']\n\
+                [process] = [p for p in nic['processes'] if p['comm'] == 'rping']\n\
+                assert process['rates']['received_packets'] > 0, process\n\
+                [qp] = process['qps']\n\
+                assert qp['rates']['received_packets'] > 0, qp\n\
+                assert (qp['state'], qp['path']['carrier']) == ('RTS', 'UDP'), qp\n\
+                print('all there')\n";
+    let python = traffic.beside("/usr/bin/python3", &["-c", code, &peerdma()]).mode(Mode::Plain);
+    python.output().success().says("all there");
+    traffic.end();
+}
+
+fn peerdma() -> String {
+    Artefacts::find().peerdma().to_str().expect("text").to_owned()
+}
+
+#[test]
+fn ibstatus_and_ibstat_read_the_port() {
+    needs!(Need::Program("ibstatus"), Need::Program("ibstat"));
+    // Without a name it changes into the directory, which no process can do behind the door.
+    let out = Program::new("ibstatus").args(["peerdma0:1"]).output();
+    out.success().says("Infiniband device 'peerdma0' port 1 status").says("4: ACTIVE");
+    let out = Program::new("ibstat").output();
+    out.success().says("CA 'peerdma0'").says("State: Active").says("Link layer: Ethernet");
+}
+
+#[test]
+fn perfquery_is_refused() {
+    needs!(Need::Program("perfquery"));
+    Program::new("perfquery").output().failure();
+}
+
+#[test]
+fn ucx_finds_the_device_and_complains_of_nothing() {
+    needs!(Need::Program("ucx_info"));
+    let out = Program::new("ucx_info").args(["-d"]).output();
+    out.success().says("peerdma0:1").never_says("ERROR").never_says("netlink");
+}
