@@ -335,7 +335,8 @@ fn pid_of(socket: &OwnedFd) -> Option<i32> {
 
 /// The names with a listener.
 fn listeners() -> io::Result<Vec<String>> {
-    let table = fs::read_to_string("/proc/net/unix")?;
+    let table = fs::read("/proc/net/unix")?;
+    let table = String::from_utf8_lossy(&table);
     let names = table.lines().filter_map(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();
         let name = words.get(7)?.strip_prefix('@')?;
