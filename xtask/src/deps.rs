@@ -59,6 +59,9 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("levelzero", &["descriptors", "environment", "umem", "gpu", "umd"]),
     ("hsa", &["environment", "umem", "gpu", "umd"]),
     ("stubs", &[]),
+    ("verbs-abi", &[]),
+    // Work requests have the form that both providers take.
+    ("sysverbs", &["iba", "transport", "umem", "verbs-abi"]),
     ("cudalib", &["stubs"]),
     ("hsalib", &["stubs"]),
     ("zelib", &["stubs"]),
@@ -84,7 +87,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "view",
         ],
     ),
-    ("verbs", &["descriptors", "iba", "umem", "dmabuf", "transport", "device"]),
+    (
+        "verbs",
+        &["descriptors", "environment", "iba", "umem", "dmabuf", "transport", "device", "sysverbs"],
+    ),
     // The only place that holds both a GPU and a NIC: a process has one of each, joined only by
     // fds.
     (
@@ -110,6 +116,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "launcher",
             "nodes",
             "verbs",
+            "verbs-abi",
             "orchestrator",
             "providers",
             "storage",

@@ -26,6 +26,10 @@ const MAY: &[(&str, &str)] = &[
     ("launcher", "src/door"),
     // Arguments of ioctls.
     ("nodes", ""),
+    // Calls of C.
+    ("sysverbs", ""),
+    // Signatures of C functions.
+    ("verbs-abi", ""),
     ("peerdma", ""),
     ("umd", ""),
     ("cuda", ""),

@@ -18,7 +18,7 @@ const MAY: &[&str] = &[
     "crates/environment/src/lib.rs",
     "crates/device/src/rig/user.rs",
     "crates/link/src/netdev/netns.rs",
-    "crates/peerdma/src/abi/layout.rs",
+    "crates/verbs-abi/src/layout.rs",
 ];
 
 /// Checks every source file that ships.

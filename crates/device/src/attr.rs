@@ -1,5 +1,7 @@
 //! What a device and a port report about themselves.
 
+use std::borrow::Cow;
+
 use iba::{Gid, Guid, Mtu};
 
 use crate::config::{NicConfig, Preset};
@@ -9,12 +11,12 @@ use crate::config::{NicConfig, Preset};
 const LOCAL_VENDOR: u32 = 0x02_7064;
 
 /// The limits and capabilities of a device.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 #[doc(alias = "ibv_device_attr")]
 #[non_exhaustive]
 pub struct DeviceAttr {
     /// The version of the library, as the firmware version.
-    pub fw_ver: &'static str,
+    pub fw_ver: Cow<'static, str>,
     /// Unique to the node.
     pub node_guid: Guid,
     /// Unique to the system.
@@ -191,7 +193,7 @@ impl DeviceAttr {
         let has_raw_packets = config.preset == Preset::Mlx5;
         let has_pacing = config.preset == Preset::Mlx5;
         Self {
-            fw_ver: env!("CARGO_PKG_VERSION"),
+            fw_ver: Cow::Borrowed(env!("CARGO_PKG_VERSION")),
             node_guid: guid,
             sys_image_guid: guid,
             max_mr_size: 1 << 47,
@@ -264,6 +266,24 @@ pub struct PortAttr {
     pub ifindex: u32,
 }
 
+impl Default for PortAttr {
+    /// A port of which nothing is known.
+    fn default() -> Self {
+        Self {
+            active: false,
+            max_mtu: Mtu::Mtu256,
+            active_mtu: Mtu::Mtu256,
+            gid_tbl_len: 0,
+            max_msg_sz: 0,
+            pkey_tbl_len: 0,
+            active_width: 0,
+            active_speed: 0,
+            netdev: String::new(),
+            ifindex: 0,
+        }
+    }
+}
+
 /// A GID and its index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(alias = "ibv_gid_entry")]
@@ -275,4 +295,11 @@ pub struct GidEntry {
     pub index: u32,
     /// The netdev it belongs to.
     pub ifindex: u32,
+}
+
+impl GidEntry {
+    /// An entry of a table that is not this device's own.
+    pub const fn new(gid: Gid, index: u32, ifindex: u32) -> Self {
+        Self { gid, index, ifindex }
+    }
 }

@@ -21,7 +21,8 @@
 //!
 //! * The tables in `abi::symbols` say which symbols exist and what implements them; `build.rs`
 //!   turns them into the library's symbol table, and `docs/VERBS_MATRIX.md` is their printed form.
-//! * `abi::types` has the structures; a test compares each field with the C compiler's layout.
+//! * The crate `verbs-abi` has the structures; its test compares each field with the C compiler's
+//!   layout.
 //! * `abi::errno` is the only place that knows errno.
 //! * A panic stops at the boundary (`abi::boundary`): the call fails with EIO, and so does the
 //!   device from then on.

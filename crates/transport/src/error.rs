@@ -91,6 +91,9 @@ pub enum PostError {
         "the device failed, or was opened before a fork and belongs to the parent; open it again"
     )]
     Dead,
+    /// The library that the QP is of refused, with this error number.
+    #[error("the provider refused with error number {0}, and gives no reason")]
+    Provider(i32),
     /// The QP takes its receives from a shared receive queue.
     #[error("the QP takes its receives from a shared receive queue")]
     HasSrq,

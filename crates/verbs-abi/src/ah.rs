@@ -1,14 +1,14 @@
 //! Addresses.
 
-use super::c_struct;
-use super::context::Context;
-use super::device::Gid;
-use super::pd::Pd;
+use crate::c_struct;
+use crate::context::Context;
+use crate::device::Gid;
+use crate::pd::Pd;
 
 c_struct! {
     /// The route to another subnet. On RoCE every path has one.
     #[derive(Clone, Copy)]
-    pub(crate) struct GlobalRoute = "struct ibv_global_route" {
+    pub struct GlobalRoute = "struct ibv_global_route" {
         dgid: Gid,
         flow_label: u32,
         sgid_index: u8,
@@ -20,7 +20,7 @@ c_struct! {
 c_struct! {
     /// The 40 bytes before a received datagram; integers in network order.
     #[derive(Clone, Copy)]
-    pub(crate) struct Grh = "struct ibv_grh" {
+    pub struct Grh = "struct ibv_grh" {
         version_tclass_flow: u32,
         paylen: u16,
         next_hdr: u8,
@@ -33,7 +33,7 @@ c_struct! {
 c_struct! {
     /// An address vector.
     #[derive(Clone, Copy)]
-    pub(crate) struct AhAttr = "struct ibv_ah_attr" {
+    pub struct AhAttr = "struct ibv_ah_attr" {
         grh: GlobalRoute,
         dlid: u16,
         sl: u8,
@@ -46,7 +46,7 @@ c_struct! {
 
 c_struct! {
     /// An address handle.
-    pub(crate) struct Ah = "struct ibv_ah" {
+    pub struct Ah = "struct ibv_ah" {
         context: *mut Context,
         pd: *mut Pd,
         handle: u32,

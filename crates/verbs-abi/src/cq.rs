@@ -4,13 +4,13 @@ use std::ffi::{c_int, c_uint, c_void};
 
 use libc::{pthread_cond_t, pthread_mutex_t};
 
-use super::context::Context;
-use super::pd::Pd;
-use super::{CEnum, c_struct};
+use crate::context::Context;
+use crate::pd::Pd;
+use crate::{CEnum, c_struct};
 
 c_struct! {
     /// A completion channel: a file descriptor that is readable when a CQ has an event.
-    pub(crate) struct CompChannel = "struct ibv_comp_channel" {
+    pub struct CompChannel = "struct ibv_comp_channel" {
         context: *mut Context,
         fd: c_int,
         refcnt: c_int,
@@ -20,7 +20,7 @@ c_struct! {
 c_struct! {
     /// A completion queue. `mutex`, `cond` and the two counters make destruction wait for
     /// acknowledged events.
-    pub(crate) struct Cq = "struct ibv_cq" {
+    pub struct Cq = "struct ibv_cq" {
         context: *mut Context,
         channel: *mut CompChannel,
         cq_context: *mut c_void,
@@ -33,19 +33,19 @@ c_struct! {
     }
 }
 
-pub(crate) type StartPoll = unsafe extern "C" fn(*mut CqEx, *mut PollCqAttr) -> c_int;
-pub(crate) type NextPoll = unsafe extern "C" fn(*mut CqEx) -> c_int;
-pub(crate) type EndPoll = unsafe extern "C" fn(*mut CqEx);
-pub(crate) type ReadU8 = unsafe extern "C" fn(*mut CqEx) -> u8;
-pub(crate) type ReadU16 = unsafe extern "C" fn(*mut CqEx) -> u16;
-pub(crate) type ReadU32 = unsafe extern "C" fn(*mut CqEx) -> u32;
-pub(crate) type ReadU64 = unsafe extern "C" fn(*mut CqEx) -> u64;
-pub(crate) type ReadTmInfo = unsafe extern "C" fn(*mut CqEx, *mut WcTmInfo);
+pub type StartPoll = unsafe extern "C" fn(*mut CqEx, *mut PollCqAttr) -> c_int;
+pub type NextPoll = unsafe extern "C" fn(*mut CqEx) -> c_int;
+pub type EndPoll = unsafe extern "C" fn(*mut CqEx);
+pub type ReadU8 = unsafe extern "C" fn(*mut CqEx) -> u8;
+pub type ReadU16 = unsafe extern "C" fn(*mut CqEx) -> u16;
+pub type ReadU32 = unsafe extern "C" fn(*mut CqEx) -> u32;
+pub type ReadU64 = unsafe extern "C" fn(*mut CqEx) -> u64;
+pub type ReadTmInfo = unsafe extern "C" fn(*mut CqEx, *mut WcTmInfo);
 
 c_struct! {
     /// A completion queue that is read one completion at a time. Its first fields are those of a
     /// [`Cq`], and it is used as one.
-    pub(crate) struct CqEx = "struct ibv_cq_ex" {
+    pub struct CqEx = "struct ibv_cq_ex" {
         context: *mut Context,
         channel: *mut CompChannel,
         cq_context: *mut c_void,
@@ -81,14 +81,14 @@ c_struct! {
 
 c_struct! {
     /// Options of one poll; no bit of it means anything yet.
-    pub(crate) struct PollCqAttr = "struct ibv_poll_cq_attr" {
+    pub struct PollCqAttr = "struct ibv_poll_cq_attr" {
         comp_mask: u32,
     }
 }
 
 c_struct! {
     /// What tag matching says of a message.
-    pub(crate) struct WcTmInfo = "struct ibv_wc_tm_info" {
+    pub struct WcTmInfo = "struct ibv_wc_tm_info" {
         tag: u64,
         r#priv: u32,
     }
@@ -96,7 +96,7 @@ c_struct! {
 
 c_struct! {
     /// How to create a [`CqEx`].
-    pub(crate) struct CqInitAttrEx = "struct ibv_cq_init_attr_ex" {
+    pub struct CqInitAttrEx = "struct ibv_cq_init_attr_ex" {
         cqe: u32,
         cq_context: *mut c_void,
         channel: *mut CompChannel,
@@ -110,7 +110,7 @@ c_struct! {
 
 c_struct! {
     /// Moderation of a CQ's events; the period is in microseconds.
-    pub(crate) struct ModerateCq = "struct ibv_moderate_cq" {
+    pub struct ModerateCq = "struct ibv_moderate_cq" {
         cq_count: u16,
         cq_period: u16,
     }
@@ -118,7 +118,7 @@ c_struct! {
 
 c_struct! {
     /// How to modify a CQ.
-    pub(crate) struct ModifyCqAttr = "struct ibv_modify_cq_attr" {
+    pub struct ModifyCqAttr = "struct ibv_modify_cq_attr" {
         attr_mask: u32,
         moderate: ModerateCq,
     }

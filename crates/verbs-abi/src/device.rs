@@ -2,28 +2,28 @@
 
 use std::ffi::{c_char, c_int, c_uint};
 
-use super::{Absent, CEnum, CSignedEnum, c_struct};
+use crate::{Absent, CEnum, CSignedEnum, c_struct};
 
 /// Room for the name of a device.
 #[doc(alias = "IBV_SYSFS_NAME_MAX")]
-pub(crate) const SYSFS_NAME_MAX: usize = 64;
+pub const SYSFS_NAME_MAX: usize = 64;
 
 /// Room for a path in sysfs.
 #[doc(alias = "IBV_SYSFS_PATH_MAX")]
-pub(crate) const SYSFS_PATH_MAX: usize = 256;
+pub const SYSFS_PATH_MAX: usize = 256;
 
 /// A GID. Aligned as C's union with two 64-bit halves is.
 #[derive(Clone, Copy)]
 #[doc(alias = "ibv_gid")]
 #[repr(C, align(8))]
-pub(crate) struct Gid {
+pub struct Gid {
     /// In network order.
-    pub(crate) raw: [u8; 16],
+    pub raw: [u8; 16],
 }
 
 c_struct! {
     /// A device that can be opened.
-    pub(crate) struct Device = "struct ibv_device" {
+    pub struct Device = "struct ibv_device" {
         /// Obsolete and never called.
         _ops: [Absent; 2],
         node_type: CSignedEnum,
@@ -40,8 +40,8 @@ c_struct! {
 
 c_struct! {
     /// Limits of a device. `node_guid` and `sys_image_guid` are in network order.
-    #[derive(Clone, Copy)]
-    pub(crate) struct DeviceAttr = "struct ibv_device_attr" {
+    #[derive(Clone, Copy, Debug)]
+    pub struct DeviceAttr = "struct ibv_device_attr" {
         fw_ver: [c_char; 64],
         node_guid: u64,
         sys_image_guid: u64,
@@ -88,7 +88,7 @@ c_struct! {
 c_struct! {
     /// Which operations of each transport may fault pages in.
     #[derive(Clone, Copy)]
-    pub(crate) struct OdpCaps = "struct ibv_odp_caps" {
+    pub struct OdpCaps = "struct ibv_odp_caps" {
         general_caps: u64,
         /// C nests these three: RC, UC, UD.
         per_transport_caps: [u32; 3],
@@ -98,7 +98,7 @@ c_struct! {
 c_struct! {
     /// Segmentation of raw packets.
     #[derive(Clone, Copy)]
-    pub(crate) struct TsoCaps = "struct ibv_tso_caps" {
+    pub struct TsoCaps = "struct ibv_tso_caps" {
         max_tso: u32,
         supported_qpts: u32,
     }
@@ -107,7 +107,7 @@ c_struct! {
 c_struct! {
     /// Receive side scaling of raw packets.
     #[derive(Clone, Copy)]
-    pub(crate) struct RssCaps = "struct ibv_rss_caps" {
+    pub struct RssCaps = "struct ibv_rss_caps" {
         supported_qpts: u32,
         max_rwq_indirection_tables: u32,
         max_rwq_indirection_table_size: u32,
@@ -119,7 +119,7 @@ c_struct! {
 c_struct! {
     /// Pacing, in kbit/s.
     #[derive(Clone, Copy)]
-    pub(crate) struct PacketPacingCaps = "struct ibv_packet_pacing_caps" {
+    pub struct PacketPacingCaps = "struct ibv_packet_pacing_caps" {
         qp_rate_limit_min: u32,
         qp_rate_limit_max: u32,
         supported_qpts: u32,
@@ -129,7 +129,7 @@ c_struct! {
 c_struct! {
     /// Tag matching.
     #[derive(Clone, Copy)]
-    pub(crate) struct TmCaps = "struct ibv_tm_caps" {
+    pub struct TmCaps = "struct ibv_tm_caps" {
         max_rndv_hdr_size: u32,
         max_num_tags: u32,
         flags: u32,
@@ -141,7 +141,7 @@ c_struct! {
 c_struct! {
     /// Moderation of completion events; the period is in microseconds.
     #[derive(Clone, Copy)]
-    pub(crate) struct CqModerationCaps = "struct ibv_cq_moderation_caps" {
+    pub struct CqModerationCaps = "struct ibv_cq_moderation_caps" {
         max_cq_count: u16,
         max_cq_period: u16,
     }
@@ -150,7 +150,7 @@ c_struct! {
 c_struct! {
     /// Operand sizes of PCI atomics, as bits.
     #[derive(Clone, Copy)]
-    pub(crate) struct PciAtomicCaps = "struct ibv_pci_atomic_caps" {
+    pub struct PciAtomicCaps = "struct ibv_pci_atomic_caps" {
         fetch_add: u16,
         swap: u16,
         compare_swap: u16,
@@ -160,7 +160,7 @@ c_struct! {
 c_struct! {
     /// Everything a device says. A program passes how much of it it has room for.
     #[derive(Clone, Copy)]
-    pub(crate) struct DeviceAttrEx = "struct ibv_device_attr_ex" {
+    pub struct DeviceAttrEx = "struct ibv_device_attr_ex" {
         orig_attr: DeviceAttr,
         comp_mask: u32,
         odp_caps: OdpCaps,
@@ -184,7 +184,7 @@ c_struct! {
 
 c_struct! {
     /// The question of `ibv_query_device_ex`; no bit of it means anything yet.
-    pub(crate) struct QueryDeviceExInput = "struct ibv_query_device_ex_input" {
+    pub struct QueryDeviceExInput = "struct ibv_query_device_ex_input" {
         comp_mask: u32,
     }
 }
@@ -192,8 +192,8 @@ c_struct! {
 c_struct! {
     /// The state of a port. `ibv_query_port` the symbol writes no further than `flags`; the
     /// header's inline function passes the program's size.
-    #[derive(Clone, Copy)]
-    pub(crate) struct PortAttr = "struct ibv_port_attr" {
+    #[derive(Clone, Copy, Debug)]
+    pub struct PortAttr = "struct ibv_port_attr" {
         state: CEnum,
         max_mtu: CEnum,
         active_mtu: CEnum,
@@ -223,7 +223,7 @@ c_struct! {
 c_struct! {
     /// A GID, where it stands, and the interface it belongs to.
     #[derive(Clone, Copy)]
-    pub(crate) struct GidEntry = "struct ibv_gid_entry" {
+    pub struct GidEntry = "struct ibv_gid_entry" {
         gid: Gid,
         gid_index: u32,
         port_num: u32,

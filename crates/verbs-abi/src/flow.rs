@@ -4,17 +4,17 @@ use std::ffi::{c_int, c_void};
 
 use libc::{pthread_cond_t, pthread_mutex_t};
 
-use super::context::Context;
-use super::cq::Cq;
-use super::pd::Pd;
-use super::wr::RecvWr;
-use super::{CEnum, c_struct};
+use crate::context::Context;
+use crate::cq::Cq;
+use crate::pd::Pd;
+use crate::wr::RecvWr;
+use crate::{CEnum, c_struct};
 
-pub(crate) type PostWqRecv = unsafe extern "C" fn(*mut Wq, *mut RecvWr, *mut *mut RecvWr) -> c_int;
+pub type PostWqRecv = unsafe extern "C" fn(*mut Wq, *mut RecvWr, *mut *mut RecvWr) -> c_int;
 
 c_struct! {
     /// A rule.
-    pub(crate) struct Flow = "struct ibv_flow" {
+    pub struct Flow = "struct ibv_flow" {
         comp_mask: u32,
         context: *mut Context,
         handle: u32,
@@ -24,7 +24,7 @@ c_struct! {
 c_struct! {
     /// How to make a rule. Its specs follow behind it.
     #[derive(Clone, Copy)]
-    pub(crate) struct FlowAttr = "struct ibv_flow_attr" {
+    pub struct FlowAttr = "struct ibv_flow_attr" {
         comp_mask: u32,
         r#type: CEnum,
         size: u16,
@@ -38,7 +38,7 @@ c_struct! {
 c_struct! {
     /// Fields of an Ethernet header. Numbers are in network order.
     #[derive(Clone, Copy)]
-    pub(crate) struct EthFilter = "struct ibv_flow_eth_filter" {
+    pub struct EthFilter = "struct ibv_flow_eth_filter" {
         dst_mac: [u8; 6],
         src_mac: [u8; 6],
         ether_type: u16,
@@ -49,7 +49,7 @@ c_struct! {
 c_struct! {
     /// What is asked of an Ethernet header.
     #[derive(Clone, Copy)]
-    pub(crate) struct SpecEth = "struct ibv_flow_spec_eth" {
+    pub struct SpecEth = "struct ibv_flow_spec_eth" {
         r#type: CEnum,
         size: u16,
         val: EthFilter,
@@ -60,7 +60,7 @@ c_struct! {
 c_struct! {
     /// The addresses of an IPv4 header, in network order.
     #[derive(Clone, Copy)]
-    pub(crate) struct Ipv4Filter = "struct ibv_flow_ipv4_filter" {
+    pub struct Ipv4Filter = "struct ibv_flow_ipv4_filter" {
         src_ip: u32,
         dst_ip: u32,
     }
@@ -69,7 +69,7 @@ c_struct! {
 c_struct! {
     /// What is asked of an IPv4 header.
     #[derive(Clone, Copy)]
-    pub(crate) struct SpecIpv4 = "struct ibv_flow_spec_ipv4" {
+    pub struct SpecIpv4 = "struct ibv_flow_spec_ipv4" {
         r#type: CEnum,
         size: u16,
         val: Ipv4Filter,
@@ -80,7 +80,7 @@ c_struct! {
 c_struct! {
     /// More fields of an IPv4 header.
     #[derive(Clone, Copy)]
-    pub(crate) struct Ipv4ExtFilter = "struct ibv_flow_ipv4_ext_filter" {
+    pub struct Ipv4ExtFilter = "struct ibv_flow_ipv4_ext_filter" {
         src_ip: u32,
         dst_ip: u32,
         proto: u8,
@@ -93,7 +93,7 @@ c_struct! {
 c_struct! {
     /// What is asked of an IPv4 header.
     #[derive(Clone, Copy)]
-    pub(crate) struct SpecIpv4Ext = "struct ibv_flow_spec_ipv4_ext" {
+    pub struct SpecIpv4Ext = "struct ibv_flow_spec_ipv4_ext" {
         r#type: CEnum,
         size: u16,
         val: Ipv4ExtFilter,
@@ -104,7 +104,7 @@ c_struct! {
 c_struct! {
     /// Fields of an IPv6 header. Numbers are in network order.
     #[derive(Clone, Copy)]
-    pub(crate) struct Ipv6Filter = "struct ibv_flow_ipv6_filter" {
+    pub struct Ipv6Filter = "struct ibv_flow_ipv6_filter" {
         src_ip: [u8; 16],
         dst_ip: [u8; 16],
         flow_label: u32,
@@ -117,7 +117,7 @@ c_struct! {
 c_struct! {
     /// What is asked of an IPv6 header.
     #[derive(Clone, Copy)]
-    pub(crate) struct SpecIpv6 = "struct ibv_flow_spec_ipv6" {
+    pub struct SpecIpv6 = "struct ibv_flow_spec_ipv6" {
         r#type: CEnum,
         size: u16,
         val: Ipv6Filter,
@@ -128,7 +128,7 @@ c_struct! {
 c_struct! {
     /// Ports, in network order.
     #[derive(Clone, Copy)]
-    pub(crate) struct TcpUdpFilter = "struct ibv_flow_tcp_udp_filter" {
+    pub struct TcpUdpFilter = "struct ibv_flow_tcp_udp_filter" {
         dst_port: u16,
         src_port: u16,
     }
@@ -137,7 +137,7 @@ c_struct! {
 c_struct! {
     /// What is asked of ports.
     #[derive(Clone, Copy)]
-    pub(crate) struct SpecTcpUdp = "struct ibv_flow_spec_tcp_udp" {
+    pub struct SpecTcpUdp = "struct ibv_flow_spec_tcp_udp" {
         r#type: CEnum,
         size: u16,
         val: TcpUdpFilter,
@@ -147,7 +147,7 @@ c_struct! {
 
 c_struct! {
     /// How to make a work queue.
-    pub(crate) struct WqInitAttr = "struct ibv_wq_init_attr" {
+    pub struct WqInitAttr = "struct ibv_wq_init_attr" {
         wq_context: *mut c_void,
         wq_type: CEnum,
         max_wr: u32,
@@ -161,7 +161,7 @@ c_struct! {
 
 c_struct! {
     /// How to change one.
-    pub(crate) struct WqAttr = "struct ibv_wq_attr" {
+    pub struct WqAttr = "struct ibv_wq_attr" {
         attr_mask: u32,
         wq_state: CEnum,
         curr_wq_state: CEnum,
@@ -172,7 +172,7 @@ c_struct! {
 
 c_struct! {
     /// A work queue.
-    pub(crate) struct Wq = "struct ibv_wq" {
+    pub struct Wq = "struct ibv_wq" {
         context: *mut Context,
         wq_context: *mut c_void,
         pd: *mut Pd,
@@ -191,7 +191,7 @@ c_struct! {
 
 c_struct! {
     /// How to make an indirection table: the logarithm of its size, and its places.
-    pub(crate) struct RwqIndTableInitAttr = "struct ibv_rwq_ind_table_init_attr" {
+    pub struct RwqIndTableInitAttr = "struct ibv_rwq_ind_table_init_attr" {
         log_ind_tbl_size: u32,
         ind_tbl: *mut *mut Wq,
         comp_mask: u32,
@@ -200,7 +200,7 @@ c_struct! {
 
 c_struct! {
     /// An indirection table.
-    pub(crate) struct RwqIndTable = "struct ibv_rwq_ind_table" {
+    pub struct RwqIndTable = "struct ibv_rwq_ind_table" {
         context: *mut Context,
         ind_tbl_handle: c_int,
         ind_tbl_num: c_int,

@@ -13,7 +13,7 @@ use std::io::Write as _;
 use std::mem::offset_of;
 use std::process::{Command, Stdio};
 
-use super::types::{
+use crate::{
     Field, Layout, ah, comp_cntr, context, cq, device, dm, event, flow, mr, ops, pd, qp, rdma, srq,
     wc, wr,
 };

@@ -11,48 +11,56 @@
 //! `verbs_context` grows at its *start*: the `ibv_context` that programs hold is its last field,
 //! and `sz` says how far it reaches before that.
 //!
-//! [`c_struct!`] declares each structure once and, in tests, also lists its fields, so that
+//! `c_struct!` declares each structure once and, in tests, also lists its fields, so that
 //! `layout` can compare all of them with the C compiler's.
+#![expect(unsafe_code, reason = "the room for the operations is seen under two types")]
+#![expect(
+    missing_docs,
+    reason = "fields and calls have C's names; their manual pages say the rest"
+)]
 
 use std::ffi::{c_int, c_uint, c_void};
 
-pub(crate) mod ah;
-pub(crate) mod comp_cntr;
-pub(crate) mod context;
-pub(crate) mod cq;
-pub(crate) mod device;
-pub(crate) mod dm;
-pub(crate) mod event;
-pub(crate) mod flow;
-pub(crate) mod mr;
-pub(crate) mod ops;
-pub(crate) mod pd;
-pub(crate) mod qp;
-pub(crate) mod rdma;
-pub(crate) mod srq;
-pub(crate) mod wc;
-pub(crate) mod wr;
+#[cfg(test)]
+mod layout;
+
+pub mod ah;
+pub mod comp_cntr;
+pub mod context;
+pub mod cq;
+pub mod device;
+pub mod dm;
+pub mod event;
+pub mod flow;
+pub mod mr;
+pub mod ops;
+pub mod pd;
+pub mod qp;
+pub mod rdma;
+pub mod srq;
+pub mod wc;
+pub mod wr;
 
 /// Something a program passes and this library does not look into.
-pub(crate) type Opaque = c_void;
+pub type Opaque = c_void;
 
 /// A function pointer that this library leaves NULL: the inline functions of the header then answer
 /// EOPNOTSUPP.
-pub(crate) type Absent = Option<extern "C" fn()>;
+pub type Absent = Option<extern "C" fn()>;
 
 /// An enumeration of C without negative values.
-pub(crate) type CEnum = c_uint;
+pub type CEnum = c_uint;
 
 /// An enumeration of C with negative values.
-pub(crate) type CSignedEnum = c_int;
+pub type CSignedEnum = c_int;
 
 /// A field of a C structure: name, offset, size.
 #[cfg(test)]
-pub(crate) type Field = (&'static str, usize, usize);
+pub type Field = (&'static str, usize, usize);
 
 /// A structure that C knows too.
 #[cfg(test)]
-pub(crate) trait Layout: Sized {
+pub trait Layout: Sized {
     /// Its C name, with `struct` or `union`.
     const C: &'static str;
 
@@ -60,26 +68,26 @@ pub(crate) trait Layout: Sized {
     fn fields() -> Vec<Field>;
 }
 
-/// Declares a structure with C's layout: `pub(crate) struct Name = "struct c_name" { fields }`.
+/// Declares a structure with C's layout: `pub struct Name = "struct c_name" { fields }`.
 macro_rules! c_struct {
     (
         $(#[$meta:meta])*
-        pub(crate) struct $name:ident = $c:literal {
+        pub struct $name:ident = $c:literal {
             $($(#[$field_meta:meta])* $field:ident: $ty:ty,)*
         }
     ) => {
         $(#[$meta])*
         #[doc(alias = $c)]
         #[repr(C)]
-        pub(crate) struct $name {
-            $($(#[$field_meta])* pub(crate) $field: $ty,)*
+        pub struct $name {
+            $($(#[$field_meta])* pub $field: $ty,)*
         }
 
         #[cfg(test)]
-        impl $crate::abi::types::Layout for $name {
+        impl $crate::Layout for $name {
             const C: &'static str = $c;
 
-            fn fields() -> Vec<$crate::abi::types::Field> {
+            fn fields() -> Vec<$crate::Field> {
                 vec![$((
                     stringify!($field).trim_start_matches("r#"),
                     std::mem::offset_of!($name, $field),
@@ -89,4 +97,4 @@ macro_rules! c_struct {
         }
     };
 }
-pub(crate) use c_struct;
+use c_struct;

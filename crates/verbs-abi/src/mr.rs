@@ -4,13 +4,13 @@ use std::ffi::{c_int, c_uint, c_void};
 
 use libc::size_t;
 
-use super::context::Context;
-use super::pd::Pd;
-use super::{CEnum, Opaque, c_struct};
+use crate::context::Context;
+use crate::pd::Pd;
+use crate::{CEnum, Opaque, c_struct};
 
 c_struct! {
     /// A memory region.
-    pub(crate) struct Mr = "struct ibv_mr" {
+    pub struct Mr = "struct ibv_mr" {
         context: *mut Context,
         pd: *mut Pd,
         addr: *mut c_void,
@@ -24,7 +24,7 @@ c_struct! {
 c_struct! {
     /// What a memory window covers.
     #[derive(Clone, Copy)]
-    pub(crate) struct MwBindInfo = "struct ibv_mw_bind_info" {
+    pub struct MwBindInfo = "struct ibv_mw_bind_info" {
         mr: *mut Mr,
         addr: u64,
         length: u64,
@@ -34,7 +34,7 @@ c_struct! {
 
 c_struct! {
     /// A memory window.
-    pub(crate) struct Mw = "struct ibv_mw" {
+    pub struct Mw = "struct ibv_mw" {
         context: *mut Context,
         pd: *mut Pd,
         rkey: u32,
@@ -45,7 +45,7 @@ c_struct! {
 
 c_struct! {
     /// How to bind a window of type 1.
-    pub(crate) struct MwBind = "struct ibv_mw_bind" {
+    pub struct MwBind = "struct ibv_mw_bind" {
         wr_id: u64,
         send_flags: c_uint,
         bind_info: MwBindInfo,
@@ -54,7 +54,7 @@ c_struct! {
 
 c_struct! {
     /// How to register a region, extended; only what `comp_mask` names may be read.
-    pub(crate) struct MrInitAttr = "struct ibv_mr_init_attr" {
+    pub struct MrInitAttr = "struct ibv_mr_init_attr" {
         length: size_t,
         access: c_int,
         comp_mask: u64,

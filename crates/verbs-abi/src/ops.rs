@@ -4,69 +4,68 @@ use std::ffi::{c_int, c_uint};
 
 use libc::size_t;
 
-use super::context::{Context, OpsRoom, ValuesEx};
-use super::cq::{Cq, CqEx, CqInitAttrEx, ModifyCqAttr};
-use super::device::{DeviceAttr, DeviceAttrEx, PortAttr, QueryDeviceExInput};
-use super::dm::{AllocDmAttr, Dm};
-use super::flow::{Flow, FlowAttr, RwqIndTable, RwqIndTableInitAttr, Wq, WqAttr, WqInitAttr};
-use super::mr::{Mr, Mw, MwBind};
-use super::pd::{ParentDomainInitAttr, Pd, Td, TdInitAttr};
-use super::qp::{Qp, QpInitAttrEx, QpOpenAttr, QpRateLimitAttr};
-use super::srq::{OpsWr, Srq, SrqInitAttrEx, Xrcd, XrcdInitAttr};
-use super::wc::Wc;
-use super::wr::{RecvWr, SendWr, Sge};
-use super::{Absent, CEnum, Opaque, c_struct};
+use crate::context::{Context, OpsRoom, ValuesEx};
+use crate::cq::{Cq, CqEx, CqInitAttrEx, ModifyCqAttr};
+use crate::device::{DeviceAttr, DeviceAttrEx, PortAttr, QueryDeviceExInput};
+use crate::dm::{AllocDmAttr, Dm};
+use crate::flow::{Flow, FlowAttr, RwqIndTable, RwqIndTableInitAttr, Wq, WqAttr, WqInitAttr};
+use crate::mr::{Mr, Mw, MwBind};
+use crate::pd::{ParentDomainInitAttr, Pd, Td, TdInitAttr};
+use crate::qp::{Qp, QpInitAttrEx, QpOpenAttr, QpRateLimitAttr};
+use crate::srq::{OpsWr, Srq, SrqInitAttrEx, Xrcd, XrcdInitAttr};
+use crate::wc::Wc;
+use crate::wr::{RecvWr, SendWr, Sge};
+use crate::{Absent, CEnum, Opaque, c_struct};
 
-pub(crate) type PollCq = unsafe extern "C" fn(*mut Cq, c_int, *mut Wc) -> c_int;
-pub(crate) type ReqNotifyCq = unsafe extern "C" fn(*mut Cq, c_int) -> c_int;
-pub(crate) type PostSend = unsafe extern "C" fn(*mut Qp, *mut SendWr, *mut *mut SendWr) -> c_int;
-pub(crate) type PostRecv = unsafe extern "C" fn(*mut Qp, *mut RecvWr, *mut *mut RecvWr) -> c_int;
-pub(crate) type PostSrqRecv =
-    unsafe extern "C" fn(*mut Srq, *mut RecvWr, *mut *mut RecvWr) -> c_int;
-pub(crate) type QueryDevice = unsafe extern "C" fn(*mut Context, *mut DeviceAttr) -> c_int;
-pub(crate) type QueryPortCompat = unsafe extern "C" fn(*mut Context, u8, *mut PortAttr) -> c_int;
-pub(crate) type QueryPort = unsafe extern "C" fn(*mut Context, u8, *mut PortAttr, size_t) -> c_int;
-pub(crate) type QueryDeviceEx = unsafe extern "C" fn(
+pub type PollCq = unsafe extern "C" fn(*mut Cq, c_int, *mut Wc) -> c_int;
+pub type ReqNotifyCq = unsafe extern "C" fn(*mut Cq, c_int) -> c_int;
+pub type PostSend = unsafe extern "C" fn(*mut Qp, *mut SendWr, *mut *mut SendWr) -> c_int;
+pub type PostRecv = unsafe extern "C" fn(*mut Qp, *mut RecvWr, *mut *mut RecvWr) -> c_int;
+pub type PostSrqRecv = unsafe extern "C" fn(*mut Srq, *mut RecvWr, *mut *mut RecvWr) -> c_int;
+pub type QueryDevice = unsafe extern "C" fn(*mut Context, *mut DeviceAttr) -> c_int;
+pub type QueryPortCompat = unsafe extern "C" fn(*mut Context, u8, *mut PortAttr) -> c_int;
+pub type QueryPort = unsafe extern "C" fn(*mut Context, u8, *mut PortAttr, size_t) -> c_int;
+pub type QueryDeviceEx = unsafe extern "C" fn(
     *mut Context,
     *const QueryDeviceExInput,
     *mut DeviceAttrEx,
     size_t,
 ) -> c_int;
-pub(crate) type AdviseMr = unsafe extern "C" fn(*mut Pd, CEnum, u32, *mut Sge, u32) -> c_int;
-pub(crate) type AllocNullMr = unsafe extern "C" fn(*mut Pd) -> *mut Mr;
-pub(crate) type RegDmMr = unsafe extern "C" fn(*mut Pd, *mut Dm, u64, size_t, c_uint) -> *mut Mr;
-pub(crate) type AllocDm = unsafe extern "C" fn(*mut Context, *mut AllocDmAttr) -> *mut Dm;
-pub(crate) type FreeDm = unsafe extern "C" fn(*mut Dm) -> c_int;
-pub(crate) type AllocMw = unsafe extern "C" fn(*mut Pd, CEnum) -> *mut Mw;
-pub(crate) type BindMw = unsafe extern "C" fn(*mut Qp, *mut Mw, *mut MwBind) -> c_int;
-pub(crate) type DeallocMw = unsafe extern "C" fn(*mut Mw) -> c_int;
-pub(crate) type GetSrqNum = unsafe extern "C" fn(*mut Srq, *mut u32) -> c_int;
-pub(crate) type OpenXrcd = unsafe extern "C" fn(*mut Context, *mut XrcdInitAttr) -> *mut Xrcd;
-pub(crate) type CloseXrcd = unsafe extern "C" fn(*mut Xrcd) -> c_int;
-pub(crate) type AllocTd = unsafe extern "C" fn(*mut Context, *mut TdInitAttr) -> *mut Td;
-pub(crate) type DeallocTd = unsafe extern "C" fn(*mut Td) -> c_int;
-pub(crate) type AllocParentDomain =
+pub type AdviseMr = unsafe extern "C" fn(*mut Pd, CEnum, u32, *mut Sge, u32) -> c_int;
+pub type AllocNullMr = unsafe extern "C" fn(*mut Pd) -> *mut Mr;
+pub type RegDmMr = unsafe extern "C" fn(*mut Pd, *mut Dm, u64, size_t, c_uint) -> *mut Mr;
+pub type AllocDm = unsafe extern "C" fn(*mut Context, *mut AllocDmAttr) -> *mut Dm;
+pub type FreeDm = unsafe extern "C" fn(*mut Dm) -> c_int;
+pub type AllocMw = unsafe extern "C" fn(*mut Pd, CEnum) -> *mut Mw;
+pub type BindMw = unsafe extern "C" fn(*mut Qp, *mut Mw, *mut MwBind) -> c_int;
+pub type DeallocMw = unsafe extern "C" fn(*mut Mw) -> c_int;
+pub type GetSrqNum = unsafe extern "C" fn(*mut Srq, *mut u32) -> c_int;
+pub type OpenXrcd = unsafe extern "C" fn(*mut Context, *mut XrcdInitAttr) -> *mut Xrcd;
+pub type CloseXrcd = unsafe extern "C" fn(*mut Xrcd) -> c_int;
+pub type AllocTd = unsafe extern "C" fn(*mut Context, *mut TdInitAttr) -> *mut Td;
+pub type DeallocTd = unsafe extern "C" fn(*mut Td) -> c_int;
+pub type AllocParentDomain =
     unsafe extern "C" fn(*mut Context, *mut ParentDomainInitAttr) -> *mut Pd;
-pub(crate) type ModifyQpRateLimit = unsafe extern "C" fn(*mut Qp, *mut QpRateLimitAttr) -> c_int;
-pub(crate) type ModifyCq = unsafe extern "C" fn(*mut Cq, *mut ModifyCqAttr) -> c_int;
-pub(crate) type QueryRtValues = unsafe extern "C" fn(*mut Context, *mut ValuesEx) -> c_int;
-pub(crate) type CreateCqEx = unsafe extern "C" fn(*mut Context, *mut CqInitAttrEx) -> *mut CqEx;
-pub(crate) type CreateQpEx = unsafe extern "C" fn(*mut Context, *mut QpInitAttrEx) -> *mut Qp;
-pub(crate) type OpenQp = unsafe extern "C" fn(*mut Context, *mut QpOpenAttr) -> *mut Qp;
-pub(crate) type PostSrqOps = unsafe extern "C" fn(*mut Srq, *mut OpsWr, *mut *mut OpsWr) -> c_int;
-pub(crate) type CreateWq = unsafe extern "C" fn(*mut Context, *mut WqInitAttr) -> *mut Wq;
-pub(crate) type ModifyWq = unsafe extern "C" fn(*mut Wq, *mut WqAttr) -> c_int;
-pub(crate) type DestroyWq = unsafe extern "C" fn(*mut Wq) -> c_int;
-pub(crate) type CreateRwqIndTable =
+pub type ModifyQpRateLimit = unsafe extern "C" fn(*mut Qp, *mut QpRateLimitAttr) -> c_int;
+pub type ModifyCq = unsafe extern "C" fn(*mut Cq, *mut ModifyCqAttr) -> c_int;
+pub type QueryRtValues = unsafe extern "C" fn(*mut Context, *mut ValuesEx) -> c_int;
+pub type CreateCqEx = unsafe extern "C" fn(*mut Context, *mut CqInitAttrEx) -> *mut CqEx;
+pub type CreateQpEx = unsafe extern "C" fn(*mut Context, *mut QpInitAttrEx) -> *mut Qp;
+pub type OpenQp = unsafe extern "C" fn(*mut Context, *mut QpOpenAttr) -> *mut Qp;
+pub type PostSrqOps = unsafe extern "C" fn(*mut Srq, *mut OpsWr, *mut *mut OpsWr) -> c_int;
+pub type CreateWq = unsafe extern "C" fn(*mut Context, *mut WqInitAttr) -> *mut Wq;
+pub type ModifyWq = unsafe extern "C" fn(*mut Wq, *mut WqAttr) -> c_int;
+pub type DestroyWq = unsafe extern "C" fn(*mut Wq) -> c_int;
+pub type CreateRwqIndTable =
     unsafe extern "C" fn(*mut Context, *mut RwqIndTableInitAttr) -> *mut RwqIndTable;
-pub(crate) type DestroyRwqIndTable = unsafe extern "C" fn(*mut RwqIndTable) -> c_int;
-pub(crate) type CreateFlow = unsafe extern "C" fn(*mut Qp, *mut FlowAttr) -> *mut Flow;
-pub(crate) type DestroyFlow = unsafe extern "C" fn(*mut Flow) -> c_int;
-pub(crate) type CreateSrqEx = unsafe extern "C" fn(*mut Context, *mut SrqInitAttrEx) -> *mut Srq;
+pub type DestroyRwqIndTable = unsafe extern "C" fn(*mut RwqIndTable) -> c_int;
+pub type CreateFlow = unsafe extern "C" fn(*mut Qp, *mut FlowAttr) -> *mut Flow;
+pub type DestroyFlow = unsafe extern "C" fn(*mut Flow) -> c_int;
+pub type CreateSrqEx = unsafe extern "C" fn(*mut Context, *mut SrqInitAttrEx) -> *mut Srq;
 
 c_struct! {
     /// The first set of operations. The header calls none of those named `_compat_`.
-    pub(crate) struct ContextOps = "struct ibv_context_ops" {
+    pub struct ContextOps = "struct ibv_context_ops" {
         _compat_query_device: Option<QueryDevice>,
         _compat_query_port: Option<QueryPortCompat>,
         _compat_alloc_pd: Absent,
@@ -109,7 +108,7 @@ const _: () = assert!(
 
 impl ContextOps {
     /// The operations of a context.
-    pub(crate) fn of(context: &mut Context) -> &mut Self {
+    pub fn of(context: &mut Context) -> &mut Self {
         let ops = &raw mut context.ops;
         // SAFETY: both types are the same number of pointers to functions that may be absent (their
         // sizes are compared above), so each value of one is a value of the other. The result has
@@ -122,7 +121,7 @@ c_struct! {
     /// The open device with the operations that were added later. It grows at its start: `context`
     /// is always last, and `sz` is right before it.
     #[expect(non_snake_case, reason = "C names them so")]
-    pub(crate) struct VerbsContext = "struct verbs_context" {
+    pub struct VerbsContext = "struct verbs_context" {
         free_buf: Absent,
         alloc_buf: Absent,
         dm_export_dmabuf_fd: Absent,

@@ -4,16 +4,15 @@ use std::ffi::c_void;
 
 use libc::size_t;
 
-use super::c_struct;
-use super::context::Context;
+use crate::c_struct;
+use crate::context::Context;
 
-pub(crate) type Alloc =
-    unsafe extern "C" fn(*mut Pd, *mut c_void, size_t, size_t, u64) -> *mut c_void;
-pub(crate) type Free = unsafe extern "C" fn(*mut Pd, *mut c_void, *mut c_void, u64);
+pub type Alloc = unsafe extern "C" fn(*mut Pd, *mut c_void, size_t, size_t, u64) -> *mut c_void;
+pub type Free = unsafe extern "C" fn(*mut Pd, *mut c_void, *mut c_void, u64);
 
 c_struct! {
     /// A protection domain.
-    pub(crate) struct Pd = "struct ibv_pd" {
+    pub struct Pd = "struct ibv_pd" {
         context: *mut Context,
         handle: u32,
     }
@@ -21,14 +20,14 @@ c_struct! {
 
 c_struct! {
     /// A thread domain.
-    pub(crate) struct Td = "struct ibv_td" {
+    pub struct Td = "struct ibv_td" {
         context: *mut Context,
     }
 }
 
 c_struct! {
     /// How to make a thread domain; no bit of it means anything yet.
-    pub(crate) struct TdInitAttr = "struct ibv_td_init_attr" {
+    pub struct TdInitAttr = "struct ibv_td_init_attr" {
         comp_mask: u32,
     }
 }
@@ -36,7 +35,7 @@ c_struct! {
 c_struct! {
     /// What a parent domain is over, and the allocators of what a provider keeps in the program's
     /// memory.
-    pub(crate) struct ParentDomainInitAttr = "struct ibv_parent_domain_init_attr" {
+    pub struct ParentDomainInitAttr = "struct ibv_parent_domain_init_attr" {
         pd: *mut Pd,
         td: *mut Td,
         comp_mask: u32,

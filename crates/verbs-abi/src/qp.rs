@@ -4,19 +4,19 @@ use std::ffi::{c_int, c_uint, c_void};
 
 use libc::{pthread_cond_t, pthread_mutex_t, size_t};
 
-use super::ah::{Ah, AhAttr};
-use super::context::Context;
-use super::cq::Cq;
-use super::flow::RwqIndTable;
-use super::mr::{Mw, MwBindInfo};
-use super::pd::Pd;
-use super::srq::{Srq, Xrcd};
-use super::wr::{DataBuf, Sge};
-use super::{Absent, CEnum, c_struct};
+use crate::ah::{Ah, AhAttr};
+use crate::context::Context;
+use crate::cq::Cq;
+use crate::flow::RwqIndTable;
+use crate::mr::{Mw, MwBindInfo};
+use crate::pd::Pd;
+use crate::srq::{Srq, Xrcd};
+use crate::wr::{DataBuf, Sge};
+use crate::{Absent, CEnum, c_struct};
 
 c_struct! {
     /// How to open a QP that exists.
-    pub(crate) struct QpOpenAttr = "struct ibv_qp_open_attr" {
+    pub struct QpOpenAttr = "struct ibv_qp_open_attr" {
         comp_mask: u32,
         qp_num: u32,
         xrcd: *mut Xrcd,
@@ -27,7 +27,7 @@ c_struct! {
 
 c_struct! {
     /// A queue pair.
-    pub(crate) struct Qp = "struct ibv_qp" {
+    pub struct Qp = "struct ibv_qp" {
         context: *mut Context,
         qp_context: *mut c_void,
         pd: *mut Pd,
@@ -44,26 +44,26 @@ c_struct! {
     }
 }
 
-pub(crate) type WrAtomicCmpSwp = unsafe extern "C" fn(*mut QpEx, u32, u64, u64, u64);
-pub(crate) type WrAtomicFetchAdd = unsafe extern "C" fn(*mut QpEx, u32, u64, u64);
-pub(crate) type WrRdma = unsafe extern "C" fn(*mut QpEx, u32, u64);
-pub(crate) type WrRdmaImm = unsafe extern "C" fn(*mut QpEx, u32, u64, u32);
-pub(crate) type WrPlain = unsafe extern "C" fn(*mut QpEx);
-pub(crate) type WrU32 = unsafe extern "C" fn(*mut QpEx, u32);
-pub(crate) type WrSetUdAddr = unsafe extern "C" fn(*mut QpEx, *mut Ah, u32, u32);
-pub(crate) type WrSetInlineData = unsafe extern "C" fn(*mut QpEx, *mut c_void, size_t);
-pub(crate) type WrSetInlineDataList = unsafe extern "C" fn(*mut QpEx, size_t, *const DataBuf);
-pub(crate) type WrSetSge = unsafe extern "C" fn(*mut QpEx, u32, u64, u32);
-pub(crate) type WrSetSgeList = unsafe extern "C" fn(*mut QpEx, size_t, *const Sge);
-pub(crate) type WrBindMw = unsafe extern "C" fn(*mut QpEx, *mut Mw, u32, *const MwBindInfo);
-pub(crate) type WrAtomicWrite = unsafe extern "C" fn(*mut QpEx, u32, u64, *const c_void);
-pub(crate) type WrFlush = unsafe extern "C" fn(*mut QpEx, u32, u64, size_t, u8, u8);
-pub(crate) type WrComplete = unsafe extern "C" fn(*mut QpEx) -> c_int;
+pub type WrAtomicCmpSwp = unsafe extern "C" fn(*mut QpEx, u32, u64, u64, u64);
+pub type WrAtomicFetchAdd = unsafe extern "C" fn(*mut QpEx, u32, u64, u64);
+pub type WrRdma = unsafe extern "C" fn(*mut QpEx, u32, u64);
+pub type WrRdmaImm = unsafe extern "C" fn(*mut QpEx, u32, u64, u32);
+pub type WrPlain = unsafe extern "C" fn(*mut QpEx);
+pub type WrU32 = unsafe extern "C" fn(*mut QpEx, u32);
+pub type WrSetUdAddr = unsafe extern "C" fn(*mut QpEx, *mut Ah, u32, u32);
+pub type WrSetInlineData = unsafe extern "C" fn(*mut QpEx, *mut c_void, size_t);
+pub type WrSetInlineDataList = unsafe extern "C" fn(*mut QpEx, size_t, *const DataBuf);
+pub type WrSetSge = unsafe extern "C" fn(*mut QpEx, u32, u64, u32);
+pub type WrSetSgeList = unsafe extern "C" fn(*mut QpEx, size_t, *const Sge);
+pub type WrBindMw = unsafe extern "C" fn(*mut QpEx, *mut Mw, u32, *const MwBindInfo);
+pub type WrAtomicWrite = unsafe extern "C" fn(*mut QpEx, u32, u64, *const c_void);
+pub type WrFlush = unsafe extern "C" fn(*mut QpEx, u32, u64, size_t, u8, u8);
+pub type WrComplete = unsafe extern "C" fn(*mut QpEx) -> c_int;
 
 c_struct! {
     /// A queue pair whose work requests are built by calls. It begins with a [`Qp`], and is used as
     /// one.
-    pub(crate) struct QpEx = "struct ibv_qp_ex" {
+    pub struct QpEx = "struct ibv_qp_ex" {
         qp_base: Qp,
         comp_mask: u64,
         /// The program sets this and `wr_flags` before each work request.
@@ -97,7 +97,7 @@ c_struct! {
 c_struct! {
     /// Sizes of a QP's queues.
     #[derive(Clone, Copy)]
-    pub(crate) struct QpCap = "struct ibv_qp_cap" {
+    pub struct QpCap = "struct ibv_qp_cap" {
         max_send_wr: u32,
         max_recv_wr: u32,
         max_send_sge: u32,
@@ -108,7 +108,7 @@ c_struct! {
 
 c_struct! {
     /// How to create a QP.
-    pub(crate) struct QpInitAttr = "struct ibv_qp_init_attr" {
+    pub struct QpInitAttr = "struct ibv_qp_init_attr" {
         qp_context: *mut c_void,
         send_cq: *mut Cq,
         recv_cq: *mut Cq,
@@ -121,7 +121,7 @@ c_struct! {
 
 c_struct! {
     /// How raw packets are spread over receive queues.
-    pub(crate) struct RxHashConf = "struct ibv_rx_hash_conf" {
+    pub struct RxHashConf = "struct ibv_rx_hash_conf" {
         rx_hash_function: u8,
         rx_hash_key_len: u8,
         rx_hash_key: *mut u8,
@@ -132,7 +132,7 @@ c_struct! {
 c_struct! {
     /// How to create a QP, extended. Its first fields are those of [`QpInitAttr`]; only what
     /// `comp_mask` names may be read.
-    pub(crate) struct QpInitAttrEx = "struct ibv_qp_init_attr_ex" {
+    pub struct QpInitAttrEx = "struct ibv_qp_init_attr_ex" {
         qp_context: *mut c_void,
         send_cq: *mut Cq,
         recv_cq: *mut Cq,
@@ -154,7 +154,7 @@ c_struct! {
 
 c_struct! {
     /// Attributes of a QP.
-    pub(crate) struct QpAttr = "struct ibv_qp_attr" {
+    pub struct QpAttr = "struct ibv_qp_attr" {
         qp_state: CEnum,
         cur_qp_state: CEnum,
         path_mtu: CEnum,
@@ -186,7 +186,7 @@ c_struct! {
 
 c_struct! {
     /// How fast a QP sends.
-    pub(crate) struct QpRateLimitAttr = "struct ibv_qp_rate_limit_attr" {
+    pub struct QpRateLimitAttr = "struct ibv_qp_rate_limit_attr" {
         rate_limit: u32,
         max_burst_sz: u32,
         typical_pkt_sz: u16,
@@ -196,7 +196,7 @@ c_struct! {
 
 c_struct! {
     /// Enhanced connection establishment: what two vendors may agree on.
-    pub(crate) struct Ece = "struct ibv_ece" {
+    pub struct Ece = "struct ibv_ece" {
         vendor_id: u32,
         options: u32,
         comp_mask: u32,

@@ -7,78 +7,78 @@ use std::ffi::{c_char, c_int, c_void};
 
 use libc::{size_t, sockaddr, sockaddr_storage, socklen_t};
 
-use super::ah::AhAttr;
-use super::context::Context;
-use super::cq::{CompChannel, Cq};
-use super::device::Gid;
-use super::pd::Pd;
-use super::qp::Qp;
-use super::srq::Srq;
-use super::{CEnum, c_struct};
+use crate::ah::AhAttr;
+use crate::context::Context;
+use crate::cq::{CompChannel, Cq};
+use crate::device::Gid;
+use crate::pd::Pd;
+use crate::qp::Qp;
+use crate::srq::Srq;
+use crate::{CEnum, c_struct};
 
 /// Bytes of private data that an event can bring.
 #[doc(alias = "RDMA_MAX_PRIVATE_DATA")]
-pub(crate) const MAX_PRIVATE_DATA: usize = 256;
+pub const MAX_PRIVATE_DATA: usize = 256;
 
 /// The Q_Key of datagram QPs and multicast groups of the connection manager.
 #[doc(alias = "RDMA_UDP_QKEY")]
-pub(crate) const UDP_QKEY: u32 = 0x0123_4567;
+pub const UDP_QKEY: u32 = 0x0123_4567;
 
 /// The kinds of events, as far as they occur.
 #[doc(alias = "rdma_cm_event_type")]
-pub(crate) mod event_type {
-    use super::CEnum;
+pub mod event_type {
+    use crate::CEnum;
 
-    pub(crate) const ADDR_RESOLVED: CEnum = 0;
-    pub(crate) const ADDR_ERROR: CEnum = 1;
-    pub(crate) const ROUTE_RESOLVED: CEnum = 2;
-    pub(crate) const CONNECT_REQUEST: CEnum = 4;
-    pub(crate) const CONNECT_RESPONSE: CEnum = 5;
-    pub(crate) const CONNECT_ERROR: CEnum = 6;
-    pub(crate) const UNREACHABLE: CEnum = 7;
-    pub(crate) const REJECTED: CEnum = 8;
-    pub(crate) const ESTABLISHED: CEnum = 9;
-    pub(crate) const DISCONNECTED: CEnum = 10;
-    pub(crate) const DEVICE_REMOVAL: CEnum = 11;
-    pub(crate) const MULTICAST_JOIN: CEnum = 12;
-    pub(crate) const MULTICAST_ERROR: CEnum = 13;
-    pub(crate) const TIMEWAIT_EXIT: CEnum = 15;
-    pub(crate) const ADDRINFO_RESOLVED: CEnum = 16;
-    pub(crate) const USER: CEnum = 18;
+    pub const ADDR_RESOLVED: CEnum = 0;
+    pub const ADDR_ERROR: CEnum = 1;
+    pub const ROUTE_RESOLVED: CEnum = 2;
+    pub const CONNECT_REQUEST: CEnum = 4;
+    pub const CONNECT_RESPONSE: CEnum = 5;
+    pub const CONNECT_ERROR: CEnum = 6;
+    pub const UNREACHABLE: CEnum = 7;
+    pub const REJECTED: CEnum = 8;
+    pub const ESTABLISHED: CEnum = 9;
+    pub const DISCONNECTED: CEnum = 10;
+    pub const DEVICE_REMOVAL: CEnum = 11;
+    pub const MULTICAST_JOIN: CEnum = 12;
+    pub const MULTICAST_ERROR: CEnum = 13;
+    pub const TIMEWAIT_EXIT: CEnum = 15;
+    pub const ADDRINFO_RESOLVED: CEnum = 16;
+    pub const USER: CEnum = 18;
 }
 
 /// Port spaces.
 #[doc(alias = "rdma_port_space")]
-pub(crate) mod port_space {
-    use super::CEnum;
+pub mod port_space {
+    use crate::CEnum;
 
-    pub(crate) const IPOIB: CEnum = 0x0002;
-    pub(crate) const TCP: CEnum = 0x0106;
-    pub(crate) const UDP: CEnum = 0x0111;
-    pub(crate) const IB: CEnum = 0x013f;
+    pub const IPOIB: CEnum = 0x0002;
+    pub const TCP: CEnum = 0x0106;
+    pub const UDP: CEnum = 0x0111;
+    pub const IB: CEnum = 0x013f;
 }
 
 /// Flags of [`AddrInfo`].
-pub(crate) mod rai {
+pub mod rai {
     use std::ffi::c_int;
 
     #[doc(alias = "RAI_PASSIVE")]
-    pub(crate) const PASSIVE: c_int = 1;
+    pub const PASSIVE: c_int = 1;
     #[doc(alias = "RAI_NUMERICHOST")]
-    pub(crate) const NUMERICHOST: c_int = 1 << 1;
+    pub const NUMERICHOST: c_int = 1 << 1;
     #[doc(alias = "RAI_FAMILY")]
-    pub(crate) const FAMILY: c_int = 1 << 3;
+    pub const FAMILY: c_int = 1 << 3;
     #[doc(alias = "RAI_SA")]
-    pub(crate) const SA: c_int = 1 << 4;
+    pub const SA: c_int = 1 << 4;
     #[doc(alias = "RAI_DNS")]
-    pub(crate) const DNS: c_int = 1 << 5;
+    pub const DNS: c_int = 1 << 5;
 }
 
 c_struct! {
     /// A path, as a subnet manager would describe it. Integers of more than a byte that C calls
     /// `__be` are in network order.
     #[derive(Clone, Copy)]
-    pub(crate) struct SaPathRec = "struct ibv_sa_path_rec" {
+    pub struct SaPathRec = "struct ibv_sa_path_rec" {
         dgid: Gid,
         sgid: Gid,
         dlid: u16,
@@ -104,7 +104,7 @@ c_struct! {
 c_struct! {
     /// InfiniBand's addresses of the two ends.
     #[derive(Clone, Copy)]
-    pub(crate) struct IbAddr = "struct rdma_ib_addr" {
+    pub struct IbAddr = "struct rdma_ib_addr" {
         sgid: Gid,
         dgid: Gid,
         /// In network order.
@@ -115,7 +115,7 @@ c_struct! {
 c_struct! {
     /// The addresses of the two ends. In C each is a union of the socket addresses there are.
     #[derive(Clone, Copy)]
-    pub(crate) struct Addr = "struct rdma_addr" {
+    pub struct Addr = "struct rdma_addr" {
         src_storage: sockaddr_storage,
         dst_storage: sockaddr_storage,
         addr: IbAddr,
@@ -125,7 +125,7 @@ c_struct! {
 c_struct! {
     /// Addresses and paths.
     #[derive(Clone, Copy)]
-    pub(crate) struct Route = "struct rdma_route" {
+    pub struct Route = "struct rdma_route" {
         addr: Addr,
         path_rec: *mut SaPathRec,
         num_paths: c_int,
@@ -134,14 +134,14 @@ c_struct! {
 
 c_struct! {
     /// Where events come from.
-    pub(crate) struct EventChannel = "struct rdma_event_channel" {
+    pub struct EventChannel = "struct rdma_event_channel" {
         fd: c_int,
     }
 }
 
 c_struct! {
     /// An identifier of the connection manager: what a socket is to TCP.
-    pub(crate) struct CmId = "struct rdma_cm_id" {
+    pub struct CmId = "struct rdma_cm_id" {
         verbs: *mut Context,
         channel: *mut EventChannel,
         context: *mut c_void,
@@ -163,7 +163,7 @@ c_struct! {
 c_struct! {
     /// What the sides of a connection tell each other.
     #[derive(Clone, Copy)]
-    pub(crate) struct ConnParam = "struct rdma_conn_param" {
+    pub struct ConnParam = "struct rdma_conn_param" {
         private_data: *const c_void,
         private_data_len: u8,
         responder_resources: u8,
@@ -179,7 +179,7 @@ c_struct! {
 c_struct! {
     /// What the sides of a datagram service tell each other.
     #[derive(Clone, Copy)]
-    pub(crate) struct UdParam = "struct rdma_ud_param" {
+    pub struct UdParam = "struct rdma_ud_param" {
         private_data: *const c_void,
         private_data_len: u8,
         ah_attr: AhAttr,
@@ -191,16 +191,16 @@ c_struct! {
 /// What an event brings: which member holds depends on the identifier and the event.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(crate) union EventParam {
-    pub(crate) conn: ConnParam,
-    pub(crate) ud: UdParam,
+pub union EventParam {
+    pub conn: ConnParam,
+    pub ud: UdParam,
     /// Of the events that a program writes itself.
-    pub(crate) arg: u64,
+    pub arg: u64,
 }
 
 c_struct! {
     /// An event.
-    pub(crate) struct CmEvent = "struct rdma_cm_event" {
+    pub struct CmEvent = "struct rdma_cm_event" {
         id: *mut CmId,
         listen_id: *mut CmId,
         event: CEnum,
@@ -212,7 +212,7 @@ c_struct! {
 
 c_struct! {
     /// What a name stands for.
-    pub(crate) struct AddrInfo = "struct rdma_addrinfo" {
+    pub struct AddrInfo = "struct rdma_addrinfo" {
         ai_flags: c_int,
         ai_family: c_int,
         ai_qp_type: c_int,
@@ -233,7 +233,7 @@ c_struct! {
 
 c_struct! {
     /// How to join a multicast group.
-    pub(crate) struct JoinMcAttrEx = "struct rdma_cm_join_mc_attr_ex" {
+    pub struct JoinMcAttrEx = "struct rdma_cm_join_mc_attr_ex" {
         comp_mask: u32,
         join_flags: u32,
         addr: *mut sockaddr,
@@ -243,7 +243,7 @@ c_struct! {
 c_struct! {
     /// A path record as it goes over the wire (`<infiniband/sa.h>`), in network order.
     #[derive(Clone, Copy)]
-    pub(crate) struct PathRecord = "struct ibv_path_record" {
+    pub struct PathRecord = "struct ibv_path_record" {
         service_id: u64,
         dgid: Gid,
         sgid: Gid,
@@ -265,7 +265,7 @@ c_struct! {
 c_struct! {
     /// A path record with what it is for.
     #[derive(Clone, Copy)]
-    pub(crate) struct PathData = "struct ibv_path_data" {
+    pub struct PathData = "struct ibv_path_data" {
         flags: u32,
         reserved: u32,
         path: PathRecord,

@@ -4,15 +4,15 @@ use std::ffi::{c_int, c_void};
 
 use libc::{pthread_cond_t, pthread_mutex_t};
 
-use super::context::Context;
-use super::cq::Cq;
-use super::pd::Pd;
-use super::wr::Sge;
-use super::{CEnum, c_struct};
+use crate::context::Context;
+use crate::cq::Cq;
+use crate::pd::Pd;
+use crate::wr::Sge;
+use crate::{CEnum, c_struct};
 
 c_struct! {
     /// A shared receive queue.
-    pub(crate) struct Srq = "struct ibv_srq" {
+    pub struct Srq = "struct ibv_srq" {
         context: *mut Context,
         srq_context: *mut c_void,
         pd: *mut Pd,
@@ -26,7 +26,7 @@ c_struct! {
 c_struct! {
     /// Size and limit.
     #[derive(Clone, Copy)]
-    pub(crate) struct SrqAttr = "struct ibv_srq_attr" {
+    pub struct SrqAttr = "struct ibv_srq_attr" {
         max_wr: u32,
         max_sge: u32,
         srq_limit: u32,
@@ -35,7 +35,7 @@ c_struct! {
 
 c_struct! {
     /// How to create an SRQ.
-    pub(crate) struct SrqInitAttr = "struct ibv_srq_init_attr" {
+    pub struct SrqInitAttr = "struct ibv_srq_init_attr" {
         srq_context: *mut c_void,
         attr: SrqAttr,
     }
@@ -43,7 +43,7 @@ c_struct! {
 
 c_struct! {
     /// Sizes of tag matching.
-    pub(crate) struct TmCap = "struct ibv_tm_cap" {
+    pub struct TmCap = "struct ibv_tm_cap" {
         max_num_tags: u32,
         max_ops: u32,
     }
@@ -52,27 +52,27 @@ c_struct! {
 /// A receive with a tag.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(crate) struct TmAdd {
-    pub(crate) recv_wr_id: u64,
-    pub(crate) sg_list: *mut Sge,
-    pub(crate) num_sge: c_int,
-    pub(crate) tag: u64,
-    pub(crate) mask: u64,
+pub struct TmAdd {
+    pub recv_wr_id: u64,
+    pub sg_list: *mut Sge,
+    pub num_sge: c_int,
+    pub tag: u64,
+    pub mask: u64,
 }
 
 /// The part of an [`OpsWr`] that is about tag matching: all of it.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(crate) struct Tm {
-    pub(crate) unexpected_cnt: u32,
+pub struct Tm {
+    pub unexpected_cnt: u32,
     /// Given by the library where a receive is added.
-    pub(crate) handle: u32,
-    pub(crate) add: TmAdd,
+    pub handle: u32,
+    pub add: TmAdd,
 }
 
 c_struct! {
     /// An operation on a list of tags.
-    pub(crate) struct OpsWr = "struct ibv_ops_wr" {
+    pub struct OpsWr = "struct ibv_ops_wr" {
         wr_id: u64,
         next: *mut OpsWr,
         opcode: CEnum,
@@ -83,7 +83,7 @@ c_struct! {
 
 c_struct! {
     /// How to create an SRQ, extended. Its first fields are those of [`SrqInitAttr`].
-    pub(crate) struct SrqInitAttrEx = "struct ibv_srq_init_attr_ex" {
+    pub struct SrqInitAttrEx = "struct ibv_srq_init_attr_ex" {
         srq_context: *mut c_void,
         attr: SrqAttr,
         comp_mask: u32,
@@ -97,14 +97,14 @@ c_struct! {
 
 c_struct! {
     /// An XRC domain.
-    pub(crate) struct Xrcd = "struct ibv_xrcd" {
+    pub struct Xrcd = "struct ibv_xrcd" {
         context: *mut Context,
     }
 }
 
 c_struct! {
     /// How to open an XRC domain.
-    pub(crate) struct XrcdInitAttr = "struct ibv_xrcd_init_attr" {
+    pub struct XrcdInitAttr = "struct ibv_xrcd_init_attr" {
         comp_mask: u32,
         fd: c_int,
         oflags: c_int,

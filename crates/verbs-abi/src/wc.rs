@@ -2,13 +2,13 @@
 
 use std::ffi::c_uint;
 
-use super::{CEnum, c_struct};
+use crate::{CEnum, c_struct};
 
 c_struct! {
     /// A completion. `imm_data` is in network order, or the invalidated key in host order, as
     /// `wc_flags` says.
     #[derive(Clone, Copy)]
-    pub(crate) struct Wc = "struct ibv_wc" {
+    pub struct Wc = "struct ibv_wc" {
         wr_id: u64,
         status: CEnum,
         opcode: CEnum,

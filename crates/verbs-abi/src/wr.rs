@@ -4,14 +4,14 @@ use std::ffi::{c_int, c_uint, c_void};
 
 use libc::size_t;
 
-use super::ah::Ah;
-use super::mr::{Mw, MwBindInfo};
-use super::{CEnum, c_struct};
+use crate::ah::Ah;
+use crate::mr::{Mw, MwBindInfo};
+use crate::{CEnum, c_struct};
 
 c_struct! {
     /// A piece of local memory.
     #[derive(Clone, Copy)]
-    pub(crate) struct Sge = "struct ibv_sge" {
+    pub struct Sge = "struct ibv_sge" {
         addr: u64,
         length: u32,
         lkey: u32,
@@ -21,7 +21,7 @@ c_struct! {
 c_struct! {
     /// Inline data.
     #[derive(Clone, Copy)]
-    pub(crate) struct DataBuf = "struct ibv_data_buf" {
+    pub struct DataBuf = "struct ibv_data_buf" {
         addr: *mut c_void,
         length: size_t,
     }
@@ -30,53 +30,53 @@ c_struct! {
 /// Where a READ or WRITE goes.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(crate) struct Rdma {
-    pub(crate) remote_addr: u64,
-    pub(crate) rkey: u32,
+pub struct Rdma {
+    pub remote_addr: u64,
+    pub rkey: u32,
 }
 
 /// Where an atomic goes, and its operands.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(crate) struct Atomic {
-    pub(crate) remote_addr: u64,
-    pub(crate) compare_add: u64,
-    pub(crate) swap: u64,
-    pub(crate) rkey: u32,
+pub struct Atomic {
+    pub remote_addr: u64,
+    pub compare_add: u64,
+    pub swap: u64,
+    pub rkey: u32,
 }
 
 /// Where a datagram goes.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(crate) struct Ud {
-    pub(crate) ah: *mut Ah,
-    pub(crate) remote_qpn: u32,
-    pub(crate) remote_qkey: u32,
+pub struct Ud {
+    pub ah: *mut Ah,
+    pub remote_qpn: u32,
+    pub remote_qkey: u32,
 }
 
 /// The part of a send request that depends on its opcode and its QP's type.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(crate) union Remote {
-    pub(crate) rdma: Rdma,
-    pub(crate) atomic: Atomic,
-    pub(crate) ud: Ud,
+pub union Remote {
+    pub rdma: Rdma,
+    pub atomic: Atomic,
+    pub ud: Ud,
 }
 
 /// A memory window to bind. C overlays this with the header of a raw packet to segment, which is
 /// smaller.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(crate) struct BindMw {
-    pub(crate) mw: *mut Mw,
-    pub(crate) rkey: u32,
-    pub(crate) bind_info: MwBindInfo,
+pub struct BindMw {
+    pub mw: *mut Mw,
+    pub rkey: u32,
+    pub bind_info: MwBindInfo,
 }
 
 c_struct! {
     /// A send request. `imm_data` is in network order, or the key to invalidate in host order, as
     /// the opcode says.
-    pub(crate) struct SendWr = "struct ibv_send_wr" {
+    pub struct SendWr = "struct ibv_send_wr" {
         wr_id: u64,
         next: *mut SendWr,
         sg_list: *mut Sge,
@@ -93,7 +93,7 @@ c_struct! {
 
 c_struct! {
     /// A receive request.
-    pub(crate) struct RecvWr = "struct ibv_recv_wr" {
+    pub struct RecvWr = "struct ibv_recv_wr" {
         wr_id: u64,
         next: *mut RecvWr,
         sg_list: *mut Sge,

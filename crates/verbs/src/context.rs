@@ -1,90 +1,132 @@
 //! Devices, open devices and protection domains.
 
+use std::ops::Deref;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use descriptors::Known;
 use device::config::NicConfig;
 use device::ids::{CtxId, PdId};
-use device::{DeviceAttr, EngineGuard, EventSource, GidEntry, Hca, NicInfo, PortAttr};
+use device::{DeviceAttr, EventSource, GidEntry, Hca, NicInfo, PortAttr};
 use iba::{EventType, Qpn};
 
-use crate::wait::{clone_for_waiting, take_one};
+use crate::arm::{Arm, On, other_device, refused};
+use crate::attr;
+use crate::provider::{self, Choice};
+use crate::wait::{clone_for_waiting, readable, take_one};
 use crate::{Kind, Refusal, Result};
 
-/// The NICs of this machine.
+/// The NICs of this machine: those of the system's `libibverbs.so.1` first, then the software ones.
+/// The variable `PEERDMA_PROVIDER` picks: `soft`, `system`, or the path of a library.
+///
+/// # Errors
+///
+/// A library that the variable names cannot be used, or the configuration of the software NICs is
+/// wrong.
 #[doc(alias = "ibv_get_device_list")]
 pub fn devices() -> Result<Vec<Device>> {
-    Ok(device::nics()?.into_iter().map(|info| Device { info }).collect())
+    let hard =
+        |devices: Vec<sysverbs::Device>| devices.into_iter().map(|hard| Device(Arm::Hard(hard)));
+    let soft = || -> Result<Vec<Device>> {
+        Ok(device::nics()?.into_iter().map(|info| Device(Arm::Soft(info))).collect())
+    };
+    match provider::choice()? {
+        Choice::Soft => soft(),
+        Choice::Library(path) => Ok(hard(provider::of_library(path.as_deref())?).collect()),
+        Choice::Any => Ok(hard(provider::of_system()).chain(soft()?).collect()),
+    }
 }
 
 /// A NIC, not yet open.
 #[derive(Clone, Debug)]
 #[doc(alias = "ibv_device")]
-pub struct Device {
-    info: NicInfo,
-}
+pub struct Device(Arm<NicInfo, sysverbs::Device>);
 
 impl Device {
-    /// A NIC that the program itself configures, rather than the file that `PEERDMA_CONFIG` names.
-    /// No other NIC of the process may have its name.
+    /// A software NIC that the program itself configures, rather than the file that
+    /// `PEERDMA_CONFIG` names. No other NIC of the process may have its name.
     pub fn from_config(config: NicConfig) -> Result<Self> {
-        Ok(Self { info: NicInfo::new(config)? })
+        Ok(Self(Arm::Soft(NicInfo::new(config)?)))
     }
 
     /// Its name.
     #[doc(alias = "ibv_get_device_name")]
     pub fn name(&self) -> &str {
-        &self.info.config.name
+        match &self.0 {
+            Arm::Soft(info) => &info.config.name,
+            Arm::Hard(device) => device.name(),
+        }
+    }
+
+    /// Whether it is a software NIC of this process, and not one of a library.
+    pub fn is_soft(&self) -> bool {
+        self.0.same_soft().is_some()
     }
 
     /// Opens it.
     #[doc(alias = "ibv_open_device")]
     pub fn open(&self) -> Result<Context> {
-        Self::context(Hca::open(&self.info)?)
+        match &self.0 {
+            Arm::Soft(info) => Context::soft(Hca::open(info)?),
+            Arm::Hard(device) => Context::hard(device.open().map_err(refused)?),
+        }
     }
 
     /// Opens it as another process would, as a virtual function of its own: packets between two
     /// such contexts travel as between two processes of one host, not within this one. For programs
-    /// that have several roles, and for tests.
+    /// that have several roles, and for tests. A NIC of a library is opened once more.
     ///
     /// # Errors
     ///
     /// As [`open`](Self::open): no number is free among the NIC's 1023, or the system has no
     /// descriptors or threads left.
     pub fn open_another(&self) -> Result<Context> {
-        Self::context(Hca::open_another(&self.info)?)
-    }
-
-    fn context(hca: Arc<Hca>) -> Result<Context> {
-        let mut engine = hca.alive()?;
-        let id = engine.open_ctx()?;
-        let events = engine.async_fd(id).map(clone_for_waiting);
-        drop(engine);
-        let Some(Ok(events)) = events else {
-            hca.close_ctx(id);
-            return Err(Refusal::new(Kind::NoMemory, "open_device: no descriptor for its events"));
-        };
-        Ok(Context(Arc::new(Open { hca, id, events })))
+        match &self.0 {
+            Arm::Soft(info) => Context::soft(Hca::open_another(info)?),
+            Arm::Hard(device) => Context::hard(device.open().map_err(refused)?),
+        }
     }
 }
 
 /// An open device. Clones are the same one.
 #[derive(Clone, Debug)]
 #[doc(alias = "ibv_context")]
-pub struct Context(Arc<Open>);
+pub struct Context(Arm<Arc<Soft>, Arc<Hard>>);
 
 #[derive(Debug)]
-struct Open {
-    hca: Arc<Hca>,
-    id: CtxId,
+pub(crate) struct Soft {
+    on: On<CtxId>,
     /// Readable while an asynchronous event waits; does not block.
     events: Known,
 }
 
-impl Drop for Open {
+impl Deref for Soft {
+    type Target = On<CtxId>;
+
+    fn deref(&self) -> &On<CtxId> {
+        &self.on
+    }
+}
+
+impl Drop for Soft {
     fn drop(&mut self) {
-        self.hca.close_ctx(self.id);
+        self.on.hca.close_ctx(self.on.id);
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Hard {
+    context: sysverbs::Context,
+    device_attr: DeviceAttr,
+    /// What the port was when the device was opened.
+    port_attr: PortAttr,
+}
+
+impl Deref for Hard {
+    type Target = sysverbs::Context;
+
+    fn deref(&self) -> &sysverbs::Context {
+        &self.context
     }
 }
 
@@ -99,67 +141,134 @@ pub struct AsyncEvent {
     pub qpn: Option<Qpn>,
 }
 
+/// The port that [`Context::port_attr`] and [`Context::gids`] are about.
+const PORT: u8 = 1;
+
 impl Context {
-    pub(crate) fn hca(&self) -> &Arc<Hca> {
-        &self.0.hca
+    fn soft(hca: Arc<Hca>) -> Result<Self> {
+        let mut engine = hca.alive()?;
+        let id = engine.open_ctx()?;
+        let events = engine.async_fd(id).map(clone_for_waiting);
+        drop(engine);
+        let Some(Ok(events)) = events else {
+            hca.close_ctx(id);
+            return Err(Refusal::new(Kind::NoMemory, "open_device: no descriptor for its events"));
+        };
+        Ok(Self(Arm::Soft(Arc::new(Soft { on: On { hca, id }, events }))))
     }
 
-    pub(crate) fn lock(&self) -> EngineGuard<'_> {
-        self.0.hca.lock()
+    fn hard(context: sysverbs::Context) -> Result<Self> {
+        let device_attr = attr::of_device(&context.limits().map_err(refused)?);
+        let gids = context.gids(PORT).map_err(refused)?;
+        let port_attr = attr::of_port(&context.port(PORT).map_err(refused)?, &gids);
+        Ok(Self(Arm::Hard(Arc::new(Hard { context, device_attr, port_attr }))))
     }
 
-    pub(crate) fn alive(&self) -> Result<EngineGuard<'_>> {
-        self.0.hca.alive()
+    pub(crate) fn arm(&self) -> &Arm<Arc<Soft>, Arc<Hard>> {
+        &self.0
     }
 
-    pub(crate) fn id(&self) -> CtxId {
-        self.0.id
-    }
-
-    /// The limits of the device.
+    /// The limits of the device. What a library does not tell is 0.
     #[doc(alias = "ibv_query_device")]
     pub fn device_attr(&self) -> DeviceAttr {
-        self.lock().device_attr().clone()
+        match &self.0 {
+            Arm::Soft(soft) => soft.lock().device_attr().clone(),
+            Arm::Hard(hard) => hard.device_attr.clone(),
+        }
     }
 
-    /// The state of the port.
+    /// The state of the port. One that cannot be asked is not active.
     #[doc(alias = "ibv_query_port")]
     pub fn port_attr(&self) -> PortAttr {
-        self.lock().port_attr()
+        match &self.0 {
+            Arm::Soft(soft) => soft.lock().port_attr(),
+            Arm::Hard(hard) => {
+                let now = hard.port(PORT).and_then(|port| Ok((port, hard.context.gids(PORT)?)));
+                match now {
+                    Ok((port, gids)) => attr::of_port(&port, &gids),
+                    Err(_) => {
+                        let mut port = hard.port_attr.clone();
+                        port.active = false;
+                        port
+                    }
+                }
+            }
+        }
     }
 
-    /// The GIDs of the port: the addresses of its netdev.
+    /// The GIDs of the port: the addresses of its netdev. Of a library's NIC, those of RoCE
+    /// version 2, if it has any. None if the port cannot be asked.
     #[doc(alias = "ibv_query_gid_table")]
     pub fn gids(&self) -> Vec<GidEntry> {
-        self.lock().gids()
+        match &self.0 {
+            Arm::Soft(soft) => soft.lock().gids(),
+            Arm::Hard(hard) => attr::of_gids(&hard.context.gids(PORT).unwrap_or_default()),
+        }
     }
 
-    /// The counters since this process opened the device.
-    pub fn counters(&self) -> device::Counters {
-        self.lock().counters()
+    /// The counters since this process opened the software device.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::NotSupported`] for a NIC of a library.
+    pub fn counters(&self) -> Result<device::Counters> {
+        Ok(self.0.soft("counters")?.lock().counters())
     }
 
-    /// How many objects this process has on the NIC, in all contexts.
-    pub fn resources(&self) -> device::Resources {
-        self.lock().resources()
+    /// How many objects this process has on the software NIC, in all contexts.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::NotSupported`] for a NIC of a library.
+    pub fn resources(&self) -> Result<device::Resources> {
+        Ok(self.0.soft("resources")?.lock().resources())
     }
 
     /// Allocates a protection domain.
     #[doc(alias = "ibv_alloc_pd")]
     pub fn alloc_pd(&self) -> Result<Pd> {
-        let id = self.alive()?.alloc_pd(self.id())?;
-        Ok(Pd(Arc::new(Domain { context: self.clone(), id })))
+        let arm = match &self.0 {
+            Arm::Soft(soft) => {
+                let id = soft.alive()?.alloc_pd(soft.id)?;
+                Arm::Soft(soft.with(id))
+            }
+            Arm::Hard(hard) => Arm::Hard(hard.context.alloc_pd().map_err(refused)?),
+        };
+        Ok(Pd(Arc::new(Domain { arm, context: self.clone() })))
     }
 
     /// Waits up to `timeout` for an asynchronous event. Any number of threads may wait; each event
     /// goes to one of them.
     #[doc(alias = "ibv_get_async_event")]
     pub fn async_event(&self, timeout: Duration) -> Result<Option<AsyncEvent>> {
-        if !take_one(&self.0.events, timeout)? {
+        match &self.0 {
+            Arm::Soft(soft) => soft.async_event(timeout),
+            Arm::Hard(hard) => hard.async_event(timeout),
+        }
+    }
+
+    /// Whether both are the same device, so that objects of one are objects of the other.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        match (&self.0, &other.0) {
+            (Arm::Soft(one), Arm::Soft(other)) => Arc::ptr_eq(&one.hca, &other.hca),
+            (Arm::Hard(one), Arm::Hard(other)) => one.context.is_same(&other.context),
+            _ => false,
+        }
+    }
+
+    /// Refuses an object of another device.
+    pub(crate) fn check_same(&self, other: &Self, call: &str, object: &str) -> Result<()> {
+        if self.is_same(other) { Ok(()) } else { Err(other_device(call, object)) }
+    }
+}
+
+impl Soft {
+    fn async_event(&self, timeout: Duration) -> Result<Option<AsyncEvent>> {
+        if !take_one(&self.events, timeout)? {
             return Ok(None);
         }
         let mut engine = self.lock();
-        let event = engine.take_async_event(self.id());
+        let event = engine.take_async_event(self.id);
         Ok(event.map(|event| AsyncEvent {
             event: event.event,
             qpn: match event.source {
@@ -168,20 +277,23 @@ impl Context {
             },
         }))
     }
+}
 
-    /// Whether both are the same device, so that objects of one are objects of the other.
-    pub(crate) fn is_same(&self, other: &Self) -> bool {
-        Arc::ptr_eq(self.hca(), other.hca())
-    }
-
-    /// Refuses an object of another device: objects are numbers, which mean other objects on
-    /// another device.
-    pub(crate) fn check_same(&self, other: &Self, call: &str, object: &str) -> Result<()> {
-        if self.is_same(other) {
-            return Ok(());
+impl Hard {
+    fn async_event(&self, timeout: Duration) -> Result<Option<AsyncEvent>> {
+        let began = Instant::now();
+        loop {
+            if let Some(event) = self.context.async_event().map_err(refused)? {
+                let qpn = match event.source {
+                    sysverbs::Source::Qp(qpn) => Some(qpn),
+                    _ => None,
+                };
+                return Ok(Some(AsyncEvent { event: event.event, qpn }));
+            }
+            if !readable(&self.context, timeout.saturating_sub(began.elapsed()))? {
+                return Ok(None);
+            }
         }
-        let what = format!("{call}: the {object} is of another device");
-        Err(Refusal::new(Kind::Invalid, what))
     }
 }
 
@@ -192,14 +304,16 @@ pub struct Pd(Arc<Domain>);
 
 #[derive(Debug)]
 struct Domain {
+    arm: Arm<On<PdId>, sysverbs::Pd>,
     context: Context,
-    id: PdId,
 }
 
 impl Drop for Domain {
     fn drop(&mut self) {
-        // Every object in the domain holds it, so the domain is empty.
-        let _ = self.context.lock().dealloc_pd(self.id);
+        if let Arm::Soft(on) = &self.arm {
+            // Every object in the domain holds it, so the domain is empty.
+            let _ = on.lock().dealloc_pd(on.id);
+        }
     }
 }
 
@@ -209,7 +323,7 @@ impl Pd {
         &self.0.context
     }
 
-    pub(crate) fn id(&self) -> PdId {
-        self.0.id
+    pub(crate) fn arm(&self) -> &Arm<On<PdId>, sysverbs::Pd> {
+        &self.0.arm
     }
 }

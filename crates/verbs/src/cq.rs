@@ -6,11 +6,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use descriptors::Known;
-use device::ids::{ChannelId, CqId};
+use device::ids::{ChannelId, CqId, CtxId};
 use iba::{Qpn, RKey, WcFlags, WcOpcode, WcStatus};
 use transport::env::Reason;
 
-use crate::wait::{clone_for_waiting, take_one};
+use crate::arm::{Arm, On, refused};
+use crate::wait::{Bell, clone_for_waiting, readable, readable_either, take_one};
 use crate::{Context, Kind, Refusal, Result};
 
 /// A completion queue with an event descriptor. Clones are the same one.
@@ -20,22 +21,34 @@ pub struct Cq(Arc<Queue>);
 
 #[derive(Debug)]
 struct Queue {
+    arm: Arm<Soft, Hard>,
     context: Context,
-    id: CqId,
-    channel: ChannelId,
-    /// Does not block: if several threads wait, one takes an event.
-    fd: Known,
     /// Threads that sleep in [`Cq::wait_timeout`], or are about to.
     waiters: AtomicU32,
 }
 
-impl Drop for Queue {
+#[derive(Debug)]
+struct Soft {
+    on: On<CqId>,
+    channel: ChannelId,
+    /// Does not block: if several threads wait, one takes an event.
+    fd: Known,
+}
+
+impl Drop for Soft {
     fn drop(&mut self) {
-        let mut engine = self.context.lock();
+        let mut engine = self.on.lock();
         // Every QP that completes here holds the queue, so nothing uses it any more.
-        let _ = engine.destroy_cq(self.id);
+        let _ = engine.destroy_cq(self.on.id);
         let _ = engine.destroy_channel(self.channel);
     }
+}
+
+#[derive(Debug)]
+struct Hard {
+    cq: sysverbs::Cq,
+    /// Wakes a thread that waits for completions which an event of another thread announced.
+    bell: Bell,
 }
 
 /// A finished work request.
@@ -71,6 +84,23 @@ impl Wc {
     }
 }
 
+impl From<sysverbs::Wc> for Wc {
+    fn from(wc: sysverbs::Wc) -> Self {
+        Self {
+            wr_id: wc.wr_id,
+            status: wc.status,
+            opcode: wc.opcode,
+            byte_len: wc.byte_len,
+            imm: wc.imm,
+            invalidated: wc.invalidated,
+            qpn: wc.qpn,
+            src_qpn: wc.src_qpn,
+            // The number is the provider's own.
+            reason: Reason::None,
+        }
+    }
+}
+
 impl From<device::Wc> for Wc {
     fn from(wc: device::Wc) -> Self {
         Self {
@@ -100,39 +130,49 @@ impl Context {
 const SPIN: Duration = Duration::from_micros(200);
 
 impl Cq {
-    pub(crate) fn new(context: &Context, entries: u32) -> Result<Self> {
-        let mut engine = context.alive()?;
-        let channel = engine.create_channel(context.id())?;
-        let id = engine.create_cq(context.id(), entries, Some(channel), 0, 0)?;
-        let fd = engine.channel_fd(channel).map(clone_for_waiting);
-        drop(engine);
-        let Some(Ok(fd)) = fd else {
-            return Err(Refusal::new(Kind::NoMemory, "create_cq: no descriptor for its events"));
+    fn new(context: &Context, entries: u32) -> Result<Self> {
+        let arm = match context.arm() {
+            Arm::Soft(soft) => Arm::Soft(Soft::new(soft, entries)?),
+            Arm::Hard(hard) => {
+                let channel = hard.create_channel().map_err(refused)?;
+                let cq = hard.create_cq(entries, &channel).map_err(refused)?;
+                Arm::Hard(Hard { cq, bell: Bell::new()? })
+            }
         };
-        let waiters = AtomicU32::new(0);
-        Ok(Self(Arc::new(Queue { context: context.clone(), id, channel, fd, waiters })))
+        let (context, waiters) = (context.clone(), AtomicU32::new(0));
+        Ok(Self(Arc::new(Queue { arm, context, waiters })))
     }
 
-    pub(crate) fn id(&self) -> CqId {
-        self.0.id
+    pub(crate) fn soft_id(&self) -> Option<CqId> {
+        self.0.arm.same_soft().map(|soft| soft.on.id)
+    }
+
+    pub(crate) fn hard(&self) -> Option<&sysverbs::Cq> {
+        self.0.arm.same_hard().map(|hard| &hard.cq)
     }
 
     pub(crate) fn context(&self) -> &Context {
         &self.0.context
     }
 
-    /// The oldest completion, if there is one. Polling makes progress.
+    /// The oldest completion, if there is one. Polling makes progress. A library that fails to poll
+    /// has none; [`Cq::wait`] returns its error.
     #[doc(alias = "ibv_poll_cq")]
+    #[inline]
     pub fn poll(&self) -> Option<Wc> {
-        self.0.context.hca().poll(self.0.id).pop_wc(self.0.id).map(Wc::from)
+        match &self.0.arm {
+            Arm::Soft(soft) => soft.poll(),
+            Arm::Hard(hard) => hard.cq.poll().ok().flatten().map(Wc::from),
+        }
     }
 
     /// Why a work request of this queue failed, in one sentence: what it was, where it went, what
     /// the peer answered, what was tried. For a flushed request: why the QP was in error, if a work
-    /// request of the QP failed. `None` for success, and for failures long ago: the device keeps
-    /// the last few hundred.
+    /// request of the QP failed. `None` for success, for failures long ago (the device keeps the
+    /// last few hundred), and for a NIC of a library, which gives no reasons.
     pub fn explain(&self, wc: &Wc) -> Option<String> {
-        self.0.context.lock().explain(wc.qpn, wc.wr_id, wc.status)
+        let soft = self.0.arm.same_soft()?;
+        soft.on.lock().explain(wc.qpn, wc.wr_id, wc.status)
     }
 
     /// The oldest completion; waits for it, first by polling and then by sleeping. Any number of
@@ -158,7 +198,7 @@ impl Cq {
         let start = Instant::now();
         while start.elapsed() < SPIN.min(timeout) {
             for _ in 0..64 {
-                if let Some(wc) = self.poll() {
+                if let Some(wc) = self.look()? {
                     return Ok(Some(wc));
                 }
                 std::hint::spin_loop();
@@ -170,13 +210,13 @@ impl Cq {
             self.req_notify(false)?;
             // Completions from before the queue was armed raise no event; an event may be for a
             // completion that an earlier call took.
-            if let Some(wc) = self.poll() {
+            if let Some(wc) = self.look()? {
                 self.pass_on();
                 return Ok(Some(wc));
             }
             self.check()?;
             let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() || !self.event(left)? {
+            if left.is_zero() || !self.sleep(left)? {
                 return Ok(None);
             }
         }
@@ -185,38 +225,107 @@ impl Cq {
     /// One event may stand for several completions, and wakes one thread. If others sleep and more
     /// completions are here, the next thread is woken.
     fn pass_on(&self) {
-        // ORDERING: a thread that counts itself checks the queue afterwards, under the engine's
-        // lock, as does the line below.
+        // ORDERING: a thread that counts itself checks the queue afterwards, under the lock of the
+        // device, as does the line below.
         if self.0.waiters.load(Ordering::Relaxed) > 1 {
-            self.0.context.lock().repeat_cq_event(self.0.id);
+            match &self.0.arm {
+                Arm::Soft(soft) => soft.on.lock().repeat_cq_event(soft.on.id),
+                Arm::Hard(hard) => hard.bell.ring(),
+            }
         }
     }
 
-    /// Whether anything can still complete here.
-    fn check(&self) -> Result<()> {
-        let engine = self.0.context.alive()?;
-        // Completions from before the overrun can be taken.
-        if engine.cq_is_broken(self.0.id) && engine.cq_is_empty(self.0.id) {
-            let what = "poll_cq: the queue overran: completions were lost, and no more will come";
-            return Err(Refusal::new(Kind::Io, what));
+    /// Waits up to `timeout` for an event, or for another thread to pass one on.
+    fn sleep(&self, timeout: Duration) -> Result<bool> {
+        let Arm::Hard(hard) = &self.0.arm else { return self.event(timeout) };
+        let began = Instant::now();
+        loop {
+            if hard.cq.channel().take_event().map_err(refused)? || hard.bell.take() {
+                return Ok(true);
+            }
+            let left = timeout.saturating_sub(began.elapsed());
+            if !readable_either(hard.cq.channel(), &hard.bell, left)? {
+                return Ok(false);
+            }
         }
-        Ok(())
+    }
+
+    /// The oldest completion, or the error of a library that cannot poll any more.
+    #[inline]
+    fn look(&self) -> Result<Option<Wc>> {
+        match &self.0.arm {
+            Arm::Soft(soft) => Ok(soft.poll()),
+            Arm::Hard(hard) => Ok(hard.cq.poll().map_err(refused)?.map(Wc::from)),
+        }
+    }
+
+    /// Whether anything can still complete here. A library says so when it is polled.
+    fn check(&self) -> Result<()> {
+        self.0.arm.same_soft().map_or(Ok(()), Soft::check)
     }
 
     /// Requests one event on the descriptor at the next completion, or at the next solicited one.
     #[doc(alias = "ibv_req_notify_cq")]
     pub fn req_notify(&self, solicited_only: bool) -> Result<()> {
-        self.0.context.hca().req_notify_cq(self.0.id, solicited_only)
+        match &self.0.arm {
+            Arm::Soft(soft) => soft.on.hca.req_notify_cq(soft.on.id, solicited_only),
+            Arm::Hard(hard) => hard.cq.req_notify(solicited_only).map_err(refused),
+        }
     }
 
     /// Waits up to `timeout` for an event that [`Cq::req_notify`] asked for, and takes it.
     #[doc(alias = "ibv_get_cq_event")]
     pub fn event(&self, timeout: Duration) -> Result<bool> {
-        let is_taken = take_one(&self.0.fd, timeout)?;
-        if is_taken {
-            let _ = self.0.context.lock().take_cq_event(self.0.channel);
+        match &self.0.arm {
+            Arm::Soft(soft) => {
+                let is_taken = take_one(&soft.fd, timeout)?;
+                if is_taken {
+                    let _ = soft.on.lock().take_cq_event(soft.channel);
+                }
+                Ok(is_taken)
+            }
+            Arm::Hard(hard) => {
+                let began = Instant::now();
+                loop {
+                    if hard.cq.channel().take_event().map_err(refused)? {
+                        return Ok(true);
+                    }
+                    let left = timeout.saturating_sub(began.elapsed());
+                    if !readable(hard.cq.channel(), left)? {
+                        return Ok(false);
+                    }
+                }
+            }
         }
-        Ok(is_taken)
+    }
+}
+
+impl Soft {
+    fn new(on: &On<CtxId>, entries: u32) -> Result<Self> {
+        let mut engine = on.alive()?;
+        let channel = engine.create_channel(on.id)?;
+        let id = engine.create_cq(on.id, entries, Some(channel), 0, 0)?;
+        let fd = engine.channel_fd(channel).map(clone_for_waiting);
+        drop(engine);
+        let Some(Ok(fd)) = fd else {
+            return Err(Refusal::new(Kind::NoMemory, "create_cq: no descriptor for its events"));
+        };
+        Ok(Self { on: on.with(id), channel, fd })
+    }
+
+    #[inline]
+    fn poll(&self) -> Option<Wc> {
+        self.on.hca.poll(self.on.id).pop_wc(self.on.id).map(Wc::from)
+    }
+
+    fn check(&self) -> Result<()> {
+        let engine = self.on.alive()?;
+        // Completions from before the overrun can be taken.
+        if engine.cq_is_broken(self.on.id) && engine.cq_is_empty(self.on.id) {
+            let what = "poll_cq: the queue overran: completions were lost, and no more will come";
+            return Err(Refusal::new(Kind::Io, what));
+        }
+        Ok(())
     }
 }
 
@@ -239,6 +348,9 @@ impl Drop for Waiter<'_> {
 impl AsFd for Cq {
     /// Readable while an event waits, for poll and epoll; [`Cq::event`] takes it.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.fd.as_fd()
+        match &self.0.arm {
+            Arm::Soft(soft) => soft.fd.as_fd(),
+            Arm::Hard(hard) => hard.cq.channel().as_fd(),
+        }
     }
 }

@@ -27,6 +27,16 @@
 //! # Ok(()) }
 //! ```
 //!
+//! # Two providers
+//!
+//! A [`Device`] is a software NIC in this process, or one of the system's `libibverbs.so.1`: a real
+//! NIC, `rdma_rxe`. The types are the same, and a program need not know which it has. The library
+//! is looked for at run time; nothing is linked. The variable `PEERDMA_PROVIDER` picks: `soft`,
+//! `system`, or the path of a library. What only the software device has ([`Cq::explain`],
+//! [`Context::counters`], completion counters, connections by address, memory of a peer by its
+//! address) is refused for a NIC of a library, as [`Kind::NotSupported`]. A library refuses with a
+//! number and no reason; the number is in the text.
+//!
 //! | C | here |
 //! |---|---|
 //! | `ibv_get_device_list`, `ibv_open_device` | [`devices`], [`Device::open`] |
@@ -39,11 +49,14 @@
 #![forbid(unsafe_code)]
 
 mod ah;
+mod arm;
+mod attr;
 pub mod cm;
 mod comp_cntr;
 mod context;
 mod cq;
 mod memory;
+mod provider;
 mod qp;
 mod request;
 mod wait;

@@ -4,12 +4,13 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use device::MrInfo;
-use device::ids::DmId;
+use device::ids::{DmId, MrId, PdId};
 use dmabuf::Mapping;
 use iba::{Access, LKey, RKey};
 use transport::wr::Sge;
 use umem::Umem;
 
+use crate::arm::{Arm, On, other_device, refused};
 use crate::{Context, DmaBuf, HostBuf, Kind, Pd, Refusal, Result};
 
 /// A memory region. Clones are the same one.
@@ -19,18 +20,22 @@ pub struct Mr(Arc<Region>);
 
 #[derive(Debug)]
 struct Region {
-    pd: Pd,
-    info: MrInfo,
+    arm: Arm<On<MrId>, sysverbs::Mr>,
+    lkey: LKey,
+    rkey: RKey,
     iova: u64,
     length: u64,
+    pd: Pd,
     /// Device memory that the region is on, kept until the region is gone.
     _dm: Option<Dm>,
 }
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // Fails only for a region that does not exist.
-        let _ = self.pd.context().hca().dereg_mr(self.info.id);
+        if let Arm::Soft(on) = &self.arm {
+            // Fails only for a region that does not exist.
+            let _ = on.hca.dereg_mr(on.id);
+        }
     }
 }
 
@@ -100,14 +105,19 @@ impl Pd {
 }
 
 impl Mr {
-    pub(crate) fn host(pd: &Pd, buffer: &HostBuf, access: Access) -> Result<Self> {
-        let (umem, iova) = (Umem::host(buffer), buffer.as_ptr().addr() as u64);
-        let info = pd.context().alive()?.reg_mr(pd.id(), umem, iova, access)?;
-        let iova = if access.contains(Access::ZERO_BASED) { 0 } else { iova };
-        Ok(Self::new(pd, info, iova, buffer.len() as u64, None))
+    fn host(pd: &Pd, buffer: &HostBuf, access: Access) -> Result<Self> {
+        let (length, iova) = (buffer.len() as u64, buffer.as_ptr().addr() as u64);
+        match pd.arm() {
+            Arm::Soft(on) => {
+                let info = on.alive()?.reg_mr(on.id, Umem::host(buffer), iova, access)?;
+                let iova = if access.contains(Access::ZERO_BASED) { 0 } else { iova };
+                Ok(Self::soft(pd, on, &info, iova, length, None))
+            }
+            Arm::Hard(hard) => Ok(Self::hard(pd, hard.reg_mr(buffer, access).map_err(refused)?)),
+        }
     }
 
-    pub(crate) fn dmabuf(
+    fn dmabuf(
         pd: &Pd,
         fd: BorrowedFd<'_>,
         offset: u64,
@@ -115,34 +125,78 @@ impl Mr {
         iova: u64,
         access: Access,
     ) -> Result<Self> {
-        let hca = pd.context().hca();
-        let info = hca.reg_dmabuf_mr(pd.id(), Some(fd), offset, length, iova, access)?;
-        Ok(Self::new(pd, info, iova, length, None))
+        match pd.arm() {
+            Arm::Soft(on) => {
+                let hca = &on.hca;
+                let info = hca.reg_dmabuf_mr(on.id, Some(fd), offset, length, iova, access)?;
+                Ok(Self::soft(pd, on, &info, iova, length, None))
+            }
+            Arm::Hard(hard) => {
+                let mr = hard.reg_dmabuf_mr(fd, offset, length, iova, access).map_err(refused)?;
+                Ok(Self::hard(pd, mr))
+            }
+        }
     }
 
-    pub(crate) fn mapped(pd: &Pd, mapping: &Mapping, access: Access) -> Result<Self> {
+    fn mapped(pd: &Pd, mapping: &Mapping, access: Access) -> Result<Self> {
         Self::peer(pd, mapping.addr() as u64, mapping.len(), access)
     }
 
-    pub(crate) fn peer(pd: &Pd, addr: u64, length: u64, access: Access) -> Result<Self> {
-        let hca = pd.context().hca();
-        let Some(info) = hca.reg_peer_mr(pd.id(), addr, length, addr, access)? else {
+    fn peer(pd: &Pd, addr: u64, length: u64, access: Access) -> Result<Self> {
+        let on = pd.arm().soft("reg_mapping")?;
+        let Some(info) = on.hca.reg_peer_mr(on.id, addr, length, addr, access)? else {
             let what = format!("reg_mapping: the owner of the memory at {addr:#x} is unknown");
             return Err(Refusal::new(Kind::BadAddress, what));
         };
         let iova = if access.contains(Access::ZERO_BASED) { 0 } else { addr };
-        Ok(Self::new(pd, info, iova, length, None))
+        Ok(Self::soft(pd, on, &info, iova, length, None))
     }
 
-    pub(crate) fn dm(pd: &Pd, dm: &Dm, offset: u64, length: u64, access: Access) -> Result<Self> {
-        pd.context().check_same(&dm.0.context, "reg_dm_mr", "device memory")?;
-        let access = access | Access::ZERO_BASED;
-        let info = pd.context().alive()?.reg_dm_mr(pd.id(), dm.0.id, offset, length, access)?;
-        Ok(Self::new(pd, info, 0, length, Some(dm.clone())))
+    fn dm(pd: &Pd, dm: &Dm, offset: u64, length: u64, access: Access) -> Result<Self> {
+        const CALL: &str = "reg_dm_mr";
+        pd.context().check_same(&dm.0.context, CALL, "device memory")?;
+        let other = || other_device(CALL, "device memory");
+        match pd.arm() {
+            Arm::Soft(on) => {
+                let block = dm.0.arm.same_soft().ok_or_else(other)?.id;
+                let access = access | Access::ZERO_BASED;
+                let info = on.alive()?.reg_dm_mr(on.id, block, offset, length, access)?;
+                Ok(Self::soft(pd, on, &info, 0, length, Some(dm.clone())))
+            }
+            Arm::Hard(hard) => {
+                let block = dm.0.arm.same_hard().ok_or_else(other)?;
+                let mr = hard.reg_dm_mr(block, offset, length, access).map_err(refused)?;
+                Ok(Self::hard(pd, mr))
+            }
+        }
     }
 
-    fn new(pd: &Pd, info: MrInfo, iova: u64, length: u64, dm: Option<Dm>) -> Self {
-        Self(Arc::new(Region { pd: pd.clone(), info, iova, length, _dm: dm }))
+    fn soft(pd: &Pd, on: &On<PdId>, info: &MrInfo, iova: u64, length: u64, dm: Option<Dm>) -> Self {
+        Self(Arc::new(Region {
+            arm: Arm::Soft(on.with(info.id)),
+            lkey: LKey(info.lkey),
+            rkey: RKey(info.rkey),
+            iova,
+            length,
+            pd: pd.clone(),
+            _dm: dm,
+        }))
+    }
+
+    fn hard(pd: &Pd, mr: sysverbs::Mr) -> Self {
+        Self(Arc::new(Region {
+            lkey: mr.lkey(),
+            rkey: mr.rkey(),
+            iova: mr.iova(),
+            length: mr.len(),
+            arm: Arm::Hard(mr),
+            pd: pd.clone(),
+            _dm: None,
+        }))
+    }
+
+    pub(crate) fn arm(&self) -> &Arm<On<MrId>, sysverbs::Mr> {
+        &self.0.arm
     }
 
     /// Its length in bytes.
@@ -157,11 +211,11 @@ impl Mr {
 
     /// The key by which peers name it.
     pub fn rkey(&self) -> RKey {
-        RKey(self.0.info.rkey)
+        self.0.rkey
     }
 
     pub(crate) fn lkey(&self) -> LKey {
-        LKey(self.0.info.lkey)
+        self.0.lkey
     }
 
     pub(crate) fn pd(&self) -> &Pd {
@@ -211,22 +265,30 @@ pub struct Dm(Arc<Block>);
 
 #[derive(Debug)]
 struct Block {
-    context: Context,
-    id: DmId,
+    arm: Arm<On<DmId>, sysverbs::Dm>,
     length: u64,
+    context: Context,
 }
 
 impl Drop for Block {
     fn drop(&mut self) {
-        // Every region on it holds it, so none is left.
-        let _ = self.context.hca().free_dm(self.id);
+        if let Arm::Soft(on) = &self.arm {
+            // Every region on it holds it, so none is left.
+            let _ = on.hca.free_dm(on.id);
+        }
     }
 }
 
 impl Dm {
-    pub(crate) fn new(context: &Context, length: u64) -> Result<Self> {
-        let id = context.alive()?.alloc_dm(context.id(), length, 0)?;
-        Ok(Self(Arc::new(Block { context: context.clone(), id, length })))
+    fn new(context: &Context, length: u64) -> Result<Self> {
+        let arm = match context.arm() {
+            Arm::Soft(soft) => {
+                let id = soft.alive()?.alloc_dm(soft.id, length, 0)?;
+                Arm::Soft(soft.with(id))
+            }
+            Arm::Hard(hard) => Arm::Hard(hard.alloc_dm(length).map_err(refused)?),
+        };
+        Ok(Self(Arc::new(Block { arm, length, context: context.clone() })))
     }
 
     /// Its length in bytes.
@@ -241,25 +303,38 @@ impl Dm {
 
     /// The memory as a dma-buf, for importers that support revocation: it is revoked when the last
     /// clone of this and the last region on it are gone.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::NotSupported`] for a NIC of a library.
     #[doc(alias = "ibv_dm_export_dmabuf_fd")]
     pub fn export(&self) -> Result<DmaBuf> {
-        self.0.context.hca().export_dm(self.0.id)
+        let on = self.0.arm.soft("dm_export_dmabuf")?;
+        on.hca.export_dm(on.id)
     }
 
     /// Copies `bytes` in at `offset`. Offset and length are multiples of four.
     #[doc(alias = "ibv_memcpy_to_dm")]
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
-        let block = &self.0;
-        let memory = block.context.alive()?.dm_memory(block.id, offset, bytes.len() as u64)?;
-        Umem::host(&memory).write(offset, bytes).map_err(fault)
+        match &self.0.arm {
+            Arm::Soft(on) => {
+                let memory = on.alive()?.dm_memory(on.id, offset, bytes.len() as u64)?;
+                Umem::host(&memory).write(offset, bytes).map_err(fault)
+            }
+            Arm::Hard(dm) => dm.write(offset, bytes).map_err(refused),
+        }
     }
 
     /// Copies bytes at `offset` out. Offset and length are multiples of four.
     #[doc(alias = "ibv_memcpy_from_dm")]
     pub fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
-        let block = &self.0;
-        let memory = block.context.alive()?.dm_memory(block.id, offset, bytes.len() as u64)?;
-        Umem::host(&memory).read(offset, bytes).map_err(fault)
+        match &self.0.arm {
+            Arm::Soft(on) => {
+                let memory = on.alive()?.dm_memory(on.id, offset, bytes.len() as u64)?;
+                Umem::host(&memory).read(offset, bytes).map_err(fault)
+            }
+            Arm::Hard(dm) => dm.read(offset, bytes).map_err(refused),
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use device::ids::{QpId, SrqId};
+use device::ids::{PdId, QpId, SrqId};
 use iba::{
     Access, AckTimeout, AttrMask, Av, CompCntrOps, Gid, Mtu, Psn, QKey, QpAttr, QpCap, QpState,
     QpType, Qpn, RnrTimer,
@@ -10,7 +10,8 @@ use iba::{
 pub use transport::PostError;
 use transport::wr::RecvWr;
 
-use crate::{CompCntr, Context, Cq, Pd, Result, SendRequest, Slice};
+use crate::arm::{Arm, On, other_device, refused};
+use crate::{CompCntr, Context, Cq, Kind, Pd, Refusal, Result, SendRequest, Slice};
 
 /// The parameters of a new QP. Start from [`QpSpec::rc`], [`QpSpec::uc`] or [`QpSpec::ud`] and
 /// change what differs.
@@ -86,19 +87,21 @@ pub struct Qp(Arc<Pair>);
 
 #[derive(Debug)]
 struct Pair {
-    pd: Pd,
-    id: QpId,
+    arm: Arm<On<QpId>, sysverbs::Qp>,
     qpn: Qpn,
     spec: QpSpec,
     psn: Psn,
     /// Counters that it is attached to, which it must not outlive.
     cntrs: Mutex<Vec<CompCntr>>,
+    pd: Pd,
 }
 
 impl Drop for Pair {
     fn drop(&mut self) {
-        // Fails only for a QP that does not exist.
-        let _ = self.pd.context().hca().destroy_qp(self.id);
+        if let Arm::Soft(on) = &self.arm {
+            // Fails only for a QP that does not exist.
+            let _ = on.hca.destroy_qp(on.id);
+        }
     }
 }
 
@@ -125,21 +128,21 @@ impl Qp {
         same(spec.send_cq.context(), "queue for sends")?;
         same(spec.recv_cq.context(), "queue for receives")?;
         spec.srq.as_ref().map_or(Ok(()), |srq| same(srq.0.pd.context(), "SRQ"))?;
-        let (id, qpn) = pd.context().alive()?.create_qp(&device::QpSpec {
-            pd: pd.id(),
-            qp_type: spec.qp_type,
-            send_cq: spec.send_cq.id(),
-            recv_cq: spec.recv_cq.id(),
-            srq: spec.srq.as_ref().map(|srq| srq.0.id),
-            xrcd: None,
-            cap: spec.cap,
-            sq_sig_all: spec.sq_sig_all,
-            cookie: 0,
-        })?;
+        let (arm, qpn) = match pd.arm() {
+            Arm::Soft(on) => {
+                let (on, qpn) = create_soft(on, spec)?;
+                (Arm::Soft(on), qpn)
+            }
+            Arm::Hard(pd) => {
+                let qp = create_hard(pd, spec)?;
+                let qpn = qp.qpn();
+                (Arm::Hard(qp), qpn)
+            }
+        };
         // Any start is valid; one that differs between QPs reveals mistakes sooner.
         let psn = Psn::new(qpn.value().wrapping_mul(0x9e37_79b1) >> 4);
-        let pair =
-            Pair { pd: pd.clone(), id, qpn, spec: spec.clone(), psn, cntrs: Mutex::default() };
+        let (pd, spec, cntrs) = (pd.clone(), spec.clone(), Mutex::default());
+        let pair = Pair { arm, qpn, spec, psn, cntrs, pd };
         let qp = Self(Arc::new(pair));
         qp.to_init()?;
         Ok(qp)
@@ -163,10 +166,7 @@ impl Qp {
     pub fn endpoint(&self) -> Result<Endpoint> {
         let gids = self.0.pd.context().gids();
         let Some(first) = gids.first() else {
-            return Err(crate::Refusal::new(
-                crate::Kind::NotFound,
-                "endpoint: the port has no GID",
-            ));
+            return Err(Refusal::new(Kind::NotFound, "endpoint: the port has no GID"));
         };
         Ok(Endpoint { gid: first.gid, qpn: self.0.qpn, psn: self.0.psn })
     }
@@ -174,13 +174,19 @@ impl Qp {
     /// Changes state or attributes, as selected by the mask.
     #[doc(alias = "ibv_modify_qp")]
     pub fn modify(&self, attr: &QpAttr, mask: AttrMask) -> Result<()> {
-        self.0.pd.context().hca().modify_qp(self.0.id, attr, mask)
+        match &self.0.arm {
+            Arm::Soft(on) => on.hca.modify_qp(on.id, attr, mask),
+            Arm::Hard(qp) => qp.modify(attr, mask).map_err(refused),
+        }
     }
 
     /// Its state and attributes.
     #[doc(alias = "ibv_query_qp")]
     pub fn query(&self) -> Result<QpAttr> {
-        self.0.pd.context().alive()?.query_qp(self.0.id)
+        match &self.0.arm {
+            Arm::Soft(on) => on.alive()?.query_qp(on.id),
+            Arm::Hard(qp) => qp.query().map_err(refused),
+        }
     }
 
     fn to_init(&self) -> Result<()> {
@@ -200,14 +206,25 @@ impl Qp {
     /// retries, and makes it ready to send. Both sides call this, in either order.
     pub fn connect(&self, peer: &Endpoint) -> Result<()> {
         use AttrMask as A;
-        let mtu: Mtu = self.0.pd.context().port_attr().active_mtu;
+        let context = self.0.pd.context();
+        let mtu: Mtu = context.port_attr().active_mtu;
+        // The GID that `endpoint` gives the peer.
+        let source = context.gids().first().map_or(0, |gid| gid.index);
+        let sgid_index = u8::try_from(source).unwrap_or(0);
         let reliable = self.0.spec.qp_type == QpType::Rc;
         let mut attr = QpAttr {
             state: QpState::Rtr,
             path_mtu: mtu,
             dest_qpn: peer.qpn,
             rq_psn: peer.psn,
-            av: Av { dgid: peer.gid, is_global: true, port_num: 1, hop_limit: 64, ..Av::default() },
+            av: Av {
+                dgid: peer.gid,
+                sgid_index,
+                is_global: true,
+                port_num: 1,
+                hop_limit: 64,
+                ..Av::default()
+            },
             max_dest_rd_atomic: 16,
             max_rd_atomic: 16,
             min_rnr_timer: RnrTimer::from_code(12).expect("12 is below 32"),
@@ -242,7 +259,8 @@ impl Qp {
     pub fn attach_comp_cntr(&self, cntr: &CompCntr, ops: CompCntrOps) -> Result<()> {
         self.0.pd.context().check_same(cntr.context(), "attach_comp_cntr", "counter")?;
         let mut held = self.0.cntrs.lock().unwrap_or_else(PoisonError::into_inner);
-        self.0.pd.context().alive()?.attach_comp_cntr(self.0.id, cntr.id(), ops)?;
+        let on = self.0.arm.soft("attach_comp_cntr")?;
+        on.alive()?.attach_comp_cntr(on.id, cntr.id(), ops)?;
         held.push(cntr.clone());
         Ok(())
     }
@@ -258,15 +276,24 @@ impl Qp {
     /// Posts a send.
     #[doc(alias = "ibv_post_send")]
     pub fn post_send(&self, request: &SendRequest) -> std::result::Result<(), PostError> {
-        let wr = request.build(self.0.pd.context())?;
-        self.0.pd.context().lock().post_send(self.0.id, wr)
+        let wr = request.check(self.0.pd.context())?;
+        match &self.0.arm {
+            Arm::Soft(on) => on.lock().post_send(on.id, wr.clone()),
+            Arm::Hard(qp) => {
+                let (ah, window) = request.hard();
+                qp.post_send(wr, ah, window)
+            }
+        }
     }
 
     /// Posts a receive into `local`.
     #[doc(alias = "ibv_post_recv")]
     pub fn post_recv(&self, wr_id: u64, local: &[Slice]) -> std::result::Result<(), PostError> {
-        let sges = local.iter().map(|slice| slice.0).collect();
-        self.0.pd.context().lock().post_recv(self.0.id, RecvWr { wr_id, sges })
+        let wr = RecvWr { wr_id, sges: local.iter().map(|slice| slice.0).collect() };
+        match &self.0.arm {
+            Arm::Soft(on) => on.lock().post_recv(on.id, wr),
+            Arm::Hard(qp) => qp.post_recv(&wr),
+        }
     }
 }
 
@@ -277,27 +304,75 @@ pub struct Srq(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
+    arm: Arm<On<SrqId>, sysverbs::Srq>,
     pd: Pd,
-    id: SrqId,
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // Every QP that receives from it holds it, so none is left.
-        let _ = self.pd.context().lock().destroy_srq(self.id);
+        if let Arm::Soft(on) = &self.arm {
+            // Every QP that receives from it holds it, so none is left.
+            let _ = on.lock().destroy_srq(on.id);
+        }
     }
 }
 
 impl Srq {
-    pub(crate) fn new(pd: &Pd, max_wr: u32, max_sge: u32) -> Result<Self> {
-        let id = pd.context().alive()?.create_srq(pd.id(), max_wr, max_sge, 0, 0)?;
-        Ok(Self(Arc::new(Shared { pd: pd.clone(), id })))
+    fn new(pd: &Pd, max_wr: u32, max_sge: u32) -> Result<Self> {
+        let arm = match pd.arm() {
+            Arm::Soft(on) => {
+                let id = on.alive()?.create_srq(on.id, max_wr, max_sge, 0, 0)?;
+                Arm::Soft(on.with(id))
+            }
+            Arm::Hard(pd) => Arm::Hard(pd.create_srq(max_wr, max_sge).map_err(refused)?),
+        };
+        Ok(Self(Arc::new(Shared { arm, pd: pd.clone() })))
     }
 
     /// Posts a receive into `local`.
     #[doc(alias = "ibv_post_srq_recv")]
     pub fn post_recv(&self, wr_id: u64, local: &[Slice]) -> Result<()> {
-        let sges = local.iter().map(|slice| slice.0).collect();
-        self.0.pd.context().lock().post_srq_recv(self.0.id, RecvWr { wr_id, sges })
+        let wr = RecvWr { wr_id, sges: local.iter().map(|slice| slice.0).collect() };
+        match &self.0.arm {
+            Arm::Soft(on) => on.lock().post_srq_recv(on.id, wr),
+            Arm::Hard(srq) => srq.post_recv(&wr).map_err(|error| {
+                let kind = match error {
+                    PostError::Full(_) => Kind::NoMemory,
+                    _ => Kind::Invalid,
+                };
+                Refusal::new(kind, format!("post_srq_recv: {error}"))
+            }),
+        }
     }
+}
+
+fn create_soft(on: &On<PdId>, spec: &QpSpec) -> Result<(On<QpId>, Qpn)> {
+    let other = || other_device("create_qp", "queue");
+    let srq = |srq: &Srq| srq.0.arm.same_soft().map(|on| on.id).ok_or_else(other);
+    let (id, qpn) = on.alive()?.create_qp(&device::QpSpec {
+        pd: on.id,
+        qp_type: spec.qp_type,
+        send_cq: spec.send_cq.soft_id().ok_or_else(other)?,
+        recv_cq: spec.recv_cq.soft_id().ok_or_else(other)?,
+        srq: spec.srq.as_ref().map(srq).transpose()?,
+        xrcd: None,
+        cap: spec.cap,
+        sq_sig_all: spec.sq_sig_all,
+        cookie: 0,
+    })?;
+    Ok((on.with(id), qpn))
+}
+
+fn create_hard(pd: &sysverbs::Pd, spec: &QpSpec) -> Result<sysverbs::Qp> {
+    let other = || other_device("create_qp", "queue");
+    let srq = |srq: &Srq| srq.0.arm.same_hard().cloned().ok_or_else(other);
+    let init = sysverbs::QpInit {
+        qp_type: spec.qp_type,
+        send_cq: spec.send_cq.hard().ok_or_else(other)?.clone(),
+        recv_cq: spec.recv_cq.hard().ok_or_else(other)?.clone(),
+        srq: spec.srq.as_ref().map(srq).transpose()?,
+        cap: spec.cap,
+        sq_sig_all: spec.sq_sig_all,
+    };
+    pd.create_qp(&init).map_err(refused)
 }

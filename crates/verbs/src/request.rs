@@ -25,8 +25,8 @@ impl SendRequest {
         Self { wr, ah: None, has_imm: false, window: None }
     }
 
-    /// The request in the engine's form, for a QP of this device.
-    pub(crate) fn build(&self, context: &Context) -> Result<SendWr, PostError> {
+    /// The request in the form that both providers take, for a QP of this device.
+    pub(crate) fn check(&self, context: &Context) -> Result<&SendWr, PostError> {
         let brings = matches!(self.wr.opcode, WrOpcode::SendWithImm | WrOpcode::RdmaWriteWithImm);
         if self.has_imm && !brings {
             return Err(PostError::Immediate(self.wr.opcode));
@@ -36,7 +36,12 @@ impl SendRequest {
         if other(self.ah.as_ref().map(Ah::context)) || other(window) {
             return Err(PostError::OtherDevice);
         }
-        Ok(self.wr.clone())
+        Ok(&self.wr)
+    }
+
+    /// What a library takes beside the request: the address handle and the window.
+    pub(crate) fn hard(&self) -> (Option<&sysverbs::Ah>, Option<&sysverbs::Mw>) {
+        (self.ah.as_ref().and_then(Ah::hard), self.window.as_ref().and_then(Mw::hard))
     }
 
     fn at(mut self, remote: Remote) -> Self {

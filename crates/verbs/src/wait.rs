@@ -1,10 +1,10 @@
 //! Waiting for an event.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use descriptors::Known;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 
 use crate::{Kind, Refusal, Result};
@@ -34,6 +34,17 @@ pub(crate) fn take_one(fd: &Known, timeout: Duration) -> Result<bool> {
 
 /// Waits up to `timeout` until there may be something to read. False if the time is over.
 pub(crate) fn readable(fd: impl AsFd, timeout: Duration) -> Result<bool> {
+    any_readable(&mut [PollFd::new(&fd, PollFlags::IN)], timeout)
+}
+
+/// The same for either of two descriptors.
+pub(crate) fn readable_either(one: impl AsFd, other: impl AsFd, timeout: Duration) -> Result<bool> {
+    let [one, other] = [one.as_fd(), other.as_fd()];
+    let flags = PollFlags::IN;
+    any_readable(&mut [PollFd::new(&one, flags), PollFd::new(&other, flags)], timeout)
+}
+
+fn any_readable(fds: &mut [PollFd<'_>], timeout: Duration) -> Result<bool> {
     if timeout.is_zero() {
         return Ok(false);
     }
@@ -41,9 +52,40 @@ pub(crate) fn readable(fd: impl AsFd, timeout: Duration) -> Result<bool> {
         tv_sec: timeout.as_secs().try_into().unwrap_or(i64::MAX),
         tv_nsec: timeout.subsec_nanos().into(),
     };
-    match poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&timeout)) {
-        Ok(_) | Err(Errno::INTR) => Ok(true),
+    match poll(fds, Some(&timeout)) {
+        Ok(count) => Ok(count > 0),
+        Err(Errno::INTR) => Ok(true),
         Err(error) => Err(failed(error)),
+    }
+}
+
+/// Wakes one thread of this process that waits for it.
+#[derive(Debug)]
+pub(crate) struct Bell(OwnedFd);
+
+impl Bell {
+    pub(crate) fn new() -> Result<Self> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK | EventfdFlags::SEMAPHORE;
+        let fd = eventfd(0, flags).map_err(|error| {
+            Refusal::new(Kind::NoMemory, format!("create_cq: eventfd: {error}"))
+        })?;
+        Ok(Self(fd))
+    }
+
+    pub(crate) fn ring(&self) {
+        // Full only after 2^64 - 2 rings.
+        let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
+    }
+
+    /// Whether it rang; one thread hears each ring.
+    pub(crate) fn take(&self) -> bool {
+        rustix::io::read(&self.0, &mut [0; 8]).is_ok()
+    }
+}
+
+impl AsFd for Bell {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 

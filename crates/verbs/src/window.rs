@@ -7,6 +7,7 @@ use device::MwType;
 use device::ids::MwId;
 use iba::RKey;
 
+use crate::arm::{Arm, On, refused};
 use crate::{Context, Mr, Result};
 
 /// The bits of a key that the program chooses.
@@ -20,7 +21,7 @@ pub struct Mw(Arc<Window>);
 
 #[derive(Debug)]
 struct Window {
-    id: MwId,
+    arm: Arm<On<MwId>, sysverbs::Mw>,
     key: AtomicU32,
     /// The region that it is bound to. A region with a window cannot be deregistered, so it
     /// outlives the window.
@@ -29,8 +30,10 @@ struct Window {
 
 impl Drop for Window {
     fn drop(&mut self) {
-        // Fails only for a window that does not exist.
-        let _ = self.region.pd().context().lock().dealloc_mw(self.id);
+        if let Arm::Soft(on) = &self.arm {
+            // Fails only for a window that does not exist.
+            let _ = on.lock().dealloc_mw(on.id);
+        }
     }
 }
 
@@ -44,8 +47,19 @@ impl Mr {
     /// [`Kind::NoMemory`](crate::Kind::NoMemory) at the limit of windows.
     #[doc(alias = "ibv_alloc_mw")]
     pub fn window(&self) -> Result<Mw> {
-        let (id, key) = self.pd().context().alive()?.alloc_mw(self.pd().id(), MwType::Two)?;
-        Ok(Mw(Arc::new(Window { id, key: AtomicU32::new(key), region: self.clone() })))
+        let (arm, key) = match self.arm() {
+            Arm::Soft(mr) => {
+                let pd = self.pd().arm().soft("alloc_mw")?;
+                let (id, key) = pd.alive()?.alloc_mw(pd.id, MwType::Two)?;
+                (Arm::Soft(mr.with(id)), key)
+            }
+            Arm::Hard(mr) => {
+                let window = mr.window().map_err(refused)?;
+                let key = window.rkey().0;
+                (Arm::Hard(window), key)
+            }
+        };
+        Ok(Mw(Arc::new(Window { arm, key: AtomicU32::new(key), region: self.clone() })))
     }
 }
 
@@ -65,8 +79,13 @@ impl Mw {
         self.0.region.pd().context()
     }
 
+    /// The software device's number for it.
     pub(crate) fn number(&self) -> u32 {
-        self.0.id.handle()
+        self.0.arm.same_soft().map_or(0, |on| on.id.handle())
+    }
+
+    pub(crate) fn hard(&self) -> Option<&sysverbs::Mw> {
+        self.0.arm.same_hard()
     }
 
     /// Another key, so that an earlier one gives a peer no access.

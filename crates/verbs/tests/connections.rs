@@ -232,5 +232,5 @@ fn a_window_gives_the_peer_access_until_its_message_invalidates_the_key() {
     // The region outlives its window, however they are dropped.
     drop(mr);
     drop(window);
-    assert_eq!(context.resources().mr, 0);
+    assert_eq!(context.resources().unwrap().mr, 0);
 }

@@ -220,6 +220,12 @@ fn a_failure_is_explained() {
     a.qp.post_send(&SendRequest::send(10, &[a.mr.slice(0, 1)]).signaled()).unwrap();
 
     let (failed, flushed, received) = (completion(&a.cq), completion(&a.cq), completion(&b.cq));
+    // `crates/peerdma` also runs this file with a library, which gives no reasons.
+    if std::env::var_os("PEERDMA_PROVIDER").is_some() {
+        assert_eq!((failed.status, received.status), (WcStatus::RemInvReqErr, WcStatus::LocLenErr));
+        assert_eq!((failed.reason, a.cq.explain(&failed)), (Reason::None, None));
+        return;
+    }
     assert_eq!((failed.status, failed.reason), (WcStatus::RemInvReqErr, Reason::InvalidRequestNak));
     let why = a.cq.explain(&failed).expect("it failed");
     let said = "REM_INV_REQ_ERR (9): SEND of 65 bytes, wr_id 0x9, QP ";

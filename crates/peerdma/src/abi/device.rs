@@ -304,7 +304,7 @@ fn limits(engine: &EngineGuard<'_>) -> DeviceAttr {
     let int = |value: u32| c_int::try_from(value).unwrap_or(c_int::MAX);
     // SAFETY: the structure is made of integers, for which zero is a value.
     let mut c: DeviceAttr = unsafe { mem::zeroed() };
-    c.fw_ver = text(attr.fw_ver);
+    c.fw_ver = text(&attr.fw_ver);
     c.node_guid = attr.node_guid.0.to_be();
     c.sys_image_guid = attr.sys_image_guid.0.to_be();
     c.max_mr_size = attr.max_mr_size;

@@ -16,8 +16,8 @@
 //! in the engine. Objects give the engine their address as a cookie, which the engine returns with
 //! their events.
 
-#[cfg(test)]
-mod layout;
+// The structures that a program and this library both read.
+use verbs_abi as types;
 
 mod acks;
 mod boundary;
@@ -60,7 +60,6 @@ pub(crate) mod rdmacm;
 pub(crate) mod rsocket;
 pub(crate) mod srq;
 pub(crate) mod tm;
-pub(crate) mod types;
 pub(crate) mod values;
 pub(crate) mod wq;
 pub(crate) mod wr;

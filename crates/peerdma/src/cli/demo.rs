@@ -86,7 +86,7 @@ fn run(args: &Args) -> Outcome<()> {
         }
     }
     print!("{report}");
-    let here = PeerMemory::of(&side);
+    let here = PeerMemory::of(&side)?;
     let there = PeerMemory::parse(&peer.ask("gpu")?)?;
     let stale = here.stale + there.stale;
     print!("\n{}", BothSides { here, there });
@@ -120,10 +120,10 @@ fn measure(
     operation: &'static str,
     args: &Args,
 ) -> Outcome<Cell> {
-    let before = side.context.counters();
+    let before = side.context.counters()?;
     check(side, peer, own, to, operation, args.size)
         .map_err(|error| format!("{operation}: {error}"))?;
-    let path = report::path(&before, &side.context.counters());
+    let path = report::path(&before, &side.context.counters()?);
 
     let there = peer.memories[to as usize];
     let all = own.mr().slice(0, args.size);

@@ -5,12 +5,13 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use device::ids::CmId;
+use device::ids::{CmId, CtxId};
 use device::rdma_cm::{EventKind as Kind, PortSpace, Queue, RejReason, Spec};
 use iba::QpType;
 
 use super::event::{ConnParam, Event, EventKind};
 use super::id::{Id, Inner};
+use crate::arm::On;
 use crate::wait::readable;
 use crate::{Context, Result};
 
@@ -22,6 +23,7 @@ pub struct EventChannel(pub(super) Arc<Channel>);
 #[derive(Debug)]
 pub(super) struct Channel {
     pub(super) context: Context,
+    pub(super) on: On<CtxId>,
     queue: Arc<Queue>,
     ids: Mutex<BTreeMap<CmId, Weak<Inner>>>,
 }
@@ -38,7 +40,7 @@ impl Drop for Channel {
         // channel.
         while let Some(event) = self.queue.pop() {
             if let Kind::ConnectRequest { new, .. } = event.kind {
-                let _ = self.context.lock().cm_destroy(new);
+                let _ = self.on.lock().cm_destroy(new);
             }
         }
     }
@@ -53,7 +55,9 @@ impl EventChannel {
     #[doc(alias = "rdma_create_event_channel")]
     pub fn new(context: &Context) -> Result<Self> {
         let queue = Arc::new(Queue::new()?);
-        let channel = Channel { context: context.clone(), queue, ids: Mutex::default() };
+        let soft = context.arm().soft("rdma_create_event_channel")?;
+        let on = soft.with(soft.id);
+        let channel = Channel { context: context.clone(), on, queue, ids: Mutex::default() };
         Ok(Self(Arc::new(channel)))
     }
 
@@ -70,7 +74,7 @@ impl EventChannel {
     #[doc(alias = "rdma_create_id")]
     pub fn create_id(&self) -> Result<Id> {
         let spec = Spec { port_space: PortSpace::Tcp, qp_type: QpType::Rc, cookie: 0 };
-        let id = self.0.context.alive()?.cm_create(&spec, Arc::clone(&self.0.queue) as _)?;
+        let id = self.0.on.alive()?.cm_create(&spec, Arc::clone(&self.0.queue) as _)?;
         Ok(self.known(id, &ConnParam::default()))
     }
 
@@ -111,7 +115,7 @@ impl EventChannel {
             let param = ConnParam::from(param);
             let id = self.known(new, &param);
             // It no longer counts towards the backlog of its listener.
-            let _ = self.0.context.lock().cm_taken(new);
+            let _ = self.0.on.lock().cm_taken(new);
             let kind = EventKind::ConnectRequest { param };
             return Some(Event { id, listener: find(event.id), kind });
         }

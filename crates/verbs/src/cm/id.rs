@@ -4,12 +4,13 @@ use std::cmp;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use device::ids::CmId;
+use device::ids::{CmId, CtxId};
 use device::rdma_cm::{BindOptions, ConnParam as Said, RejReason};
 use iba::{AttrMask, QpAttr, QpState, QpType};
 
 use super::channel::Channel;
 use super::event::{ConnParam, MOST};
+use crate::arm::On;
 use crate::{Context, Kind, Qp, Refusal, Result};
 
 /// A listener, or one side of a connection. Clones are the same one, and are equal.
@@ -41,7 +42,7 @@ impl Drop for Inner {
         self.channel.ids().remove(&self.id);
         self.to_error();
         // Fails only for an identifier that does not exist.
-        let _ = self.channel.context.lock().cm_destroy(self.id);
+        let _ = self.channel.on.lock().cm_destroy(self.id);
     }
 }
 
@@ -81,6 +82,10 @@ impl Id {
         Self(Arc::new(Inner { channel: Arc::clone(channel), id, state: Mutex::new(state) }))
     }
 
+    fn on(&self) -> &On<CtxId> {
+        &self.0.channel.on
+    }
+
     fn context(&self) -> &Context {
         &self.0.channel.context
     }
@@ -96,7 +101,7 @@ impl Id {
     /// [`Kind::Invalid`](crate::Kind::Invalid) if it is bound already.
     #[doc(alias = "rdma_bind_addr")]
     pub fn bind(&self, addr: SocketAddr) -> Result<SocketAddr> {
-        self.context().alive()?.cm_bind(self.0.id, addr, BindOptions::default())
+        self.on().alive()?.cm_bind(self.0.id, addr, BindOptions::default())
     }
 
     /// Takes requests from now on. `backlog` is how many may wait for
@@ -108,7 +113,7 @@ impl Id {
     /// for something else.
     #[doc(alias = "rdma_listen")]
     pub fn listen(&self, backlog: u32) -> Result<()> {
-        self.context().alive()?.cm_listen(self.0.id, backlog)
+        self.on().alive()?.cm_listen(self.0.id, backlog)
     }
 
     /// Resolves the route to a peer, from an address of this device if one is given, and binds to a
@@ -120,19 +125,19 @@ impl Id {
     /// that address.
     #[doc(alias("rdma_resolve_addr", "rdma_resolve_route"))]
     pub fn resolve(&self, from: Option<SocketAddr>, to: SocketAddr) -> Result<()> {
-        self.context().alive()?.cm_resolve(self.0.id, from, to).map(drop)
+        self.on().alive()?.cm_resolve(self.0.id, from, to).map(drop)
     }
 
     /// Its own address, once it is bound.
     #[doc(alias = "rdma_get_local_addr")]
     pub fn local_addr(&self) -> Option<SocketAddr> {
-        self.context().lock().cm_addresses(self.0.id).ok()?.local
+        self.on().lock().cm_addresses(self.0.id).ok()?.local
     }
 
     /// The peer's address, once it is resolved or has sent its request.
     #[doc(alias = "rdma_get_peer_addr")]
     pub fn peer_addr(&self) -> Option<SocketAddr> {
-        self.context().lock().cm_addresses(self.0.id).ok()?.remote
+        self.on().lock().cm_addresses(self.0.id).ok()?.remote
     }
 
     /// The QP that is connected, or about to be.
@@ -154,7 +159,7 @@ impl Id {
             state.responder_resources = cmp::min(param.responder_resources, most);
             state.initiator_depth = cmp::min(param.initiator_depth, most);
             let said = said(qp, param, state);
-            self.context().alive()?.cm_connect(self.0.id, &said)
+            self.on().alive()?.cm_connect(self.0.id, &said)
         })
     }
 
@@ -175,7 +180,7 @@ impl Id {
             state.initiator_depth = bound(param.initiator_depth, state.initiator_depth);
             self.to_rts(qp, state)?;
             let said = said(qp, param, state);
-            let accepted = self.context().alive()?.cm_accept(self.0.id, &said);
+            let accepted = self.on().alive()?.cm_accept(self.0.id, &said);
             if accepted.is_err() {
                 to_error(qp);
             }
@@ -191,7 +196,7 @@ impl Id {
     /// private data are too long.
     #[doc(alias = "rdma_reject")]
     pub fn reject(&self, private_data: &[u8]) -> Result<()> {
-        let mut engine = self.context().alive()?;
+        let mut engine = self.on().alive()?;
         engine.cm_reject(self.0.id, RejReason::CONSUMER_DEFINED, &[], private_data)
     }
 
@@ -203,7 +208,7 @@ impl Id {
     #[doc(alias = "rdma_disconnect")]
     pub fn disconnect(&self) -> Result<()> {
         self.0.to_error();
-        self.context().alive()?.cm_disconnect(self.0.id)
+        self.on().alive()?.cm_disconnect(self.0.id)
     }
 
     /// Moves the QP to RTS as the peer's answer asks, and tells the peer.
@@ -214,13 +219,13 @@ impl Id {
                 self.to_rts(qp, &state)?;
             }
         }
-        self.context().alive()?.cm_ready(self.0.id, &[])
+        self.on().alive()?.cm_ready(self.0.id, &[])
     }
 
     pub(super) fn refuse(&self, reason: RejReason, private_data: &[u8]) {
         self.0.to_error();
         // The connection may have ended by now.
-        let _ = self.context().lock().cm_reject(self.0.id, reason, &[], private_data);
+        let _ = self.on().lock().cm_reject(self.0.id, reason, &[], private_data);
     }
 
     /// Takes a QP, unless `call` refuses.
@@ -249,7 +254,7 @@ impl Id {
     /// From INIT by RTR to RTS.
     fn to_rts(&self, qp: &Qp, state: &State) -> Result<()> {
         for to in [QpState::Rtr, QpState::Rts] {
-            let (mut attr, mask) = self.context().alive()?.cm_qp_attr(self.0.id, to)?;
+            let (mut attr, mask) = self.on().alive()?.cm_qp_attr(self.0.id, to)?;
             match to {
                 QpState::Rtr => attr.max_dest_rd_atomic = state.responder_resources,
                 _ => attr.max_rd_atomic = state.initiator_depth,

@@ -96,7 +96,7 @@ fn pattern(length: u64, seed: u64) -> Vec<u8> {
 /// Checks that the operations used this carrier.
 #[track_caller]
 fn assert_used(carrier: Carrier, end: &End) {
-    let counters = end.context.counters();
+    let counters = end.context.counters().unwrap();
     let used = match carrier {
         Carrier::Loopback => counters.loopback_packets,
         Carrier::Ring => counters.tx_shm_packets,

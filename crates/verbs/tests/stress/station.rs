@@ -233,7 +233,7 @@ impl Station {
                 self.buffers.clear();
             }
             (Op::Objects, &[]) => {
-                let all = self.open().context.resources();
+                let all = self.open().context.resources().unwrap();
                 let [ctx, pd, cq] = [all.ctx, all.pd, all.cq].map(|count| count as u64 - 1);
                 let rest = [all.qp, all.mr, all.srq, all.dm].map(|count| count as u64);
                 answer.words = [ctx, pd, cq].into_iter().chain(rest).collect();
@@ -279,7 +279,7 @@ impl Station {
                 Some(wc) if wc.wr_id & !RECV >= first => self.done.push(wc),
                 Some(_) => {}
                 None => {
-                    let counters = self.open().context.counters();
+                    let counters = self.open().context.counters().unwrap();
                     let seen = &self.done;
                     let what = format!("{count} completions from {first}: {seen:?} {counters:?}");
                     return Err(Refused("Hang".to_owned(), what));

@@ -52,16 +52,16 @@ pub(crate) struct PeerMemory {
 }
 
 impl PeerMemory {
-    pub(crate) fn of(side: &Side) -> Self {
+    pub(crate) fn of(side: &Side) -> verbs::Result<Self> {
         let stats = side.gpu.stats();
-        Self {
+        Ok(Self {
             moves: stats.moves,
             evictions: stats.evictions,
             moved_bytes: stats.moved_bytes,
-            faults: side.context.counters().page_faults,
+            faults: side.context.counters()?.page_faults,
             stale: stats.stale_accesses,
             ways: umem::ways::bytes_by_way(),
-        }
+        })
     }
 
     /// One line for the other side.

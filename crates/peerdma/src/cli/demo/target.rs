@@ -41,7 +41,7 @@ fn obey(side: &Side, line: &str) -> Outcome<String> {
             }
             return Ok(answer);
         }
-        ["gpu"] => return Ok(PeerMemory::of(side).to_line()),
+        ["gpu"] => return Ok(PeerMemory::of(side)?.to_line()),
         ["clear", kind] => memory(kind)?.clear()?,
         ["fill", kind, offset, length, seed] => {
             memory(kind)?.fill(offset.parse()?, length.parse()?, seed.parse()?)?;

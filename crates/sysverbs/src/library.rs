@@ -1,0 +1,250 @@
+//! The library itself: found by `dlopen`, its functions by `dlvsym`.
+
+use std::collections::BTreeMap;
+use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_uint, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use libc::{size_t, ssize_t};
+use verbs_abi::ah::{Ah, AhAttr};
+use verbs_abi::context::Context;
+use verbs_abi::cq::{CompChannel, Cq};
+use verbs_abi::device::{Device, DeviceAttr, Gid, GidEntry, PortAttr};
+use verbs_abi::event::AsyncEvent;
+use verbs_abi::mr::Mr;
+use verbs_abi::pd::Pd;
+use verbs_abi::qp::{Qp, QpAttr, QpInitAttr};
+use verbs_abi::srq::{Srq, SrqAttr, SrqInitAttr};
+
+/// The name by which the system's loader finds it.
+const NAME: &str = "libibverbs.so.1";
+
+/// Why a library cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// The loader did not load it.
+    #[error("{reason}")]
+    Dlopen {
+        /// The loader's own words.
+        reason: String,
+    },
+    /// It is older than this interface.
+    #[error("{library} has no {symbol} in version {version}: rdma-core is too old")]
+    Symbol {
+        /// Which library.
+        library: PathBuf,
+        /// The function.
+        symbol: String,
+        /// The version of the function.
+        version: String,
+    },
+    /// A path with a zero byte in it.
+    #[error("a path has no zero byte")]
+    Path,
+}
+
+macro_rules! functions {
+    (
+        $(#[$meta:meta])*
+        pub(crate) struct $table:ident {
+            always {
+                $($name:ident, $version:literal: fn($($arg:ty),*) $(-> $ret:ty)?;)*
+            }
+            later {
+                $($late:ident, $late_version:literal: fn($($late_arg:ty),*) $(-> $late_ret:ty)?;)*
+            }
+        }
+    ) => {
+        $(#[$meta])*
+        #[derive(Debug)]
+        pub(crate) struct $table {
+            $(pub(crate) $name: unsafe extern "C" fn($($arg),*) $(-> $ret)?,)*
+            $(pub(crate) $late: Option<unsafe extern "C" fn($($late_arg),*) $(-> $late_ret)?>,)*
+        }
+
+        impl $table {
+            fn find(library: &Handle) -> Result<Self, LoadError> {
+                Ok(Self {
+                    $($name: {
+                        let found = library.need(stringify!($name), $version)?;
+                        // SAFETY: the function of this name and version has this signature; the
+                        // version is what keeps it so. The library is never unloaded.
+                        unsafe {
+                            std::mem::transmute::<
+                                *mut c_void,
+                                unsafe extern "C" fn($($arg),*) $(-> $ret)?,
+                            >(found)
+                        }
+                    },)*
+                    $($late: library.find(stringify!($late), $late_version).map(|found| {
+                        // SAFETY: as above.
+                        unsafe {
+                            std::mem::transmute::<
+                                *mut c_void,
+                                unsafe extern "C" fn($($late_arg),*) $(-> $late_ret)?,
+                            >(found)
+                        }
+                    }),)*
+                })
+            }
+        }
+    };
+}
+
+functions! {
+    /// The functions of the library that are symbols.
+    pub(crate) struct Functions {
+        always {
+            ibv_get_device_list, "IBVERBS_1.1": fn(*mut c_int) -> *mut *mut Device;
+            ibv_free_device_list, "IBVERBS_1.1": fn(*mut *mut Device);
+            ibv_get_device_guid, "IBVERBS_1.1": fn(*mut Device) -> u64;
+            ibv_open_device, "IBVERBS_1.1": fn(*mut Device) -> *mut Context;
+            ibv_close_device, "IBVERBS_1.1": fn(*mut Context) -> c_int;
+            ibv_query_device, "IBVERBS_1.1": fn(*mut Context, *mut DeviceAttr) -> c_int;
+            ibv_query_port, "IBVERBS_1.1": fn(*mut Context, u8, *mut PortAttr) -> c_int;
+            ibv_query_gid, "IBVERBS_1.1": fn(*mut Context, u8, c_int, *mut Gid) -> c_int;
+            ibv_get_async_event, "IBVERBS_1.1": fn(*mut Context, *mut AsyncEvent) -> c_int;
+            ibv_ack_async_event, "IBVERBS_1.1": fn(*mut AsyncEvent);
+            ibv_alloc_pd, "IBVERBS_1.1": fn(*mut Context) -> *mut Pd;
+            ibv_dealloc_pd, "IBVERBS_1.1": fn(*mut Pd) -> c_int;
+            ibv_reg_mr, "IBVERBS_1.1": fn(*mut Pd, *mut c_void, size_t, c_int) -> *mut Mr;
+            ibv_dereg_mr, "IBVERBS_1.1": fn(*mut Mr) -> c_int;
+            ibv_create_comp_channel, "IBVERBS_1.0": fn(*mut Context) -> *mut CompChannel;
+            ibv_destroy_comp_channel, "IBVERBS_1.0": fn(*mut CompChannel) -> c_int;
+            ibv_create_cq, "IBVERBS_1.1":
+                fn(*mut Context, c_int, *mut c_void, *mut CompChannel, c_int) -> *mut Cq;
+            ibv_destroy_cq, "IBVERBS_1.1": fn(*mut Cq) -> c_int;
+            ibv_get_cq_event, "IBVERBS_1.1":
+                fn(*mut CompChannel, *mut *mut Cq, *mut *mut c_void) -> c_int;
+            ibv_ack_cq_events, "IBVERBS_1.1": fn(*mut Cq, c_uint);
+            ibv_create_srq, "IBVERBS_1.1": fn(*mut Pd, *mut SrqInitAttr) -> *mut Srq;
+            ibv_modify_srq, "IBVERBS_1.1": fn(*mut Srq, *mut SrqAttr, c_int) -> c_int;
+            ibv_destroy_srq, "IBVERBS_1.1": fn(*mut Srq) -> c_int;
+            ibv_create_qp, "IBVERBS_1.1": fn(*mut Pd, *mut QpInitAttr) -> *mut Qp;
+            ibv_modify_qp, "IBVERBS_1.1": fn(*mut Qp, *mut QpAttr, c_int) -> c_int;
+            ibv_query_qp, "IBVERBS_1.1": fn(*mut Qp, *mut QpAttr, c_int, *mut QpInitAttr) -> c_int;
+            ibv_destroy_qp, "IBVERBS_1.1": fn(*mut Qp) -> c_int;
+            ibv_create_ah, "IBVERBS_1.1": fn(*mut Pd, *mut AhAttr) -> *mut Ah;
+            ibv_destroy_ah, "IBVERBS_1.1": fn(*mut Ah) -> c_int;
+            ibv_attach_mcast, "IBVERBS_1.1": fn(*mut Qp, *const Gid, u16) -> c_int;
+            ibv_detach_mcast, "IBVERBS_1.1": fn(*mut Qp, *const Gid, u16) -> c_int;
+        }
+        later {
+            ibv_reg_mr_iova2, "IBVERBS_1.8":
+                fn(*mut Pd, *mut c_void, size_t, u64, c_uint) -> *mut Mr;
+            _ibv_query_gid_table, "IBVERBS_1.11":
+                fn(*mut Context, *mut GidEntry, size_t, u32, size_t) -> ssize_t;
+            ibv_reg_dmabuf_mr, "IBVERBS_1.12": fn(*mut Pd, u64, size_t, u64, c_int, c_int) -> *mut Mr;
+        }
+    }
+}
+
+/// A library that is loaded, for the life of the process.
+#[derive(Debug)]
+pub struct Library {
+    path: PathBuf,
+    pub(crate) functions: Functions,
+}
+
+impl Library {
+    /// The library at a path, or the one that the system's loader finds as `libibverbs.so.1`. It is
+    /// loaded once, by whichever call comes first, and stays.
+    ///
+    /// # Errors
+    ///
+    /// There is none, or one that lacks a function: rdma-core before version 17, of 2018.
+    pub fn open(path: Option<&Path>) -> Result<&'static Self, LoadError> {
+        static LOADED: Mutex<BTreeMap<PathBuf, &'static Library>> = Mutex::new(BTreeMap::new());
+        let path = path.unwrap_or(Path::new(NAME)).to_owned();
+        let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(library) = loaded.get(&path) {
+            return Ok(library);
+        }
+        let handle = Handle::open(&path)?;
+        let functions = Functions::find(&handle)?;
+        let library: &'static Self = Box::leak(Box::new(Self { path: path.clone(), functions }));
+        loaded.insert(path, library);
+        Ok(library)
+    }
+
+    /// The path that it was opened by.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether it has a symbol of this name, in any version.
+    pub fn has_symbol(&self, name: &CStr) -> bool {
+        Handle::open(&self.path).is_ok_and(|handle| {
+            // SAFETY: the handle is open and the name ends with a zero byte.
+            !unsafe { libc::dlsym(handle.raw, name.as_ptr()) }.is_null()
+        })
+    }
+}
+
+/// An open library, which is never closed: threads of it may run.
+struct Handle {
+    raw: *mut c_void,
+    path: PathBuf,
+}
+
+impl Handle {
+    fn open(path: &Path) -> Result<Self, LoadError> {
+        let name = CString::new(path.as_os_str().as_bytes()).map_err(|_| LoadError::Path)?;
+        // SAFETY: a string of C. Constructors of a library of the system run, as they would if the
+        // program were linked with it.
+        let raw = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        if raw.is_null() {
+            return Err(LoadError::Dlopen { reason: reason(path) });
+        }
+        Ok(Self { raw, path: path.to_owned() })
+    }
+
+    fn find(&self, symbol: &str, version: &str) -> Option<*mut c_void> {
+        let c_string = |text: &str| CString::new(text).expect("names have no zero byte");
+        let (name, version) = (c_string(symbol), c_string(version));
+        // SAFETY: the handle is open and both are strings of C.
+        let found = unsafe { libc::dlvsym(self.raw, name.as_ptr(), version.as_ptr()) };
+        (!found.is_null()).then_some(found)
+    }
+
+    fn need(&self, symbol: &str, version: &str) -> Result<*mut c_void, LoadError> {
+        self.find(symbol, version).ok_or_else(|| LoadError::Symbol {
+            library: self.path.clone(),
+            symbol: symbol.to_owned(),
+            version: version.to_owned(),
+        })
+    }
+}
+
+/// What the loader says of its last failure in this thread.
+fn reason(path: &Path) -> String {
+    // SAFETY: it takes nothing.
+    let said: *const c_char = unsafe { libc::dlerror() };
+    if said.is_null() {
+        return format!("{} was not loaded", path.display());
+    }
+    // SAFETY: it is a string of C that is valid until this thread's next call of the loader.
+    let said = unsafe { CStr::from_ptr(said) };
+    OsStr::from_bytes(said.to_bytes()).to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_library_that_does_not_exist_is_refused_in_words() {
+        let path = Path::new("/nonexistent/libibverbs.so.1");
+        let error = Library::open(Some(path)).unwrap_err();
+        assert!(error.to_string().contains("/nonexistent/libibverbs.so.1"), "{error}");
+    }
+
+    #[test]
+    fn a_library_without_verbs_is_refused() {
+        let error = Library::open(Some(Path::new("libc.so.6"))).unwrap_err();
+        let LoadError::Symbol { symbol, version, .. } = error else { panic!("{error}") };
+        assert_eq!((&*symbol, &*version), ("ibv_get_device_list", "IBVERBS_1.1"));
+    }
+}

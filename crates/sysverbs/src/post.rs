@@ -1,0 +1,185 @@
+//! Work requests in C's form.
+
+use std::ffi::c_int;
+use std::mem;
+use std::ptr;
+
+use iba::{QpType, SendFlags, WrOpcode};
+use transport::PostError;
+use transport::wr::{Data, RecvWr, SendWr, SgList};
+use verbs_abi::wr as c;
+
+use crate::ah::Ah;
+use crate::mw::Mw;
+
+/// Whether a QP of a type has an operation in a list of requests (`ibv_post_send(3)`). A provider
+/// may not look.
+pub(crate) const fn has(qp_type: QpType, opcode: WrOpcode) -> bool {
+    use WrOpcode as O;
+    match opcode {
+        O::Send | O::SendWithImm => true,
+        O::RdmaWrite | O::RdmaWriteWithImm => qp_type.is_connected(),
+        O::SendWithInv | O::LocalInv | O::BindMw => qp_type.is_connected(),
+        O::RdmaRead | O::AtomicCmpAndSwp | O::AtomicFetchAndAdd => {
+            matches!(qp_type, QpType::Rc | QpType::XrcSend)
+        }
+        // Only a QP whose requests are built by calls has these (`ibv_wr_post(3)`).
+        _ => false,
+    }
+}
+
+/// The elements of a list in C's form.
+type Sges = smallvec::SmallVec<[c::Sge; 4]>;
+
+fn sges(list: &SgList) -> Sges {
+    let sge =
+        |sge: &transport::wr::Sge| c::Sge { addr: sge.addr, length: sge.length, lkey: sge.lkey.0 };
+    list.iter().map(sge).collect()
+}
+
+/// Calls `post` with a send request in C's form, which is valid for the call.
+pub(crate) fn send(
+    wr: &SendWr,
+    ah: Option<&Ah>,
+    window: Option<&Mw>,
+    post: impl FnOnce(*mut c::SendWr, *mut *mut c::SendWr) -> c_int,
+) -> Result<(), i32> {
+    // A provider reads inline data where the elements say, without a key: only bytes that the
+    // request itself holds may be inline.
+    let mut flags = wr.flags.difference(SendFlags::INLINE);
+    let mut elements = match &wr.data {
+        Data::Sges(list) => sges(list),
+        Data::Inline(bytes) => {
+            flags |= SendFlags::INLINE;
+            let length = u32::try_from(bytes.len()).map_err(|_| libc::EINVAL)?;
+            let addr = bytes.as_ptr().expose_provenance() as u64;
+            Sges::from_iter([c::Sge { addr, length, lkey: 0 }])
+        }
+        Data::Bind(_) | Data::Flush(_) => Sges::new(),
+    };
+    // SAFETY: the structure is made of integers and pointers, for which zero is a value.
+    let mut request: c::SendWr = unsafe { mem::zeroed() };
+    request.wr_id = wr.wr_id;
+    request.sg_list = elements.as_mut_ptr();
+    request.num_sge = c_int::try_from(elements.len()).map_err(|_| libc::EINVAL)?;
+    request.opcode = wr.opcode as u32;
+    request.send_flags = flags.bits();
+    request.imm_data = match wr.opcode {
+        WrOpcode::SendWithImm | WrOpcode::RdmaWriteWithImm => wr.imm.to_be(),
+        _ => wr.imm,
+    };
+    let (remote_addr, rkey) = (wr.remote_addr, wr.rkey.0);
+    if let Some(ud) = &wr.ud {
+        let ah = ah.ok_or(libc::EINVAL)?.raw();
+        request.wr.ud =
+            c::Ud { ah, remote_qpn: ud.remote_qpn.value(), remote_qkey: ud.remote_qkey.0 };
+    } else if wr.opcode.is_atomic() {
+        let (compare_add, swap) = (wr.compare_add, wr.swap);
+        request.wr.atomic = c::Atomic { remote_addr, compare_add, swap, rkey };
+    } else {
+        request.wr.rdma = c::Rdma { remote_addr, rkey };
+    }
+    if let Data::Bind(bind) = &wr.data {
+        let window = window.ok_or(libc::EINVAL)?;
+        request.bind_mw = c::BindMw {
+            mw: window.raw(),
+            rkey: bind.key.0,
+            bind_info: verbs_abi::mr::MwBindInfo {
+                mr: window.region().raw(),
+                addr: bind.addr,
+                length: bind.length,
+                mw_access_flags: bind.access.bits(),
+            },
+        };
+    }
+    let mut bad = ptr::null_mut();
+    errno(post(&raw mut request, &raw mut bad))
+}
+
+/// Calls `post` with a receive request in C's form, which is valid for the call.
+pub(crate) fn recv(
+    wr: &RecvWr,
+    max_sge: u32,
+    max_wr: u32,
+    post: impl FnOnce(*mut c::RecvWr, *mut *mut c::RecvWr) -> c_int,
+) -> Result<(), PostError> {
+    let count = wr.sges.len();
+    if count > max_sge as usize {
+        return Err(PostError::Sges { count, max: max_sge });
+    }
+    let mut elements = sges(&wr.sges);
+    let mut request = c::RecvWr {
+        wr_id: wr.wr_id,
+        next: ptr::null_mut(),
+        sg_list: elements.as_mut_ptr(),
+        num_sge: c_int::try_from(count).map_err(|_| PostError::Provider(libc::EINVAL))?,
+    };
+    let mut bad = ptr::null_mut();
+    errno(post(&raw mut request, &raw mut bad)).map_err(|errno| refused(errno, max_wr))
+}
+
+fn errno(returned: c_int) -> Result<(), i32> {
+    match crate::error::check("ibv_post", returned) {
+        Ok(()) => Ok(()),
+        Err(error) => Err(error.errno),
+    }
+}
+
+/// What a provider's number means: ENOMEM is a full queue (`ibv_post_send(3)`).
+pub(crate) const fn refused(errno: i32, max_wr: u32) -> PostError {
+    match errno {
+        libc::ENOMEM => PostError::Full(max_wr),
+        other => PostError::Provider(other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use iba::{LKey, RKey};
+
+    use super::*;
+
+    #[test]
+    fn inline_data_is_only_what_the_request_holds() {
+        let list = SgList::from_iter([transport::wr::Sge { addr: 16, length: 8, lkey: LKey(1) }]);
+        let flags = SendFlags::INLINE | SendFlags::SIGNALED;
+        let wr = SendWr::new(1, WrOpcode::Send, flags, Data::Sges(list));
+        let seen = send(&wr, None, None, |request, _| {
+            // SAFETY: valid for the call.
+            unsafe { (*request).send_flags }.cast_signed()
+        });
+        // A number that is not 0 is an error's.
+        assert_eq!(seen, Err(SendFlags::SIGNALED.bits().cast_signed()));
+    }
+
+    #[test]
+    fn operands_stand_where_c_reads_them() {
+        let mut wr = SendWr::new(
+            7,
+            WrOpcode::AtomicCmpAndSwp,
+            SendFlags::empty(),
+            Data::Sges(SgList::new()),
+        );
+        (wr.remote_addr, wr.rkey, wr.compare_add, wr.swap) = (0x1000, RKey(5), 1, 2);
+        let done = send(&wr, None, None, |request, _| {
+            // SAFETY: valid for the call.
+            let request = unsafe { &*request };
+            // SAFETY: an atomic has this member.
+            let atomic = unsafe { request.wr.atomic };
+            let seen = (atomic.remote_addr, atomic.rkey, atomic.compare_add, atomic.swap);
+            assert_eq!((request.wr_id, seen), (7, (0x1000, 5, 1, 2)));
+            0
+        });
+        assert_eq!(done, Ok(()));
+    }
+
+    #[test]
+    fn operations_are_those_of_the_manual_page() {
+        assert!(has(QpType::Ud, WrOpcode::SendWithImm));
+        assert!(!has(QpType::Ud, WrOpcode::RdmaWrite));
+        assert!(has(QpType::Uc, WrOpcode::RdmaWrite));
+        assert!(!has(QpType::Uc, WrOpcode::RdmaRead));
+        assert!(has(QpType::Rc, WrOpcode::AtomicFetchAndAdd));
+        assert!(!has(QpType::Rc, WrOpcode::Flush));
+    }
+}

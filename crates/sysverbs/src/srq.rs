@@ -1,0 +1,101 @@
+//! Shared receive queues.
+
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use transport::PostError;
+use transport::wr::RecvWr;
+use verbs_abi::srq::{Srq as CSrq, SrqAttr, SrqInitAttr};
+
+use crate::error::{Error, Result, check};
+use crate::pd::Pd;
+use crate::post;
+
+/// `IBV_SRQ_LIMIT`.
+const SRQ_LIMIT: i32 = 1 << 1;
+
+/// A shared receive queue. Clones are the same one.
+#[derive(Clone, Debug)]
+#[doc(alias = "ibv_srq")]
+pub struct Srq(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    raw: NonNull<CSrq>,
+    max_wr: u32,
+    max_sge: u32,
+    pd: Pd,
+}
+
+// SAFETY: libibverbs may be called from any thread.
+unsafe impl Send for Shared {}
+// SAFETY: as above.
+unsafe impl Sync for Shared {}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let destroy = self.pd.context().functions().ibv_destroy_srq;
+        // SAFETY: every QP that receives from it holds it, so none is left.
+        unsafe { destroy(self.raw.as_ptr()) };
+    }
+}
+
+impl Pd {
+    /// Creates a shared receive queue.
+    ///
+    /// # Errors
+    ///
+    /// The library's.
+    #[doc(alias = "ibv_create_srq")]
+    pub fn create_srq(&self, max_wr: u32, max_sge: u32) -> Result<Srq> {
+        let create = self.context().functions().ibv_create_srq;
+        let attr = SrqAttr { max_wr, max_sge, srq_limit: 0 };
+        let mut init = SrqInitAttr { srq_context: ptr::null_mut(), attr };
+        // SAFETY: the domain exists, and the structure is valid.
+        let raw = unsafe { create(self.raw(), &raw mut init) };
+        let raw = NonNull::new(raw).ok_or_else(|| Error::last("ibv_create_srq"))?;
+        // What the provider made it for, which may be more.
+        let SrqAttr { max_wr, max_sge, .. } = init.attr;
+        Ok(Srq(Arc::new(Shared { raw, max_wr, max_sge, pd: self.clone() })))
+    }
+}
+
+impl Srq {
+    pub(crate) fn raw(&self) -> *mut CSrq {
+        self.0.raw.as_ptr()
+    }
+
+    /// The domain it is in.
+    pub fn pd(&self) -> &Pd {
+        &self.0.pd
+    }
+
+    /// Asks for one event when fewer than `limit` receives are left.
+    ///
+    /// # Errors
+    ///
+    /// The library's.
+    #[doc(alias("ibv_modify_srq", "IBV_SRQ_LIMIT"))]
+    pub fn arm(&self, limit: u32) -> Result<()> {
+        let modify = self.0.pd.context().functions().ibv_modify_srq;
+        let mut attr = SrqAttr { max_wr: 0, max_sge: 0, srq_limit: limit };
+        // SAFETY: the queue exists, and the structure is valid.
+        check("ibv_modify_srq", unsafe { modify(self.raw(), &raw mut attr, SRQ_LIMIT) })
+    }
+
+    /// Posts a receive.
+    ///
+    /// # Errors
+    ///
+    /// More elements than the queue was made for, or the library's.
+    #[doc(alias = "ibv_post_srq_recv")]
+    pub fn post_recv(&self, wr: &RecvWr) -> std::result::Result<(), PostError> {
+        let Some(call) = self.0.pd.context().ops().post_srq_recv else {
+            return Err(PostError::Provider(libc::EOPNOTSUPP));
+        };
+        post::recv(wr, self.0.max_sge, self.0.max_wr, |wr, bad| {
+            // SAFETY: the queue exists, and the request is valid for the call.
+            unsafe { call(self.raw(), wr, bad) }
+        })
+    }
+}

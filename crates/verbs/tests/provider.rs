@@ -1,0 +1,192 @@
+//! What differs between the software device and a NIC of a library. `crates/peerdma` runs this file
+//! with both.
+
+use std::thread;
+use std::time::Duration;
+
+use verbs::{
+    Access, AttrMask, Av, Context, HostBuf, Kind, Pd, PostError, QpAttr, QpSpec, QpState,
+    SendRequest, WcStatus,
+};
+
+/// Whether the user chose a library.
+fn is_library() -> bool {
+    std::env::var_os("PEERDMA_PROVIDER").is_some()
+}
+
+fn open() -> (Context, Pd) {
+    let context = verbs::devices().unwrap()[0].open().unwrap();
+    let pd = context.alloc_pd().unwrap();
+    (context, pd)
+}
+
+#[test]
+fn the_device_is_of_the_provider_that_was_chosen() {
+    let device = &verbs::devices().unwrap()[0];
+    assert_eq!(device.is_soft(), !is_library());
+    assert!(!device.name().is_empty());
+}
+
+#[test]
+fn a_device_says_what_it_is() {
+    let (context, _pd) = open();
+    let (device, port) = (context.device_attr(), context.port_attr());
+    assert!(device.max_qp > 0 && device.max_mr > 0 && device.node_guid.0 != 0);
+    assert!(!device.fw_ver.is_empty());
+    assert!(port.active && port.active_mtu.bytes() >= 256 && port.max_msg_sz > 0);
+    assert!(!port.netdev.is_empty());
+    let gids = context.gids();
+    assert!(!gids.is_empty() && gids.iter().all(|gid| gid.ifindex > 0));
+}
+
+/// What only the software device has is refused in words, before anything is called.
+#[test]
+fn what_a_library_does_not_have_is_refused_in_words() {
+    let (context, _pd) = open();
+    let refused = [
+        context.counters().err(),
+        context.resources().err(),
+        context.create_comp_cntr(verbs::CompCntrType::Wrs).err(),
+        verbs::cm::EventChannel::new(&context).err(),
+    ];
+    for refusal in refused {
+        let Some(refusal) = refusal else {
+            assert!(!is_library());
+            continue;
+        };
+        assert!(is_library(), "{refusal}");
+        assert_eq!(refusal.kind(), Kind::NotSupported);
+        assert!(refusal.what().contains("only the software device has this"), "{refusal}");
+    }
+}
+
+/// Objects of one open device are not those of another, whichever provider made them.
+#[test]
+fn objects_of_another_device_are_refused() {
+    let (here, pd) = open();
+    let device = verbs::devices().unwrap().remove(0);
+    let there = device.open_another().unwrap();
+    let (ours, theirs) = (here.create_cq(8).unwrap(), there.create_cq(8).unwrap());
+    let spec = QpSpec { recv_cq: theirs, ..QpSpec::rc(&ours) };
+    let refusal = pd.create_qp(&spec).unwrap_err();
+    assert_eq!(refusal.kind(), Kind::Invalid);
+    assert!(refusal.what().contains("of another device"), "{refusal}");
+
+    let qp = pd.create_qp(&QpSpec::ud(&ours)).unwrap();
+    qp.to_rts().unwrap();
+    let gid = there.gids()[0];
+    let av = Av { dgid: gid.gid, is_global: true, port_num: 1, ..Av::default() };
+    let ah = there.alloc_pd().unwrap().create_ah(av).unwrap();
+    let request = SendRequest::send(1, &[]).to(&ah, qp.qpn(), verbs::DEFAULT_QKEY);
+    assert_eq!(qp.post_send(&request), Err(PostError::OtherDevice));
+}
+
+/// A provider may not look at these, and would read or write what it should not.
+#[test]
+fn what_a_qp_was_not_created_for_is_refused() {
+    let (context, pd) = open();
+    let cq = context.create_cq(8).unwrap();
+    let spec = QpSpec::rc(&cq);
+    let cap = verbs::QpCap { max_send_sge: 1, max_inline_data: 16, ..spec.cap };
+    let [a, b] = [(); 2].map(|()| pd.create_qp(&QpSpec { cap, ..spec.clone() }).unwrap());
+    a.connect(&b.endpoint().unwrap()).unwrap();
+    b.connect(&a.endpoint().unwrap()).unwrap();
+    let memory = HostBuf::anonymous(4096).unwrap();
+    let mr = pd.reg_mr(&memory, Access::LOCAL_WRITE).unwrap();
+
+    let many = vec![mr.slice(0, 8); 64];
+    let error = a.post_send(&SendRequest::send(1, &many)).unwrap_err();
+    assert!(matches!(error, PostError::Sges { count: 64, .. }), "{error}");
+    let long = vec![7; 70_000];
+    let error = a.post_send(&SendRequest::send(1, &[]).inline(&long)).unwrap_err();
+    assert!(matches!(error, PostError::Inline { length: 70_000, .. }), "{error}");
+
+    let datagram = pd.create_qp(&QpSpec::ud(&cq)).unwrap();
+    datagram.to_rts().unwrap();
+    let write = SendRequest::write(1, &[mr.slice(0, 8)], mr.remote(0));
+    let error = datagram.post_send(&write).unwrap_err();
+    assert!(matches!(error, PostError::Opcode { .. }), "{error}");
+    let error = datagram.post_send(&SendRequest::send(1, &[mr.slice(0, 8)])).unwrap_err();
+    assert_eq!(error, PostError::NoDestination);
+}
+
+/// A full queue is said to be full, and takes requests again when some have completed.
+#[test]
+fn a_full_queue_is_full() {
+    let (context, pd) = open();
+    let cq = context.create_cq(64).unwrap();
+    let spec = QpSpec::rc(&cq);
+    let cap = verbs::QpCap { max_recv_wr: 4, ..spec.cap };
+    let qp = pd.create_qp(&QpSpec { cap, ..spec }).unwrap();
+    let memory = HostBuf::anonymous(4096).unwrap();
+    let mr = pd.reg_mr(&memory, Access::LOCAL_WRITE).unwrap();
+    let mut posted = 0;
+    let error = loop {
+        match qp.post_recv(posted, &[mr.slice(0, 8)]) {
+            Ok(()) => posted += 1,
+            Err(error) => break error,
+        }
+        assert!(posted < 100_000, "a queue of four takes everything");
+    };
+    assert!(posted >= 4 && matches!(error, PostError::Full(_)), "{posted}: {error}");
+
+    let attr = QpAttr { state: QpState::Err, ..QpAttr::default() };
+    qp.modify(&attr, AttrMask::STATE).unwrap();
+    for _ in 0..posted {
+        let wc = cq.wait_timeout(Duration::from_secs(10)).unwrap().expect("each is flushed");
+        assert_eq!(wc.status, WcStatus::WrFlushErr);
+    }
+}
+
+/// One event may announce several completions: whoever takes it wakes the next.
+#[test]
+fn each_of_several_waiters_gets_a_completion() {
+    const WAITERS: usize = 4;
+    let (context, pd) = open();
+    let cq = context.create_cq(64).unwrap();
+    let qp = pd.create_qp(&QpSpec::rc(&cq)).unwrap();
+    for id in 0..WAITERS as u64 {
+        qp.post_recv(id, &[]).unwrap();
+    }
+    let mut ids: Vec<u64> = thread::scope(|scope| {
+        let wait = || cq.wait_timeout(Duration::from_secs(20)).unwrap().expect("one each").wr_id;
+        let waiters: Vec<_> = (0..WAITERS).map(|_| scope.spawn(wait)).collect();
+        thread::sleep(Duration::from_millis(20));
+        let attr = QpAttr { state: QpState::Err, ..QpAttr::default() };
+        qp.modify(&attr, AttrMask::STATE).unwrap();
+        waiters.into_iter().map(|waiter| waiter.join().unwrap()).collect()
+    });
+    ids.sort_unstable();
+    assert_eq!(ids, [0, 1, 2, 3]);
+}
+
+/// An address handle may be dropped as soon as the request is posted.
+#[test]
+fn a_datagram_outlives_its_address_handle() {
+    let (context, pd) = open();
+    let cq = context.create_cq(64).unwrap();
+    let qp = pd.create_qp(&QpSpec::ud(&cq)).unwrap();
+    qp.to_rts().unwrap();
+    let memory = HostBuf::anonymous(4096).unwrap();
+    let mr = pd.reg_mr(&memory, Access::LOCAL_WRITE).unwrap();
+    memory.write(0, b"datagram").unwrap();
+    let gid = context.gids()[0];
+    let sgid_index = u8::try_from(gid.index).unwrap();
+    for round in 0..200 {
+        qp.post_recv(1, &[mr.slice(1024, 128)]).unwrap();
+        let (dgid, hop_limit) = (gid.gid, 64);
+        let av = Av { dgid, sgid_index, hop_limit, is_global: true, port_num: 1, ..Av::default() };
+        let ah = pd.create_ah(av).unwrap();
+        let request = SendRequest::send(2, &[mr.slice(0, 8)]).signaled();
+        qp.post_send(&request.to(&ah, qp.qpn(), verbs::DEFAULT_QKEY)).unwrap();
+        drop(ah);
+        for _ in 0..2 {
+            let wc = cq.wait_timeout(Duration::from_secs(10)).unwrap();
+            let wc = wc.unwrap_or_else(|| panic!("no completion in round {round}"));
+            assert!(wc.is_success(), "{wc:?}");
+        }
+    }
+    let mut got = [0; 8];
+    memory.read(1024 + 40, &mut got).unwrap();
+    assert_eq!(&got, b"datagram");
+}
