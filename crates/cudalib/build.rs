@@ -67,8 +67,13 @@ fn version_script(entries: &[Entry]) -> String {
             writeln!(nodes.entry(node).or_default(), "    {};", entry.name).expect("it takes all");
         }
     }
-    let node = |(node, names): (&&str, &String)| format!("{node} {{\n  global:\n{names}}};\n");
-    nodes.iter().map(node).collect()
+    let node = |(index, (node, names)): (usize, (&&str, &String))| {
+        // Zig takes no other script (`crates/peerdma/build.rs`). Names without a version are in
+        // none of these nodes, so this one names what is not theirs.
+        let local = if index == 0 { "  local: _R*; _ZN*; peerdma_entry_*; rust_*;\n" } else { "" };
+        format!("{node} {{\n  global:\n{names}{local}}};\n")
+    };
+    nodes.iter().enumerate().map(node).collect()
 }
 
 fn source(entries: &[Entry]) -> String {

@@ -23,7 +23,8 @@ fn main() -> io::Result<()> {
     fs::write(out.join("entries.rs"), source(&names))?;
     let map = out.join("libpeerdma-hsa.map");
     let globals: String = names.iter().map(|name| format!("    {name};\n")).collect();
-    fs::write(&map, format!("{NODE} {{\n  global:\n{globals}}};\n"))?;
+    // Zig takes no other script (`crates/peerdma/build.rs`).
+    fs::write(&map, format!("{NODE} {{\n  global:\n{globals}  local: *;\n}};\n"))?;
     println!("cargo::rustc-cdylib-link-arg=-Wl,--version-script={}", map.display());
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libhsa-runtime64.so.1");
     // Programs keep pointers to these functions.

@@ -19,7 +19,8 @@
 //! through pointers), so the jump costs nothing that matters.
 //!
 //! The linker must be lld (rustc's default on x86_64 Linux) or mold: GNU ld refuses an anonymous
-//! node beside named ones.
+//! node beside named ones. Zig, with which wheels are linked, takes the last script only, which is
+//! ours: so ours also says that all other names are local.
 //!
 //! # Names of the library
 //!
@@ -61,10 +62,13 @@ fn main() -> io::Result<()> {
 
 fn version_script() -> String {
     let mut script = String::new();
-    for (node, parent) in NODES {
+    for (index, (node, parent)) in NODES.iter().enumerate() {
         writeln!(script, "{node} {{\n  global:").expect("a String takes all");
         for symbol in symbols().filter(|symbol| symbol.nodes.contains(node)) {
             writeln!(script, "    {};", symbol.name).expect("a String takes all");
+        }
+        if index == 0 {
+            script.push_str("  local: *;\n");
         }
         writeln!(script, "}} {};", parent.unwrap_or_default()).expect("a String takes all");
     }

@@ -159,6 +159,12 @@ pub(crate) const GROUPS: &[Group] = &[
     group("nvmeof", 240, "nvmet and the Linux kernel's host", Job::Interop { threads: 1 }),
     group("install", 240, "package and archive on a clean Debian", Job::Interop { threads: 1 }),
     group(
+        "wheel",
+        900,
+        "the wheel of Python, and files for CI, on a clean Debian",
+        Job::Suite(|context| interop(context, "wheel", 1)),
+    ),
+    group(
         "test_hmm",
         300,
         "the kernel's test_hmm beside crate hmm",
@@ -184,7 +190,7 @@ pub(crate) const GROUPS: &[Group] = &[
 ];
 
 /// Groups that run programs from wheels, and the lists of those in `interop/wheels`.
-const WHEELS: &[(&str, &str)] = &[("cuda_programs", "cuda-programs")];
+const WHEELS: &[(&str, &str)] = &[("cuda_programs", "cuda-programs"), ("wheel", "cross")];
 
 fn fmt(_: &Context) -> Outcome {
     check(cargo().args(["fmt", "--all", "--check"]))

@@ -1,14 +1,19 @@
-//! `cargo xtask dist`: what is installed, as an archive and as a Debian package.
+//! `cargo xtask dist`: what is installed, as an archive, as a Debian package, and as a wheel.
 //!
-//! Both have the program, its libraries without symbols, the names by which programs look for them,
-//! completions, man pages and documentation. The libraries lie in a directory of their own, and the
-//! loader is not told of it: a machine with RDMA hardware keeps its libibverbs.
+//! The first two have the program, its libraries without symbols, the names by which programs look
+//! for them, completions, man pages and documentation. The libraries lie in a directory of their own, and the
+//! loader is not told of it: a machine with RDMA hardware keeps its libibverbs. The wheel is for
+//! Python (`wheel`).
+
+mod elf;
+mod wheel;
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use crate::sh::{Outcome, cargo, check, read, root, target_dir, tool};
 
@@ -17,12 +22,30 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// The options of `cargo xtask dist`.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Where the archive and the package go [default: target/dist].
+    /// Where they go [default: target/dist].
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Take the program and its libraries from here instead of building them.
+    /// Make only these [default: all].
+    #[arg(long, value_enum, value_name = "KIND", value_delimiter = ',')]
+    only: Vec<Kind>,
+    /// Take the program and its libraries for the archive and the package from here instead of
+    /// building them.
     #[arg(long, value_name = "DIR")]
     built: Option<PathBuf>,
+    /// The architectures for which wheels are made [default: this machine's].
+    #[arg(long, value_enum, value_name = "ARCH", value_delimiter = ',')]
+    arch: Vec<wheel::Arch>,
+    /// The profile with which wheels are built.
+    #[arg(long, value_name = "PROFILE", default_value = "release")]
+    profile: String,
+}
+
+/// What is made.
+#[derive(Clone, Copy, Eq, PartialEq, ValueEnum)]
+enum Kind {
+    Archive,
+    Package,
+    Wheel,
 }
 
 /// The libraries, as Cargo names them and as they are installed.
@@ -42,31 +65,50 @@ const COMPLETIONS: [(&str, &str); 3] = [
     ("fish", "share/fish/vendor_completions.d/peerdma.fish"),
 ];
 
-/// Makes both.
+/// Makes what was asked for, and prints where it is.
 pub(crate) fn run(options: &Options) -> Outcome {
-    let built = match &options.built {
-        Some(directory) => directory.clone(),
-        None => {
-            check(cargo().args(["build", "--release", "--locked"]))?;
-            target_dir().join("release")
-        }
-    };
+    let wants = |kind| options.only.is_empty() || options.only.contains(&kind);
     let out = options.out.clone().unwrap_or_else(|| target_dir().join("dist"));
-    let name = format!("peerdma-{VERSION}-{}-linux", std::env::consts::ARCH);
-    let stage = out.join(&name);
-    // What an earlier run left could be of another version.
-    if stage.exists() {
-        fs::remove_dir_all(&stage).map_err(|err| format!("{}: {err}", stage.display()))?;
+    directory(&out)?;
+    let mut made = Vec::new();
+    if wants(Kind::Archive) || wants(Kind::Package) {
+        let name = format!("peerdma-{VERSION}-{}-linux", std::env::consts::ARCH);
+        let stage = out.join(&name);
+        // What an earlier run left could be of another version.
+        vanish(&stage)?;
+        fill(&stage, &built(options)?)?;
+        if wants(Kind::Archive) {
+            let archive = out.join(format!("{name}.tar.gz"));
+            let mut tar = tool("tar");
+            tar.args(["--owner=0", "--group=0", "--sort=name", "-C"]).arg(&out);
+            check(tar.arg("-czf").arg(&archive).arg(&name))?;
+            made.push(archive);
+        }
+        if wants(Kind::Package) {
+            made.push(package(&out, &stage)?);
+        }
+        vanish(&stage)?;
     }
-    fill(&stage, &built)?;
-    let archive = out.join(format!("{name}.tar.gz"));
-    let mut tar = tool("tar");
-    tar.args(["--owner=0", "--group=0", "--sort=name", "-C"]).arg(&out);
-    check(tar.arg("-czf").arg(&archive).arg(&name))?;
-    let package = package(&out, &stage)?;
-    fs::remove_dir_all(&stage).map_err(|err| format!("{}: {err}", stage.display()))?;
-    println!("{}\n{}", archive.display(), package.display());
+    if wants(Kind::Wheel) {
+        let here = || wheel::Arch::here().map(|arch| vec![arch]);
+        let given = || Ok(options.arch.clone());
+        for arch in if options.arch.is_empty() { here() } else { given() }? {
+            made.push(wheel::make(&out, arch, &options.profile)?);
+        }
+    }
+    for path in made {
+        println!("{}", path.display());
+    }
     Ok(())
+}
+
+/// The directory of the program and its libraries for this machine.
+fn built(options: &Options) -> Outcome<PathBuf> {
+    if let Some(directory) = &options.built {
+        return Ok(directory.clone());
+    }
+    check(cargo().args(["build", "--release", "--locked"]))?;
+    Ok(target_dir().join("release"))
 }
 
 /// The files below a prefix.
@@ -112,9 +154,7 @@ fn package(out: &Path, prefix: &Path) -> Outcome<PathBuf> {
     let architecture = read(tool("dpkg").arg("--print-architecture"))?;
     let architecture = architecture.trim();
     let tree = prefix.with_extension("deb");
-    if tree.exists() {
-        fs::remove_dir_all(&tree).map_err(|err| format!("{}: {err}", tree.display()))?;
-    }
+    vanish(&tree)?;
     let usr = tree.join("usr");
     directory(&tree)?;
     check(tool("cp").arg("-a").arg(prefix).arg(&usr))?;
@@ -136,33 +176,33 @@ fn package(out: &Path, prefix: &Path) -> Outcome<PathBuf> {
     let package = out.join(format!("peerdma_{VERSION}_{architecture}.deb"));
     let mut build = tool("dpkg-deb");
     check(build.args(["--root-owner-group", "--build"]).arg(&tree).arg(&package))?;
-    fs::remove_dir_all(&tree).map_err(|err| format!("{}: {err}", tree.display()))?;
+    vanish(&tree)?;
     Ok(package)
 }
 
 /// The newest version of the C library whose symbols are used.
-fn glibc(usr: &Path) -> Outcome<String> {
+fn glibc(usr: &Path) -> Outcome<elf::Glibc> {
     let files = LIBRARIES.map(|(_, name)| usr.join("lib/peerdma").join(name));
-    let mut newest = (0, 0);
-    for file in files.iter().chain([&usr.join("bin/peerdma")]) {
-        let needs = read(tool("readelf").args(["--version-info", "--wide"]).arg(file))?;
-        for version in needs.split("GLIBC_").skip(1) {
-            let mut numbers = version.split(|char: char| !char.is_ascii_digit());
-            let mut next = || numbers.next().and_then(|digits| digits.parse::<u32>().ok());
-            if let (Some(major), Some(minor)) = (next(), next()) {
-                newest = newest.max((major, minor));
-            }
-        }
+    let mut newest = elf::glibc(&usr.join("bin/peerdma"))?;
+    for file in &files {
+        newest = newest.max(elf::glibc(file)?);
     }
-    match newest {
-        (0, _) => Err("readelf shows no version of the C library".to_owned()),
-        (major, minor) => Ok(format!("{major}.{minor}")),
-    }
+    Ok(newest)
 }
 
 fn strip(from: &Path, to: &Path) -> Outcome {
     directory(to.parent().expect("a file below the prefix"))?;
     check(tool("strip").arg("--strip-unneeded").arg("-o").arg(to).arg(from))
+}
+
+/// Removes a directory, if it is there.
+fn vanish(path: &Path) -> Outcome {
+    match fs::remove_dir_all(path) {
+        Err(err) if err.kind() != io::ErrorKind::NotFound => {
+            Err(format!("{}: {err}", path.display()))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn copy(from: &Path, to: &Path) -> Outcome {

@@ -1,0 +1,71 @@
+//! The wheel of Python.
+
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+
+use interop::{Scratch, needs};
+
+use crate::root::{Root, dist, target, workspace};
+use crate::{LINKER, NEEDS, NOBODY};
+
+/// Tests with pytest, as a user of the wheel has them.
+const SUITE: &str = "interop/py/test_wheel.py";
+
+/// The wheel, kept beside what is built. Of the release it takes minutes to build, so that is for
+/// `--full`.
+pub(crate) fn wheel() -> &'static Path {
+    static MADE: LazyLock<PathBuf> = LazyLock::new(|| {
+        let profile = if interop::need::full() { "release" } else { "dev" };
+        let out = target().join("install-test");
+        dist(
+            &out,
+            &["--only=wheel", "--profile", profile],
+            &format!("_{}.whl", std::env::consts::ARCH),
+        )
+    });
+    &MADE
+}
+
+/// A script for a user without rights, in a new home. It has no single quotes.
+pub(crate) fn as_user(script: &str) -> String {
+    format!(
+        "rm -rf /home/me && mkdir /home/me && chown {NOBODY} /home/me && cd /home/me && \
+         exec setpriv --reuid={NOBODY} --regid={NOBODY} --clear-groups env HOME=/home/me \
+         sh -ec '{script}'"
+    )
+}
+
+#[test]
+fn pip_installs_a_wheel_with_the_program_the_module_and_fixtures() {
+    needs!(NEEDS[0], NEEDS[1], NEEDS[2], LINKER);
+    let scratch = Scratch::new();
+    let root = Root::new(&scratch);
+    let wheel = root.give(wheel());
+    let suite = root.give(&workspace().join(SUITE));
+    // Debian's pytest and pyverbs.
+    let script = format!(
+        "python3 -m venv --system-site-packages venv; . venv/bin/activate; \
+         pip install --no-index {wheel}; \
+         python -c \"import peerdma; print(*peerdma.env())\"; \
+         peerdma demo; \
+         peerdma run -- python -m pytest -v -p no:cacheprovider {suite}; \
+         pip uninstall --yes peerdma; \
+         if python -c \"import peerdma.hosts\"; then exit 1; fi"
+    );
+    root.run(&as_user(&script))
+        .success()
+        .says("LD_LIBRARY_PATH")
+        .says("test_two_hosts_are_apart PASSED");
+    // Root needs no user namespace.
+    let system = format!(
+        "python3 -m venv --system-site-packages /opt/venv; . /opt/venv/bin/activate; \
+         pip install --no-index {wheel}; \
+         peerdma run -- python -m pytest -v -p no:cacheprovider {suite}"
+    );
+    root.run(&system).success().says("test_two_hosts_are_apart PASSED");
+    if interop::need::full() {
+        // Linked, and what it needs is read; nothing runs it.
+        let args = ["--only=wheel", "--arch=aarch64"];
+        dist(&target().join("install-test"), &args, "_aarch64.whl");
+    }
+}
