@@ -11,6 +11,7 @@ mod report;
 mod side;
 mod storage;
 mod target;
+mod terminal;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -22,6 +23,7 @@ use memory::{Kind, Memory};
 use peer::{Outcome, Peer, connect_line, endpoint, remote};
 use report::{BothSides, Cell, OPERATIONS, PeerMemory, Report};
 use side::Side;
+use terminal::Progress;
 
 /// What `peerdma demo` takes.
 #[derive(clap::Args)]
@@ -75,17 +77,22 @@ fn run(args: &Args) -> Outcome<()> {
     let mut peer = Peer::spawn(&["--size", &args.size.to_string()])?;
     connect(&side, &mut peer)?;
     let mut report = Report::new(&side.context, &side.memories, args.size);
+    let mut progress = Progress::new(Kind::ALL.len() * Kind::ALL.len() * OPERATIONS.len());
     for (from, own) in Kind::ALL.into_iter().zip(&side.memories) {
         for to in Kind::ALL {
             let cells = OPERATIONS
                 .into_iter()
-                .map(|operation| measure(&side, &mut peer, own, to, operation, args))
+                .map(|operation| {
+                    progress.step(format_args!("{from} to {to}: {operation}"));
+                    measure(&side, &mut peer, own, to, operation, args)
+                })
                 .collect::<Outcome<Vec<Cell>>>()
                 .map_err(|error| format!("{from} to {to}: {error}"))?;
             report.row(from, to, cells);
         }
     }
-    print!("{report}");
+    drop(progress);
+    print!("{report}{}", terminal::bars(&report).unwrap_or_default());
     let here = PeerMemory::of(&side)?;
     let there = PeerMemory::parse(&peer.ask("gpu")?)?;
     let stale = here.stale + there.stale;

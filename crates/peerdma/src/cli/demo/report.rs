@@ -158,6 +158,11 @@ impl Report {
         Self { header, rows: Vec::new() }
     }
 
+    /// What was measured: from, to, and a cell for each operation.
+    pub(crate) fn rows(&self) -> &[(Kind, Kind, Vec<Cell>)] {
+        &self.rows
+    }
+
     pub(crate) fn row(&mut self, from: Kind, to: Kind, cells: Vec<Cell>) {
         self.rows.push((from, to, cells));
     }
@@ -190,6 +195,13 @@ impl fmt::Display for Report {
     }
 }
 
+impl Cell {
+    /// Bytes in a second, if it is about bytes.
+    pub(crate) fn rate(&self) -> Option<f64> {
+        Some(f64::from(self.bytes?) / self.each.as_secs_f64())
+    }
+}
+
 impl fmt::Display for Cell {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = self.each.as_secs_f64();
@@ -198,8 +210,8 @@ impl fmt::Display for Cell {
             Path::Ring => 'r',
             Path::Udp => 'u',
         };
-        match self.bytes {
-            Some(bytes) => write!(f, "{:.2} GB/s {path}", f64::from(bytes) / seconds / 1e9),
+        match self.rate() {
+            Some(rate) => write!(f, "{:.2} GB/s {path}", rate / 1e9),
             None => write!(f, "{:.2} us {path}", seconds * 1e6),
         }
     }
