@@ -1,8 +1,8 @@
 //! The RDMA objects of all processes of a NIC, as the kernel's restrack knows them for its own.
 //!
-//! Each process has an engine of its own, and no other process knows its objects. An engine that is
-//! asked describes them as a [`Process`]; [`gather()`] asks all engines of a NIC. `peerdma top`, the
-//! netlink socket and the counters in `/sys` are faces of what it returns.
+//! Each process has an engine of its own, and no other process knows its objects. An engine that
+//! is asked describes them as a [`Process`]; [`gather()`] asks all engines of a NIC. `peerdma top`,
+//! the netlink socket and the counters in `/sys` are faces of what it returns.
 //!
 //! ```text
 //!   peerdma top     netlink, /sys (launcher::door)

@@ -1,9 +1,9 @@
 //! `cargo xtask dist`: what is installed, as an archive, as a Debian package, and as a wheel.
 //!
 //! The first two have the program, its libraries without symbols, the names by which programs look
-//! for them, completions, man pages and documentation. The libraries lie in a directory of their own, and the
-//! loader is not told of it: a machine with RDMA hardware keeps its libibverbs. The wheel is for
-//! Python (`wheel`).
+//! for them, completions, man pages and documentation. The libraries lie in a directory of their
+//! own, and the loader is not told of it: a machine with RDMA hardware keeps its libibverbs. The
+//! wheel is for Python (`wheel`).
 
 mod elf;
 mod wheel;

@@ -1,8 +1,8 @@
 //! The wheel of Python: program, libraries and the module of `python/`.
 //!
 //! It runs wherever pip says that it does, which is what the tag `manylinux_2_28` names: a C
-//! library of that version or newer. So it is linked by zig, whose libraries can be as old; zig and what
-//! gives it to cargo are wheels themselves (`interop/wheels/cross.txt`).
+//! library of that version or newer. So it is linked by zig, whose libraries can be as old; zig and
+//! what gives it to cargo are wheels themselves (`interop/wheels/cross.txt`).
 
 use std::path::{Path, PathBuf};
 
