@@ -192,7 +192,7 @@ impl Context {
         // SAFETY: the context is open, and the structure is of the size of this version.
         check("ibv_query_device", unsafe { query(self.raw(), &raw mut attr) })?;
         let fw_ver =
-            attr.fw_ver.iter().map(|byte| byte.cast_unsigned()).take_while(|byte| *byte != 0);
+            attr.fw_ver.iter().map(|byte| byte.to_ne_bytes()[0]).take_while(|byte| *byte != 0);
         let fw_ver = String::from_utf8_lossy(&fw_ver.collect::<Vec<u8>>()).into_owned();
         Ok(Limits { fw_ver, attr })
     }
