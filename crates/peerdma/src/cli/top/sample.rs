@@ -67,10 +67,11 @@ impl Rates {
         rates
     }
 
-    /// How fast a counter of a process grows, in a second.
+    /// How fast a counter of a process grows, in a second. One that was not described was 0.
     pub(super) fn of(&self, nic: usize, process: &Process, counter: &str) -> Option<f64> {
-        let before = self.counters.get(&(nic, process.vf, process.nonce))?.get(counter)?;
-        let grown = process.counter(counter).saturating_sub(*before);
+        let before = self.counters.get(&(nic, process.vf, process.nonce))?;
+        let before = before.get(counter).copied().unwrap_or(0);
+        let grown = process.counter(counter).saturating_sub(before);
         // CAST: a rate is rounded when it is shown.
         Some(grown as f64 / self.seconds)
     }
