@@ -111,8 +111,8 @@ mod tests {
     fn holes_are_told_apart_however_many_pages_there_are() {
         let (page, count) = (page_size() as u64, 3 * AT_ONCE as u64);
         let buffer = HostBuf::anonymous(count as usize * page_size()).expect("memory");
-        // Where huge pages are given unasked, a page that is used brings in its neighbours. A kernel
-        // without them refuses the advice.
+        // Where huge pages are given unasked, a page that is used brings in its neighbours. A
+        // kernel without them refuses the advice.
         let (start, length) = (buffer.as_ptr().cast(), buffer.len());
         let advice = rustix::mm::Advice::LinuxNoHugepage;
         // SAFETY: the buffer is mapped, and the advice changes no byte.
