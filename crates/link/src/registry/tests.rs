@@ -293,12 +293,15 @@ fn the_list_shows_which_holders_are_alive() {
     let (mut alive, silent) = (claim(&nic), claim(&nic));
     let squatter = squat(&nic, 2);
     rustix::net::listen(&squatter, 8).expect("a bound socket");
+    // Closed early, a connection refuses the question before its answer is read.
+    let mut accepted = Vec::new();
     let listed = std::thread::scope(|scope| {
         let lister = scope.spawn(|| list(&nic, Duration::from_secs(1)).expect("/proc is there"));
         while !lister.is_finished() {
             let _ = alive.poll_events();
             if let Ok(socket) = rustix::net::accept(&squatter) {
                 rustix::io::write(&socket, b"what?").expect("room in the socket");
+                accepted.push(socket);
             }
             std::thread::yield_now();
         }
