@@ -46,14 +46,17 @@ pub enum Answer {
 /// # Errors
 /// If /proc/net/unix cannot be read.
 pub fn list(nic: &str, patience: Duration) -> io::Result<Vec<VfInfo>> {
-    let table = sockets()?;
-    let numbers: BTreeSet<u16> = table.lines().filter_map(|l| vf_of_line(l, nic)).collect();
-    let mut asked: Vec<Asked> = numbers.into_iter().filter_map(|vf| Asked::new(nic, vf)).collect();
+    let mut asked: Vec<_> = held(nic)?.into_iter().filter_map(|vf| Asked::new(nic, vf)).collect();
     let deadline = Instant::now() + patience;
-    while wait(&asked, deadline)? {
+    while wait(asked.iter().filter_map(Asked::pending), deadline)? {
         asked.iter_mut().for_each(Asked::listen);
     }
     Ok(asked.into_iter().map(Asked::into_info).collect())
+}
+
+/// The VFs of `nic` that processes hold, from the kernel's list of sockets.
+pub(super) fn held(nic: &str) -> io::Result<BTreeSet<u16>> {
+    Ok(sockets()?.lines().filter_map(|line| vf_of_line(line, nic)).collect())
 }
 
 struct Asked {
@@ -70,6 +73,11 @@ impl Asked {
         let sent = Message::Ping.send(&socket, &[]);
         let answer = sent.err().map(|e| Answer::Stranger(format!("it refused a ping: {e}")));
         Some(Self { vf, socket, cred, answer })
+    }
+
+    /// The socket on which it has not answered yet.
+    fn pending(&self) -> Option<&PeerSocket> {
+        self.answer.is_none().then_some(&self.socket)
     }
 
     fn listen(&mut self) {
@@ -110,12 +118,11 @@ pub(super) fn comm(pid: u32) -> Option<String> {
 
 /// Waits until one of those that have not answered does. Returns false when there is nothing to
 /// wait for.
-fn wait(asked: &[Asked], deadline: Instant) -> io::Result<bool> {
-    let mut fds: Vec<_> = asked
-        .iter()
-        .filter(|a| a.answer.is_none())
-        .map(|a| PollFd::new(&a.socket, PollFlags::IN))
-        .collect();
+pub(super) fn wait<'a>(
+    pending: impl Iterator<Item = &'a PeerSocket>,
+    deadline: Instant,
+) -> io::Result<bool> {
+    let mut fds: Vec<_> = pending.map(|socket| PollFd::new(socket, PollFlags::IN)).collect();
     let left = deadline.saturating_duration_since(Instant::now());
     if fds.is_empty() || left.is_zero() {
         return Ok(false);

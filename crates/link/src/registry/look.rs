@@ -4,19 +4,16 @@
 //! The answer is a sealed memory file, so that neither end waits for the other, however much it is;
 //! it is read and never mapped. What the bytes mean is not known here.
 
-use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use descriptors::PeerCred;
 use descriptors::strangers::PeerSocket;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, SealFlags};
 
-use super::list::comm;
+use super::list::{comm, held, wait};
 use super::message::{Message, Received, recv};
-use super::name::{sockets, vf_of_line};
 use super::socket::dial;
 
 /// The most bytes that one process may answer, and all of them together.
@@ -86,12 +83,10 @@ pub enum Shown {
 /// # Errors
 /// If /proc/net/unix cannot be read.
 pub fn look(nic: &str, patience: Duration) -> io::Result<Vec<Seen>> {
-    let table = sockets()?;
-    let numbers: BTreeSet<u16> = table.lines().filter_map(|l| vf_of_line(l, nic)).collect();
-    let mut asked: Vec<Asked> = numbers.into_iter().filter_map(|vf| Asked::new(nic, vf)).collect();
+    let mut asked: Vec<_> = held(nic)?.into_iter().filter_map(|vf| Asked::new(nic, vf)).collect();
     let deadline = Instant::now() + patience;
     let mut room = ANSWERS_MAX;
-    while wait(&asked, deadline)? {
+    while wait(asked.iter().filter_map(|asked| asked.socket.as_ref()), deadline)? {
         asked.iter_mut().for_each(|asked| asked.listen(&mut room));
     }
     Ok(asked.into_iter().map(Asked::into_seen).collect())
@@ -172,26 +167,6 @@ fn read(mut files: Vec<OwnedFd>, room: u64) -> Result<Vec<u8>, String> {
         }
     }
     Ok(bytes)
-}
-
-/// Waits until one of those that have not answered does. False when there is nothing to wait for.
-fn wait(asked: &[Asked], deadline: Instant) -> io::Result<bool> {
-    let sockets = asked.iter().filter_map(|asked| asked.socket.as_ref());
-    let mut fds: Vec<_> = sockets.map(|socket| PollFd::new(socket, PollFlags::IN)).collect();
-    let left = deadline.saturating_duration_since(Instant::now());
-    if fds.is_empty() || left.is_zero() {
-        return Ok(false);
-    }
-    let timeout = Timespec {
-        // CAST: a timeout of more than 2^63 seconds is capped.
-        tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: left.subsec_nanos().into(),
-    };
-    match poll(&mut fds, Some(&timeout)) {
-        Ok(ready) => Ok(ready > 0),
-        Err(rustix::io::Errno::INTR) => Ok(true),
-        Err(e) => Err(e.into()),
-    }
 }
 
 #[cfg(test)]
