@@ -2,7 +2,7 @@
 //!
 //! | value | devices |
 //! |---|---|
-//! | not set | those of the system's `libibverbs.so.1`, if the kernel has any; then the software ones |
+//! | not set | those of `libibverbs.so.1`, if the kernel has any; then the software ones |
 //! | `soft` | the software ones |
 //! | `system` | those of the system's `libibverbs.so.1` |
 //! | a path | those of this library |
