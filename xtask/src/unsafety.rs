@@ -26,6 +26,10 @@ const MAY: &[(&str, &str)] = &[
     ("launcher", "src/door"),
     // Arguments of ioctls.
     ("nodes", ""),
+    // Memory of the program, by its address, and slices of what its owner alone has.
+    ("verbs", "src/owned"),
+    // What tokio wants to be told of a descriptor.
+    ("verbs", "src/aio/tokio.rs"),
     // Calls of C.
     ("sysverbs", ""),
     // Signatures of C functions.

@@ -1,5 +1,6 @@
 //! Memory regions.
 
+use std::any::Any;
 use std::ffi::c_void;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -36,6 +37,7 @@ struct Region {
 enum Memory {
     Host(#[expect(dead_code, reason = "held until the NIC has let go of it")] HostBuf),
     Dm(#[expect(dead_code, reason = "held likewise")] Dm),
+    Owner(#[expect(dead_code, reason = "held likewise")] Arc<dyn Any + Send + Sync>),
     /// A dma-buf, which the kernel holds, or memory that the caller answers for.
     Elsewhere,
 }
@@ -87,6 +89,27 @@ impl Pd {
     pub unsafe fn reg_raw(&self, addr: NonNull<u8>, length: usize, access: Access) -> Result<Mr> {
         // SAFETY: the caller's promise.
         unsafe { self.reg(addr.as_ptr().cast(), length, access, Memory::Elsewhere) }
+    }
+
+    /// The same for memory that `owner` keeps mapped, which the region holds until the NIC has let
+    /// go of it.
+    ///
+    /// # Safety
+    ///
+    /// As [`Pd::reg_raw`], but that the owner keeps the memory mapped.
+    ///
+    /// # Errors
+    ///
+    /// The library's.
+    pub unsafe fn reg_owned(
+        &self,
+        addr: NonNull<u8>,
+        length: usize,
+        access: Access,
+        owner: Arc<dyn Any + Send + Sync>,
+    ) -> Result<Mr> {
+        // SAFETY: the caller's promise.
+        unsafe { self.reg(addr.as_ptr().cast(), length, access, Memory::Owner(owner)) }
     }
 
     /// The memory is mapped until the region is gone.

@@ -301,6 +301,18 @@ impl HostBuf {
             .map_err(|errno| HostBufError::System { call: "madvise", len, errno })
     }
 
+    /// Asks the kernel for huge pages (`MADV_HUGEPAGE`), of which it gives as many as it has.
+    ///
+    /// # Errors
+    ///
+    /// [`HostBufError::System`]: a kernel without transparent huge pages says EINVAL.
+    pub fn prefer_huge_pages(&self) -> Result<(), HostBufError> {
+        let Shared { ptr, len, mapped, .. } = *self.shared;
+        // SAFETY: the range is a whole mapping of ours; the advice does not change its contents.
+        unsafe { rustix::mm::madvise(ptr.cast(), mapped, Advice::LinuxHugepage) }
+            .map_err(|errno| HostBufError::System { call: "madvise", len, errno })
+    }
+
     fn map(file: Known, len: usize, mapped: usize, writable: bool) -> Result<Self, HostBufError> {
         guard::prepare();
         let protection =

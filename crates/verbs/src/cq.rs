@@ -1,6 +1,6 @@
 //! Completion queues.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -352,5 +352,12 @@ impl AsFd for Cq {
             Arm::Soft(soft) => soft.fd.as_fd(),
             Arm::Hard(hard) => hard.cq.channel().as_fd(),
         }
+    }
+}
+
+impl AsRawFd for Cq {
+    /// The same descriptor, for `tokio::io::unix::AsyncFd`, which takes a queue as it is.
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
     }
 }

@@ -2,10 +2,13 @@
 //!
 //! Every object holds the one it was made from, so nothing can be used after it is gone, whatever
 //! the order in which a program drops them: a [`Qp`] keeps its [`Cq`]s, its [`Pd`] and its
-//! [`Context`]; an [`Mr`] keeps its memory. Nothing here is `unsafe`, and nothing is a C type.
+//! [`Context`]; an [`Mr`] keeps its memory. Nothing is a C type, and nothing is `unsafe` to call but
+//! [`Pd::reg_raw_mr`], for memory that the program answers for.
 //!
-//! Memory that a peer may write at any moment is never a Rust slice: it is a [`HostBuf`], a [`Dm`]
-//! or a dma-buf, read and written by copying.
+//! Memory that a peer may write at any moment is never a Rust slice: it is a [`HostBuf`], a [`Dm`],
+//! a dma-buf or [`owned::Shared`], read and written by copying. Memory that only requests of this
+//! side use is an [`owned::Buffer`], a slice while no request has it. [`aio`] has requests as
+//! futures.
 //!
 //! ```no_run
 //! use verbs::{Access, HostBuf, QpSpec, SendRequest};
@@ -46,9 +49,9 @@
 //! | `ibv_post_send`, `ibv_poll_cq` | [`Qp::post_send`], [`Cq::poll`], [`Cq::wait`] |
 //! | `ibv_alloc_mw`, `ibv_bind_mw` | [`Mr::window`], [`SendRequest::bind`] |
 //! | `rdma_create_id`, `rdma_listen`, `rdma_connect`, ... | the module [`cm`] |
-#![forbid(unsafe_code)]
 
 mod ah;
+pub mod aio;
 mod arm;
 mod attr;
 pub mod cm;
@@ -56,9 +59,11 @@ mod comp_cntr;
 mod context;
 mod cq;
 mod memory;
+pub mod owned;
 mod provider;
 mod qp;
 mod request;
+mod slots;
 mod wait;
 mod window;
 

@@ -11,6 +11,7 @@ use transport::wr::Sge;
 use umem::Umem;
 
 use crate::arm::{Arm, On, other_device, refused};
+use crate::owned::Owner;
 use crate::{Context, DmaBuf, HostBuf, Kind, Pd, Refusal, Result};
 
 /// A memory region. Clones are the same one.
@@ -26,8 +27,8 @@ struct Region {
     iova: u64,
     length: u64,
     pd: Pd,
-    /// Device memory that the region is on, kept until the region is gone.
-    _dm: Option<Dm>,
+    /// What the region is on, kept until the region is gone.
+    _memory: Option<Owner>,
 }
 
 impl Drop for Region {
@@ -111,7 +112,7 @@ impl Mr {
             Arm::Soft(on) => {
                 let info = on.alive()?.reg_mr(on.id, Umem::host(buffer), iova, access)?;
                 let iova = if access.contains(Access::ZERO_BASED) { 0 } else { iova };
-                Ok(Self::soft(pd, on, &info, iova, length, None))
+                Ok(Self::soft(pd, on, &info, iova, length))
             }
             Arm::Hard(hard) => Ok(Self::hard(pd, hard.reg_mr(buffer, access).map_err(refused)?)),
         }
@@ -129,7 +130,7 @@ impl Mr {
             Arm::Soft(on) => {
                 let hca = &on.hca;
                 let info = hca.reg_dmabuf_mr(on.id, Some(fd), offset, length, iova, access)?;
-                Ok(Self::soft(pd, on, &info, iova, length, None))
+                Ok(Self::soft(pd, on, &info, iova, length))
             }
             Arm::Hard(hard) => {
                 let mr = hard.reg_dmabuf_mr(fd, offset, length, iova, access).map_err(refused)?;
@@ -149,7 +150,7 @@ impl Mr {
             return Err(Refusal::new(Kind::BadAddress, what));
         };
         let iova = if access.contains(Access::ZERO_BASED) { 0 } else { addr };
-        Ok(Self::soft(pd, on, &info, iova, length, None))
+        Ok(Self::soft(pd, on, &info, iova, length))
     }
 
     fn dm(pd: &Pd, dm: &Dm, offset: u64, length: u64, access: Access) -> Result<Self> {
@@ -161,7 +162,7 @@ impl Mr {
                 let block = dm.0.arm.same_soft().ok_or_else(other)?.id;
                 let access = access | Access::ZERO_BASED;
                 let info = on.alive()?.reg_dm_mr(on.id, block, offset, length, access)?;
-                Ok(Self::soft(pd, on, &info, 0, length, Some(dm.clone())))
+                Ok(Self::soft_owned(pd, on, &info, 0, length, Arc::new(dm.clone())))
             }
             Arm::Hard(hard) => {
                 let block = dm.0.arm.same_hard().ok_or_else(other)?;
@@ -171,7 +172,30 @@ impl Mr {
         }
     }
 
-    fn soft(pd: &Pd, on: &On<PdId>, info: &MrInfo, iova: u64, length: u64, dm: Option<Dm>) -> Self {
+    fn soft(pd: &Pd, on: &On<PdId>, info: &MrInfo, iova: u64, length: u64) -> Self {
+        Self::soft_on(pd, on, info, iova, length, None)
+    }
+
+    /// A region on memory that it keeps.
+    pub(crate) fn soft_owned(
+        pd: &Pd,
+        on: &On<PdId>,
+        info: &MrInfo,
+        iova: u64,
+        length: u64,
+        memory: Owner,
+    ) -> Self {
+        Self::soft_on(pd, on, info, iova, length, Some(memory))
+    }
+
+    fn soft_on(
+        pd: &Pd,
+        on: &On<PdId>,
+        info: &MrInfo,
+        iova: u64,
+        length: u64,
+        memory: Option<Owner>,
+    ) -> Self {
         Self(Arc::new(Region {
             arm: Arm::Soft(on.with(info.id)),
             lkey: LKey(info.lkey),
@@ -179,11 +203,11 @@ impl Mr {
             iova,
             length,
             pd: pd.clone(),
-            _dm: dm,
+            _memory: memory,
         }))
     }
 
-    fn hard(pd: &Pd, mr: sysverbs::Mr) -> Self {
+    pub(crate) fn hard(pd: &Pd, mr: sysverbs::Mr) -> Self {
         Self(Arc::new(Region {
             lkey: mr.lkey(),
             rkey: mr.rkey(),
@@ -191,7 +215,7 @@ impl Mr {
             length: mr.len(),
             arm: Arm::Hard(mr),
             pd: pd.clone(),
-            _dm: None,
+            _memory: None,
         }))
     }
 

@@ -1,0 +1,153 @@
+//! A completion queue and the requests that it knows, as all parts of this module hold it.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context as Task, Poll, Waker};
+
+use super::table::Table;
+use crate::{Context, Cq, Kind, Refusal, Result};
+
+/// One of the holders of a queue. The driver ends when there is no other.
+#[derive(Debug)]
+pub(super) struct Handle(Arc<Queue>);
+
+#[derive(Debug)]
+struct Queue {
+    cq: Cq,
+    table: Table,
+    /// How many completions it has room for, and how many its QPs can have at once.
+    entries: u32,
+    taken: AtomicU32,
+    /// Whether somebody waits for events. If not, the tasks that wait look for themselves.
+    is_driven: AtomicBool,
+    /// How many handles there are.
+    handles: AtomicUsize,
+    /// The task of the driver.
+    driver: Mutex<Option<Waker>>,
+}
+
+/// How often a task looks at a queue that nobody drives before it lets others run.
+const LOOKS: u32 = 256;
+/// How many completions are taken before somebody else's turn.
+const BATCH: u32 = 64;
+
+impl Handle {
+    pub(super) fn new(context: &Context, entries: u32, is_driven: bool) -> Result<Self> {
+        let cq = context.create_cq(entries)?;
+        Ok(Self(Arc::new(Queue {
+            cq,
+            table: Table::default(),
+            entries,
+            taken: AtomicU32::new(0),
+            is_driven: AtomicBool::new(is_driven),
+            handles: AtomicUsize::new(1),
+            driver: Mutex::default(),
+        })))
+    }
+
+    pub(super) fn cq(&self) -> &Cq {
+        &self.0.cq
+    }
+
+    pub(super) fn table(&self) -> &Table {
+        &self.0.table
+    }
+
+    /// Takes up to a batch of completions and wakes who waits for them; how many that were.
+    pub(super) fn drain(&self) -> u32 {
+        for count in 0..BATCH {
+            let Some(wc) = self.0.cq.poll() else { return count };
+            self.0.table.complete(wc, &self.0.cq);
+        }
+        BATCH
+    }
+
+    /// Waits for what `take` finds. It must leave the task's waker where a completion finds it.
+    pub(super) fn wait<T>(&self, cx: &Task<'_>, mut take: impl FnMut() -> Option<T>) -> Poll<T> {
+        let looks = if self.is_driven() { 1 } else { LOOKS };
+        // Before anything else: an answer that is here already needs no look at the device.
+        if let Some(found) = take() {
+            return Poll::Ready(found);
+        }
+        for _ in 0..looks {
+            // A completion leaves what it is for where `take` looks: without one, nothing changed.
+            if self.drain() > 0
+                && let Some(found) = take()
+            {
+                return Poll::Ready(found);
+            }
+        }
+        // ORDERING: `take` left the waker under a lock. If `undriven` did not find it there, it was
+        // before, and the lock shows here what it stored.
+        if !self.is_driven() {
+            cx.waker().wake_by_ref();
+        }
+        Poll::Pending
+    }
+
+    pub(super) fn is_driven(&self) -> bool {
+        self.0.is_driven.load(Ordering::Relaxed)
+    }
+
+    /// From now on, tasks look for themselves.
+    pub(super) fn undriven(&self) {
+        self.0.is_driven.store(false, Ordering::Relaxed);
+        for waker in self.0.table.wakers() {
+            waker.wake();
+        }
+    }
+
+    /// Whether the driver alone is left. It is woken when that becomes so.
+    pub(super) fn is_last(&self) -> bool {
+        self.0.handles.load(Ordering::Acquire) == 1
+    }
+
+    pub(super) fn set_driver(&self, task: &Task<'_>) {
+        let mut driver = self.0.driver.lock().unwrap_or_else(PoisonError::into_inner);
+        match &mut *driver {
+            Some(waker) => waker.clone_from(task.waker()),
+            None => *driver = Some(task.waker().clone()),
+        }
+    }
+
+    /// Takes room for the completions of a QP.
+    pub(super) fn reserve(&self, count: u32) -> Result<()> {
+        let room = self.0.entries;
+        let more = |taken: u32| taken.checked_add(count).filter(|sum| *sum <= room);
+        let order = Ordering::Relaxed;
+        self.0.taken.fetch_update(order, order, more).map(drop).map_err(|taken| {
+            Refusal::new(
+                Kind::NoMemory,
+                format!(
+                    "create_qp: its {count} requests could overrun the completion queue of {room} \
+                     entries, of which other QPs have {taken}"
+                ),
+            )
+        })
+    }
+
+    pub(super) fn release(&self, count: u32) {
+        self.0.taken.fetch_sub(count, Ordering::Relaxed);
+    }
+}
+
+impl Clone for Handle {
+    fn clone(&self) -> Self {
+        self.0.handles.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // ORDERING: counted before the driver's waker is looked for. A driver that left it later
+        // sees the count, by the lock.
+        if self.0.handles.fetch_sub(1, Ordering::AcqRel) != 2 {
+            return;
+        }
+        let driver = self.0.driver.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(waker) = driver {
+            waker.wake();
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Messages, one by one.
+
+use std::future::poll_fn;
+use std::ops::Deref;
+use std::pin::Pin;
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll};
+
+use futures_core::Stream;
+
+use super::error::Error;
+use super::inner::Inner;
+use super::qp::Qp;
+use crate::Wc;
+use crate::owned::Buffer;
+
+/// A message of the peer, as bytes. Its place in the receive queue is free again when it is
+/// dropped: as many as the queue has can be held at once, then the peer waits (RNR NAK).
+#[derive(Debug)]
+pub struct Message {
+    wc: Wc,
+    buffer: Option<Buffer>,
+    qp: Weak<Inner>,
+    /// How many bytes of the buffer are not the message's: the GRH of a datagram.
+    header: usize,
+}
+
+impl Message {
+    /// The completion: immediate data, the invalidated key, the sender of a datagram.
+    pub fn wc(&self) -> &Wc {
+        &self.wc
+    }
+
+    /// Immediate data, if the peer sent any.
+    pub fn imm(&self) -> Option<u32> {
+        self.wc.imm
+    }
+
+    /// The buffer, for as long as the program wants it. A datagram begins at its 40th byte. The
+    /// queue has one place less until the buffer is dropped.
+    pub fn into_buffer(mut self) -> Buffer {
+        self.buffer.take().expect("there until the message is gone")
+    }
+}
+
+impl Deref for Message {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        let buffer = self.buffer.as_ref().expect("there until the message is gone");
+        buffer.get(self.header..).unwrap_or_default()
+    }
+}
+
+impl AsRef<[u8]> for Message {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl Drop for Message {
+    fn drop(&mut self) {
+        // First back to the pool, from which the queue is filled again.
+        self.buffer = None;
+        if let Some(qp) = self.qp.upgrade() {
+            qp.fill_receives();
+        }
+    }
+}
+
+impl Qp {
+    /// The next message of the peer. Dropping the future loses none.
+    ///
+    /// # Errors
+    ///
+    /// The QP is in error, and everything that arrived before was taken; or it has no receives.
+    #[doc(alias = "ibv_post_recv")]
+    pub async fn recv(&self) -> Result<Message, Error> {
+        poll_fn(|cx| self.poll_recv(cx)).await
+    }
+
+    /// [`Qp::recv`] for those that write futures by hand.
+    pub fn poll_recv(&self, cx: &mut Context<'_>) -> Poll<Result<Message, Error>> {
+        let inner = self.inner();
+        if let Err(refusal) = inner.check_receives() {
+            return Poll::Ready(Err(refusal.into()));
+        }
+        // Buffers that the program had may be back.
+        inner.fill_receives();
+        let header = inner.header();
+        let qp = Arc::downgrade(inner);
+        inner
+            .cq()
+            .wait(cx, || inner.inbox().take(cx))
+            .map(|taken| taken.map(|(wc, buffer)| Message { wc, buffer: Some(buffer), qp, header }))
+    }
+
+    /// The messages of the peer as a stream. It ends behind the error that ends the QP.
+    pub fn messages(&self) -> Messages<'_> {
+        Messages { qp: self, has_ended: false }
+    }
+}
+
+/// The messages of a peer.
+#[derive(Debug)]
+#[must_use = "a stream does nothing until it is polled"]
+pub struct Messages<'qp> {
+    qp: &'qp Qp,
+    has_ended: bool,
+}
+
+impl Stream for Messages<'_> {
+    type Item = Result<Message, Error>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if self.has_ended {
+            return Poll::Ready(None);
+        }
+        let next = self.qp.poll_recv(cx);
+        self.has_ended = matches!(next, Poll::Ready(Err(_)));
+        next.map(Some)
+    }
+}

@@ -1,0 +1,78 @@
+//! Requests as futures, for any executor.
+//!
+//! A [`Cq`] is a completion queue that knows its requests. A [`Qp`] on it sends, writes and reads
+//! by functions that return when the request has completed, and gives the messages of its peer one
+//! by one. No thread is started for a queue pair, and none at all in two of the three ways to be
+//! told of completions:
+//!
+//! | way | who looks at the queue | for |
+//! |---|---|---|
+//! | [`Cq::polled`] | the tasks that wait, each time they are polled, which is always | latency |
+//! | [`Cq::with_driver`] | a future that the program spawns; an event wakes it | any executor |
+//! | [`Cq::spawn`], with the feature `tokio` | the same as a task of tokio | programs of tokio |
+//!
+//! A [`Driver`] waits by what its program has for descriptors ([`Readiness`]), or by a thread of
+//! this library, one for the process.
+//!
+//! ```no_run
+//! use verbs::aio::{self, QpOptions};
+//! use verbs::owned::Pool;
+//!
+//! # fn exchange(here: verbs::Endpoint) -> verbs::Endpoint { here }
+//! # async fn f() -> Result<(), Box<dyn std::error::Error>> {
+//! let context = verbs::devices()?[0].open()?;
+//! let pd = context.alloc_pd()?;
+//! let cq = aio::Cq::polled(&context, 256)?;
+//! let qp = cq.create_qp(&pd, &QpOptions::default())?;
+//! qp.connect(&exchange(qp.endpoint()?))?;
+//!
+//! let pool = Pool::new(&pd, 4096, 16)?;
+//! let mut buffer = pool.take().await;
+//! buffer.fill_with(b"hello");
+//! let (result, _buffer) = qp.send(buffer).await;
+//! result?;
+//! let message = qp.recv().await?;
+//! println!("{}", String::from_utf8_lossy(&message));
+//! # Ok(()) }
+//! ```
+//!
+//! # What can be relied on
+//!
+//! * **A future that is dropped or forgotten frees no memory.** A request that is posted goes on;
+//!   its buffer is the queue's until it completes, and goes where a dropped buffer goes then.
+//!   [`Qp::recv`] loses no message: what has arrived waits for the next call.
+//! * **A full queue is waited for.** Requests take their turn in the order in which they came
+//!   (`ibv_post_send` says ENOMEM). The queues of a [`Cq`] can never overrun it: it refuses a QP
+//!   that it has no room for.
+//! * **A dropped QP** goes to the error state, and what is in flight is flushed. The QP, its
+//!   regions and buffers exist until the last completion is here; if nobody looks at the queue any
+//!   more, they are never given back.
+//! * **An error has its reason**: [`Error`] says which request failed and, with the software
+//!   device, the sentence of [`verbs::Cq::explain`](crate::Cq::explain).
+
+mod batch;
+mod cq;
+mod driver;
+mod error;
+mod handle;
+mod inbox;
+mod inner;
+mod message;
+mod op;
+mod qp;
+mod reactor;
+mod readiness;
+mod request;
+mod table;
+#[cfg(feature = "tokio")]
+mod tokio;
+
+pub use batch::Batch;
+pub use cq::Cq;
+pub use driver::Driver;
+pub use error::{Error, Failure, Outcome};
+pub use inner::QpOptions;
+pub use message::{Message, Messages};
+pub use qp::Qp;
+pub use reactor::Watch;
+pub use readiness::Readiness;

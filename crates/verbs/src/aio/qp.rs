@@ -1,0 +1,193 @@
+//! A queue pair whose requests are futures.
+
+use std::sync::Arc;
+
+use iba::{AttrMask, QpAttr, QpState, Qpn};
+
+use super::error::{Error, Outcome};
+use super::inner::Inner;
+use super::request::Request;
+use crate::owned::{Local, LocalMut, RemoteSlice};
+use crate::{Ah, Endpoint, Kind, Pd, Refusal, Remote, Wc};
+
+/// A queue pair whose requests are futures. Clones are the same one; behind the last, it goes to
+/// the error state, and what is in flight ends.
+///
+/// Nothing is posted before a future is polled first. Requests of one QP are carried out in the
+/// order in which they are posted.
+#[derive(Clone, Debug)]
+#[doc(alias = "ibv_qp")]
+pub struct Qp(Arc<Open>);
+
+/// What the program holds.
+#[derive(Debug)]
+struct Open(Arc<Inner>);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        let attr = QpAttr { state: QpState::Err, ..QpAttr::default() };
+        // A device that is gone completes nothing: then what is in flight is never given back.
+        let _ = self.0.qp().modify(&attr, AttrMask::STATE);
+        // What was flushed at once is given back at once, also if nobody looks at the queue again.
+        while self.0.cq().drain() > 0 {}
+    }
+}
+
+impl Qp {
+    pub(super) fn new(inner: Arc<Inner>) -> Self {
+        inner.fill_receives();
+        Self(Arc::new(Open(inner)))
+    }
+
+    pub(super) fn inner(&self) -> &Arc<Inner> {
+        &self.0.0
+    }
+
+    /// Its number.
+    pub fn qpn(&self) -> Qpn {
+        self.inner().qp().qpn()
+    }
+
+    /// The domain of its memory.
+    pub fn pd(&self) -> &Pd {
+        self.inner().qp().pd()
+    }
+
+    /// Where a peer reaches it.
+    ///
+    /// # Errors
+    ///
+    /// As [`verbs::Qp::endpoint`](crate::Qp::endpoint).
+    pub fn endpoint(&self) -> crate::Result<Endpoint> {
+        self.inner().qp().endpoint()
+    }
+
+    /// Connects it to its peer. Receives are posted already, so the peer may send at once.
+    ///
+    /// # Errors
+    ///
+    /// As [`verbs::Qp::connect`](crate::Qp::connect).
+    pub fn connect(&self, peer: &Endpoint) -> crate::Result<()> {
+        self.inner().qp().connect(peer)
+    }
+
+    /// Makes a QP of datagrams ready.
+    ///
+    /// # Errors
+    ///
+    /// As [`verbs::Qp::to_rts`](crate::Qp::to_rts).
+    pub fn to_rts(&self) -> crate::Result<()> {
+        self.inner().qp().to_rts()
+    }
+
+    /// Its state and attributes.
+    ///
+    /// # Errors
+    ///
+    /// The device's.
+    #[doc(alias = "ibv_query_qp")]
+    pub fn query(&self) -> crate::Result<QpAttr> {
+        self.inner().qp().query()
+    }
+
+    /// Changes attributes, as selected by the mask.
+    ///
+    /// # Errors
+    ///
+    /// The device's.
+    #[doc(alias = "ibv_modify_qp")]
+    pub fn modify(&self, attr: &QpAttr, mask: AttrMask) -> crate::Result<()> {
+        self.inner().qp().modify(attr, mask)
+    }
+
+    async fn request<B: Local>(&self, request: Request, memory: B) -> Outcome<Wc, B> {
+        let inner = self.inner();
+        let permit = inner.sends().acquire(1).await;
+        let (result, memory) = match inner.start(&[request], [memory.hold()].into(), permit) {
+            Ok(op) => op.await,
+            Err((error, memory)) => (Err(error), memory),
+        };
+        (result, B::take_back(memory.into_iter().next().expect("one went in")))
+    }
+
+    /// Sends bytes to a receive of the peer.
+    pub async fn send<B: Local>(&self, memory: B) -> Outcome<Wc, B> {
+        self.request(Request::Send { imm: None }, memory).await
+    }
+
+    /// Sends bytes and a number to a receive of the peer.
+    pub async fn send_with_imm<B: Local>(&self, memory: B, imm: u32) -> Outcome<Wc, B> {
+        self.request(Request::Send { imm: Some(imm) }, memory).await
+    }
+
+    /// Sends a datagram.
+    pub async fn send_to<B: Local>(
+        &self,
+        memory: B,
+        ah: &Ah,
+        qpn: Qpn,
+        qkey: u32,
+    ) -> Outcome<Wc, B> {
+        self.request(Request::SendTo { ah: ah.clone(), qpn, qkey }, memory).await
+    }
+
+    /// Writes bytes to the front of memory of the peer.
+    pub async fn write<B: Local, T>(&self, memory: B, to: RemoteSlice<T>) -> Outcome<Wc, B> {
+        self.request(Request::write(to, None), memory).await
+    }
+
+    /// Writes bytes to memory of the peer, and completes a receive there with a number.
+    pub async fn write_with_imm<B: Local, T>(
+        &self,
+        memory: B,
+        to: RemoteSlice<T>,
+        imm: u32,
+    ) -> Outcome<Wc, B> {
+        self.request(Request::write(to, Some(imm)), memory).await
+    }
+
+    /// Reads memory of the peer. A [`Buffer`] gets the length of what is read; a
+    /// [`Range`](crate::owned::Range) is filled.
+    pub async fn read<B: LocalMut, T>(
+        &self,
+        mut memory: B,
+        from: RemoteSlice<T>,
+    ) -> Outcome<Wc, B> {
+        if let Err(refusal) = memory.fit(from.byte_len()) {
+            return (Err(refusal.into()), memory);
+        }
+        self.request(Request::read(from), memory).await
+    }
+
+    /// Adds to the first word of memory of the peer, and returns what it was.
+    pub async fn fetch_add(&self, at: RemoteSlice<u64>, add: u64) -> Result<u64, Error> {
+        let at = first(&at, "fetch_add")?;
+        self.atomic(Request::FetchAdd { at, add }).await
+    }
+
+    /// Stores `swap` in the first word of memory of the peer if it is `compare`, and returns what
+    /// it was.
+    pub async fn compare_swap(
+        &self,
+        at: RemoteSlice<u64>,
+        compare: u64,
+        swap: u64,
+    ) -> Result<u64, Error> {
+        let at = first(&at, "compare_swap")?;
+        self.atomic(Request::CompareSwap { at, compare, swap }).await
+    }
+
+    async fn atomic(&self, request: Request) -> Result<u64, Error> {
+        let word = self.inner().word().await?;
+        let (result, word) = self.request(request, word).await;
+        result?;
+        Ok(u64::from_ne_bytes(word[..].try_into().expect("eight bytes")))
+    }
+}
+
+fn first(words: &RemoteSlice<u64>, call: &str) -> crate::Result<Remote> {
+    if words.is_empty() {
+        return Err(Refusal::new(Kind::Invalid, format!("{call}: the remote slice has no word")));
+    }
+    Ok(words.remote())
+}

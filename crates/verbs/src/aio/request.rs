@@ -1,0 +1,53 @@
+//! What requests do.
+
+use iba::Qpn;
+
+use crate::owned::RemoteSlice;
+use crate::{Ah, Remote, SendRequest, Slice};
+
+/// What a request does.
+#[derive(Clone, Debug)]
+pub(super) enum Request {
+    Send { imm: Option<u32> },
+    SendTo { ah: Ah, qpn: Qpn, qkey: u32 },
+    Write { to: Remote, room: u64, imm: Option<u32> },
+    Read { from: Remote, room: u64 },
+    FetchAdd { at: Remote, add: u64 },
+    CompareSwap { at: Remote, compare: u64, swap: u64 },
+}
+
+impl Request {
+    pub(super) fn write<T>(to: RemoteSlice<T>, imm: Option<u32>) -> Self {
+        Self::Write { to: to.remote(), room: to.byte_len(), imm }
+    }
+
+    pub(super) fn read<T>(from: RemoteSlice<T>) -> Self {
+        Self::Read { from: from.remote(), room: from.byte_len() }
+    }
+
+    /// How many bytes there are at the peer.
+    pub(super) fn room(&self) -> Option<(&'static str, u64)> {
+        match self {
+            Self::Write { room, .. } => Some(("a WRITE", *room)),
+            Self::Read { room, .. } => Some(("a READ", *room)),
+            _ => None,
+        }
+    }
+
+    pub(super) fn build(&self, wr_id: u64, local: &[Slice]) -> SendRequest {
+        let imm_of = |request: SendRequest, imm: Option<u32>| match imm {
+            Some(imm) => request.with_imm(imm),
+            None => request,
+        };
+        match self {
+            Self::Send { imm } => imm_of(SendRequest::send(wr_id, local), *imm),
+            Self::SendTo { ah, qpn, qkey } => SendRequest::send(wr_id, local).to(ah, *qpn, *qkey),
+            Self::Write { to, imm, .. } => imm_of(SendRequest::write(wr_id, local, *to), *imm),
+            Self::Read { from, .. } => SendRequest::read(wr_id, local, *from),
+            Self::FetchAdd { at, add } => SendRequest::fetch_add(wr_id, local[0], *at, *add),
+            Self::CompareSwap { at, compare, swap } => {
+                SendRequest::compare_swap(wr_id, local[0], *at, *compare, *swap)
+            }
+        }
+    }
+}

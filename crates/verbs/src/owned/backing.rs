@@ -1,0 +1,185 @@
+//! The memory below buffers: one region, whole or in pieces of equal length.
+
+#![allow(unsafe_code, reason = "the owner of a piece has a slice of it")]
+
+use std::ptr::NonNull;
+use std::slice;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::raw::Owner;
+use super::{Stable, StableMut};
+use crate::slots::{Permit, Slots};
+use crate::{Access, HostBuf, Kind, Mr, Pd, Refusal, Result, Slice};
+
+/// A region that grants no peer access, and what it is on. The region goes first.
+#[derive(Debug)]
+pub(super) struct Backing {
+    mr: Mr,
+    start: NonNull<u8>,
+    /// The numbers of the pieces that nobody has; empty for a region of one piece.
+    free: Mutex<Vec<u32>>,
+    owner: Owner,
+}
+
+// SAFETY: `start` is memory of `owner`, which may be sent; who touches it says `Piece`.
+unsafe impl Send for Backing {}
+// SAFETY: as above.
+unsafe impl Sync for Backing {}
+
+/// A part of a region that this value alone gives access to.
+#[derive(Debug)]
+pub struct Piece {
+    backing: Arc<Backing>,
+    offset: usize,
+    capacity: usize,
+    len: usize,
+    /// Where it comes from, if it goes back when it is dropped.
+    home: Option<(u32, Permit)>,
+}
+
+impl Drop for Piece {
+    fn drop(&mut self) {
+        if let Some((number, _permit)) = &self.home {
+            self.backing.free().push(*number);
+            // The permit is dropped behind this: who waits for it finds the piece.
+        }
+    }
+}
+
+impl Backing {
+    fn free(&self) -> std::sync::MutexGuard<'_, Vec<u32>> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Piece {
+    /// Memory that the NIC may read and write for requests of this side.
+    pub(super) fn writable<B: StableMut>(pd: &Pd, mut owner: B) -> Result<Self> {
+        let len = owner.stable_len();
+        let start = NonNull::new(owner.stable_mut_ptr());
+        Self::whole(pd, start, len, Access::LOCAL_WRITE, Arc::new(owner))
+    }
+
+    /// Memory that the NIC may read for requests of this side.
+    pub(super) fn read_only<B: Stable>(pd: &Pd, owner: B) -> Result<Self> {
+        let len = owner.stable_len();
+        let start = NonNull::new(owner.stable_ptr().cast_mut());
+        Self::whole(pd, start, len, Access::empty(), Arc::new(owner))
+    }
+
+    fn whole(
+        pd: &Pd,
+        start: Option<NonNull<u8>>,
+        len: usize,
+        access: Access,
+        owner: Owner,
+    ) -> Result<Self> {
+        let start = start.filter(|_| len > 0).ok_or_else(|| {
+            Refusal::new(Kind::Invalid, "register: memory of no bytes cannot be registered")
+        })?;
+        // SAFETY: the owner keeps the memory mapped. Nothing of this process has a reference to it
+        // while the NIC uses it: only a piece gives one, and a request in flight has the piece.
+        let mr = unsafe { pd.reg_owned_mr(start, len, access, Arc::clone(&owner)) }?;
+        let backing = Backing { mr, start, free: Mutex::default(), owner };
+        Ok(Self { backing: Arc::new(backing), offset: 0, capacity: len, len, home: None })
+    }
+
+    /// The owner, after the region is gone. The piece comes back if the memory is of another owner,
+    /// or is a part of a pool.
+    ///
+    /// # Errors
+    ///
+    /// The NIC has not let go of the memory, which is never given back then.
+    pub(super) fn into_owner<B: Stable>(self) -> std::result::Result<Result<B>, Self> {
+        if self.home.is_some() || !self.backing.owner.is::<B>() {
+            return Err(self);
+        }
+        let owner = Arc::clone(&self.backing.owner).downcast::<B>().expect("checked above");
+        drop(self);
+        Ok(Arc::into_inner(owner).ok_or_else(|| {
+            Refusal::new(Kind::Busy, "into_owner: ibv_dereg_mr failed: the NIC has the memory")
+        }))
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        let start = self.start().as_ptr();
+        // SAFETY: within the owner's memory, which is mapped and initialized; this value alone
+        // gives access to the part, and no request has it, since the value is here.
+        unsafe { slice::from_raw_parts(start, self.len) }
+    }
+
+    /// For a piece of memory that is writable.
+    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
+        let start = self.start().as_ptr();
+        // SAFETY: as above, and the owner gives nobody else access (`StableMut`).
+        unsafe { slice::from_raw_parts_mut(start, self.len) }
+    }
+
+    fn start(&self) -> NonNull<u8> {
+        // SAFETY: the offset of a piece lies within the owner's memory.
+        unsafe { self.backing.start.add(self.offset) }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    pub(super) fn set_len(&mut self, len: usize) {
+        let capacity = self.capacity;
+        assert!(len <= capacity, "a buffer of {capacity} bytes cannot have {len}");
+        self.len = len;
+    }
+
+    /// Its bytes, for a request. Longer than a message can be, it is refused when it is posted.
+    pub(super) fn slice(&self) -> Slice {
+        let len = u32::try_from(self.len).unwrap_or(u32::MAX);
+        self.backing.mr.slice(self.offset as u64, len)
+    }
+
+    pub(super) fn pd(&self) -> &Pd {
+        self.backing.mr.pd()
+    }
+}
+
+/// A region in pieces of equal length.
+#[derive(Clone, Debug)]
+pub(super) struct Slab {
+    backing: Arc<Backing>,
+    slots: Arc<Slots>,
+    length: usize,
+}
+
+impl Slab {
+    /// Takes a buffer that nobody else has a clone of.
+    pub(super) fn new(pd: &Pd, buffer: HostBuf, length: usize, count: u32) -> Result<Self> {
+        let start = NonNull::new(buffer.as_ptr()).expect("memory is not at address zero");
+        let bytes = buffer.len();
+        assert!(length * count as usize <= bytes, "the pieces lie within the buffer");
+        let owner: Owner = Arc::new(buffer);
+        // SAFETY: as for a whole region.
+        let mr = unsafe { pd.reg_owned_mr(start, bytes, Access::LOCAL_WRITE, Arc::clone(&owner)) }?;
+        let free = Mutex::new((0..count).rev().collect());
+        let backing = Arc::new(Backing { mr, start, free, owner });
+        Ok(Self { backing, slots: Slots::new(count), length })
+    }
+
+    pub(super) fn slots(&self) -> &Arc<Slots> {
+        &self.slots
+    }
+
+    pub(super) fn length(&self) -> usize {
+        self.length
+    }
+
+    /// The piece that a permit stands for.
+    pub(super) fn piece(&self, permit: Permit) -> Piece {
+        let number = self.backing.free().pop().expect("a permit stands for a free piece");
+        let (capacity, offset) = (self.length, self.length * number as usize);
+        let home = Some((number, permit));
+        Piece { backing: Arc::clone(&self.backing), offset, capacity, len: capacity, home }
+    }
+}
