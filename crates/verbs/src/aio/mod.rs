@@ -9,7 +9,7 @@
 //! |---|---|---|
 //! | [`Cq::polled`] | the tasks that wait, each time they are polled, which is always | latency |
 //! | [`Cq::with_driver`] | a future that the program spawns; an event wakes it | any executor |
-//! | [`Cq::spawn`], with the feature `tokio` | the same as a task of tokio | programs of tokio |
+//! | `Cq::spawn`, with the feature `tokio` | the same as a task of tokio | programs of tokio |
 //!
 //! A [`Driver`] waits by what its program has for descriptors ([`Readiness`]), or by a thread of
 //! this library, one for the process.

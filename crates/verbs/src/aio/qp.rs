@@ -146,8 +146,8 @@ impl Qp {
         self.request(Request::write(to, Some(imm)), memory).await
     }
 
-    /// Reads memory of the peer. A [`Buffer`] gets the length of what is read; a
-    /// [`Range`](crate::owned::Range) is filled.
+    /// Reads memory of the peer. A [`Buffer`](crate::owned::Buffer) gets the length of what is
+    /// read; a [`Range`](crate::owned::Range) is filled.
     pub async fn read<B: LocalMut, T>(
         &self,
         mut memory: B,
