@@ -5,25 +5,18 @@
 //!                    of a process                of another
 //! ```
 //!
-//! The section header tells what is in the file, as text that is overwritten in place: how many
-//! interfaces there are, which assigns their numbers, and how many bytes. A process appends whole
-//! blocks under a lock of the file and then counts them; if it dies in between, the next one
-//! overwrites what was not counted. No process waits for the lock: one that was stopped while it
-//! held it delays what the others write, and nothing else. Packets begin with their IP header.
+//! A text in the section header tells how many interfaces there are and how many bytes of blocks,
+//! so that several processes can write ([`records`]). Packets begin with their IP header.
 //!
 //! The format: draft-ietf-opsawg-pcapng. All numbers are in the byte order of the machine, as the
 //! format requires.
 
-use std::fs::{File, OpenOptions};
 use std::io;
 use std::num::NonZeroU32;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
-use descriptors::Known;
-use rustix::fs::{FlockOperation, flock};
-use rustix::io::Errno;
+use records::{Format, Records};
 
 /// Block types.
 const SECTION: u32 = 0x0a0d_0d0a;
@@ -44,25 +37,13 @@ const PACKET_FLAGS: u16 = 2;
 /// Nanoseconds.
 const RESOLUTION: u8 = 9;
 
-/// What the section header says about the writer and the contents of the file.
+/// How the text in the section header begins.
 const WRITTEN_BY: &str = "peerdma; interfaces: ";
-const BYTES: &str = ", bytes: ";
-const INTERFACE_DIGITS: usize = 4;
-const BYTE_DIGITS: usize = 16;
-/// Where the numbers of that text end in the file: after the fixed part of the section header and
-/// of the option.
+/// Where that text is: behind the fixed part of the section header, and of the option.
 const TEXT_AT: u64 = 24 + 4;
-const TEXT_LEN: usize = WRITTEN_BY.len() + INTERFACE_DIGITS + BYTES.len() + BYTE_DIGITS;
-/// No more processes than this share one file.
-const MAX_INTERFACES: u32 = 9_999;
 
-/// Blocks are kept back until there are this many bytes of them.
-const ENOUGH: usize = 256 << 10;
-/// At most this much is kept back while another process holds the file.
-const TOO_MUCH: usize = 64 << 20;
-
-/// How long a process that ends waits for its turn to write.
-const PATIENCE: Duration = Duration::from_secs(1);
+const FORMAT: Format =
+    Format { what: "capture", written_by: WRITTEN_BY, text_at: TEXT_AT, begin: section };
 
 /// The direction of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,9 +58,8 @@ pub enum Direction {
 /// One process's end of a capture file.
 #[derive(Debug)]
 pub struct Capture {
-    file: Known<File>,
+    records: Records,
     interface: u32,
-    blocks: Vec<u8>,
     origin: SystemTime,
     /// Bytes of a packet that are kept.
     most: usize,
@@ -92,7 +72,7 @@ impl Capture {
     ///
     /// What the kernel says.
     pub fn create(path: &Path) -> io::Result<()> {
-        File::create(path)?.write_all_at(&section(), 0)
+        FORMAT.create(path)
     }
 
     /// Opens the capture at `path`, which is made if it is not there, and adds an interface of this
@@ -110,14 +90,10 @@ impl Capture {
         origin: SystemTime,
         most: Option<NonZeroU32>,
     ) -> io::Result<Self> {
-        let options =
-            OpenOptions::new().read(true).write(true).create(true).truncate(false).clone();
-        let file = Known::new(options.open(path)?);
-        flock(&file, FlockOperation::LockExclusive)?;
-        let interface = add_interface(&file, name, about, most);
-        flock(&file, FlockOperation::Unlock)?;
+        let join = |_| Ok(interface(name, about, most));
+        let (records, interface) = Records::open(path, FORMAT, join)?;
         let most = most.map_or(usize::MAX, |most| most.get() as usize);
-        Ok(Self { file, interface: interface?, blocks: Vec::new(), origin, most })
+        Ok(Self { records, interface, origin, most })
     }
 
     /// Adds a packet, which begins with its IP header. `when` counts from the origin.
@@ -128,7 +104,7 @@ impl Capture {
         let Ok(length) = u32::try_from(ip.len()) else { return };
         let interface = self.interface;
         let kept = &ip[..ip.len().min(self.most)];
-        block(&mut self.blocks, PACKET, |out| {
+        block(self.records.waiting(), PACKET, |out| {
             // CAST: no longer than the packet.
             for word in [interface, (time >> 32) as u32, time as u32, kept.len() as u32, length] {
                 out.extend(word.to_ne_bytes());
@@ -151,17 +127,17 @@ impl Capture {
 
     /// Whether enough waits that it should be written.
     pub fn is_full(&self) -> bool {
-        self.blocks.len() >= ENOUGH
+        self.records.is_full()
     }
 
     /// Whether anything waits to be written.
     pub fn is_empty(&self) -> bool {
-        self.blocks.is_empty()
+        self.records.is_empty()
     }
 
     /// Forgets what waits: in the child of a fork, the parent writes it.
-    pub fn abandon_in_child(mut self) {
-        self.blocks.clear();
+    pub fn abandon_in_child(self) {
+        self.records.abandon_in_child();
     }
 
     /// Writes what waits, and waits a moment if another process is writing just then: for the last
@@ -171,99 +147,21 @@ impl Capture {
     ///
     /// As [`flush`](Self::flush).
     pub fn finish(&mut self) -> io::Result<()> {
-        let deadline = Instant::now() + PATIENCE;
-        self.flush()?;
-        while !self.is_empty() && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_micros(100));
-            self.flush()?;
-        }
-        Ok(())
+        self.records.finish()
     }
 
     /// Writes what waits, unless another process is writing just then: it then waits longer.
     ///
     /// # Errors
     ///
-    /// The kernel's error; that the file is no longer a capture; or that another process has held
-    /// it for so long that too much waits. What waited is then forgotten.
+    /// Those of [`Records::flush`].
     pub fn flush(&mut self) -> io::Result<()> {
-        if self.blocks.is_empty() {
-            return Ok(());
-        }
-        if let Err(errno) = self.file.look() {
-            self.blocks = Vec::new();
-            return Err(errno.into());
-        }
-        match flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(Errno::WOULDBLOCK | Errno::INTR) if self.blocks.len() <= TOO_MUCH => return Ok(()),
-            Err(Errno::WOULDBLOCK | Errno::INTR) => {
-                self.blocks = Vec::new();
-                return Err(io::Error::other("another process keeps the file locked"));
-            }
-            Err(errno) => return Err(errno.into()),
-        }
-        let written = Content::read(&self.file)
-            .and_then(|content| content.append(&self.file, &self.blocks, content.interfaces));
-        self.blocks.clear();
-        flock(&self.file, FlockOperation::Unlock)?;
-        written
+        self.records.flush()
     }
 }
 
-/// What is in the file, as its section header tells.
-#[derive(Clone, Copy, Debug)]
-struct Content {
-    interfaces: u32,
-    bytes: u64,
-}
-
-impl Content {
-    fn text(self) -> String {
-        let Self { interfaces, bytes } = self;
-        format!("{WRITTEN_BY}{interfaces:0INTERFACE_DIGITS$}{BYTES}{bytes:0BYTE_DIGITS$}")
-    }
-
-    fn read(file: &File) -> io::Result<Self> {
-        let not_ours =
-            || io::Error::new(io::ErrorKind::InvalidData, "it is not a capture of this library");
-        let mut text = [0; TEXT_LEN];
-        file.read_exact_at(&mut text, TEXT_AT).map_err(|_| not_ours())?;
-        let text = std::str::from_utf8(&text).map_err(|_| not_ours())?;
-        let numbers = text.strip_prefix(WRITTEN_BY).and_then(|text| text.split_once(BYTES));
-        let parsed = numbers.and_then(|(interfaces, bytes)| {
-            Some(Self { interfaces: interfaces.parse().ok()?, bytes: bytes.parse().ok()? })
-        });
-        let length = file.metadata()?.len();
-        parsed.filter(|content| content.bytes <= length).ok_or_else(not_ours)
-    }
-
-    /// Adds whole blocks, and counts them when they are there. The file is locked.
-    fn append(self, file: &File, blocks: &[u8], interfaces: u32) -> io::Result<()> {
-        if file.metadata()?.len() > self.bytes {
-            // Left by a process that died before it was counted.
-            file.set_len(self.bytes)?;
-        }
-        file.write_all_at(blocks, self.bytes)?;
-        let now = Self { interfaces, bytes: self.bytes + blocks.len() as u64 };
-        file.write_all_at(now.text().as_bytes(), TEXT_AT)
-    }
-}
-
-/// Counts one more interface in the file, and returns its number. The file is locked.
-fn add_interface(
-    file: &File,
-    name: &str,
-    about: &str,
-    most: Option<NonZeroU32>,
-) -> io::Result<u32> {
-    if file.metadata()?.len() == 0 {
-        file.write_all_at(&section(), 0)?;
-    }
-    let content = Content::read(file)?;
-    if content.interfaces >= MAX_INTERFACES {
-        return Err(io::Error::other("too many processes share the capture"));
-    }
+/// The block of one more interface.
+fn interface(name: &str, about: &str, most: Option<NonZeroU32>) -> Vec<u8> {
     let mut bytes = Vec::new();
     block(&mut bytes, INTERFACE, |out| {
         out.extend(RAW_IP.to_ne_bytes());
@@ -275,28 +173,23 @@ fn add_interface(
         option(out, IF_TIME_RESOLUTION, &[RESOLUTION]);
         option(out, END_OF_OPTIONS, &[]);
     });
-    content.append(file, &bytes, content.interfaces + 1)?;
-    Ok(content.interfaces)
+    bytes
 }
 
-/// The section header of a file without interfaces.
-fn section() -> Vec<u8> {
-    let with = |content: Content| {
-        let mut bytes = Vec::new();
-        block(&mut bytes, SECTION, |out| {
-            out.extend(BYTE_ORDER.to_ne_bytes());
-            out.extend(1u16.to_ne_bytes());
-            out.extend(0u16.to_ne_bytes());
-            // The format has a place for the length of the section, but not one that ends with
-            // whole blocks.
-            out.extend(u64::MAX.to_ne_bytes());
-            option(out, USER_APPLICATION, content.text().as_bytes());
-            option(out, END_OF_OPTIONS, &[]);
-        });
-        bytes
-    };
-    let bytes = with(Content { interfaces: 0, bytes: 0 }).len() as u64;
-    with(Content { interfaces: 0, bytes })
+/// The section header with a text.
+fn section(text: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    block(&mut bytes, SECTION, |out| {
+        out.extend(BYTE_ORDER.to_ne_bytes());
+        out.extend(1u16.to_ne_bytes());
+        out.extend(0u16.to_ne_bytes());
+        // The format has a place for the length of the section, but not one that ends with whole
+        // blocks.
+        out.extend(u64::MAX.to_ne_bytes());
+        option(out, USER_APPLICATION, text.as_bytes());
+        option(out, END_OF_OPTIONS, &[]);
+    });
+    bytes
 }
 
 /// A block: its type, its length, what `fill` writes, and its length again.
@@ -327,6 +220,11 @@ fn pad(out: &mut Vec<u8>) {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::{File, OpenOptions};
+    use std::os::unix::fs::FileExt;
+
+    use rustix::fs::{FlockOperation, flock};
+
     use super::*;
 
     /// Type and content of every block; panics where the file is not well-formed.
@@ -429,7 +327,8 @@ mod tests {
         capture.packet(Duration::ZERO, Direction::Inbound, &[7; 5], "");
         capture.flush().expect("later, then");
         assert!(!capture.is_empty(), "it still waits");
-        drop(holder);
+        // A child that another test forked meanwhile has the descriptor too.
+        flock(&holder, FlockOperation::Unlock).expect("it is ours");
         capture.flush().expect("room on the disk");
         assert!(capture.is_empty());
         std::fs::remove_file(&path).expect("ours");
