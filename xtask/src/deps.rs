@@ -18,6 +18,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("descriptors", &["threads"]),
     ("records", &["descriptors"]),
     ("pcap", &["records"]),
+    ("perfetto", &["records"]),
     ("wire", &["iba"]),
     ("dmabuf", &["descriptors", "pci", "threads"]),
     ("umem", &["descriptors", "dmabuf", "threads"]),
