@@ -60,6 +60,21 @@ pub enum GpuAct {
     Throttle(u64, Option<Duration>),
 }
 
+impl GpuAct {
+    /// What plans call it.
+    pub(crate) const fn action(self) -> Action {
+        match self {
+            Self::Move(_) => Action::Move,
+            Self::Evict => Action::Evict,
+            Self::Revoke => Action::Revoke,
+            Self::Reset => Action::Reset,
+            Self::Unplug => Action::Unplug,
+            Self::Fill(..) => Action::Fill,
+            Self::Throttle(..) => Action::Throttle,
+        }
+    }
+}
+
 /// Functions of a runtime; in a file, one name or a list of names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Operations(Vec<String>);

@@ -1,6 +1,7 @@
 //! A plan at work on a NIC.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::time::Duration;
 
 use iba::{Psn, Qpn};
@@ -68,6 +69,39 @@ pub enum Strike {
     Revoke(Option<u64>),
     /// Something is done to GPUs.
     Gpu(GpuStrike),
+}
+
+/// In the words of plans.
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let action = match self {
+            Self::Pass => return f.write_str("pass"),
+            Self::Drop => Action::Drop,
+            Self::Duplicate => Action::Duplicate,
+            Self::Reorder(behind) => return write!(f, "{} by {behind}", Action::Reorder),
+            Self::Delay(time) => return write!(f, "{} by {time:?}", Action::Delay),
+            Self::Corrupt => Action::Corrupt,
+            Self::Junk => Action::Junk,
+            Self::Mark => Action::Mark,
+            Self::NotReady => Action::NotReady,
+            Self::Refuse => Action::Refuse,
+        };
+        write!(f, "{action}")
+    }
+}
+
+/// In the words of plans.
+impl fmt::Display for Strike {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::QpError(qps) => write!(f, "{}, QPs {qps}", Action::QpError),
+            Self::CqOverrun(qps) => write!(f, "{}, QPs {qps}", Action::CqOverrun),
+            Self::PortDown(time) => write!(f, "{} for {time:?}", Action::PortDown),
+            Self::Revoke(None) => write!(f, "{} of every region", Action::Revoke),
+            Self::Revoke(Some(region)) => write!(f, "{} of region {region}", Action::Revoke),
+            Self::Gpu(strike) => write!(f, "{} ({})", strike.act.action(), strike.name),
+        }
+    }
 }
 
 /// Every QP.

@@ -34,6 +34,16 @@ impl Span {
     }
 }
 
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self { first, last } if first == last => write!(f, "{first}"),
+            Self { first, last: u64::MAX } => write!(f, "{first}-"),
+            Self { first, last } => write!(f, "{first}-{last}"),
+        }
+    }
+}
+
 fn number(text: &str) -> Option<u64> {
     let text = text.trim();
     match text.strip_prefix("0x") {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::gpu::{GpuAct, GpuStrike};
+use crate::gpu::GpuStrike;
 use crate::plan::{Action, Rule};
 
 /// The outcome of one rule.
@@ -45,16 +45,7 @@ impl Fired {
 
     /// For a rule that a packet triggers on a NIC: the NIC counts the packets.
     pub(crate) fn of_packet_elsewhere(strike: &GpuStrike) -> Self {
-        let action = match strike.act {
-            GpuAct::Move(_) => Action::Move,
-            GpuAct::Evict => Action::Evict,
-            GpuAct::Revoke => Action::Revoke,
-            GpuAct::Reset => Action::Reset,
-            GpuAct::Unplug => Action::Unplug,
-            GpuAct::Fill(..) => Action::Fill,
-            GpuAct::Throttle(..) => Action::Throttle,
-        };
-        Self::of(strike.name.clone(), action, "packet")
+        Self::of(strike.name.clone(), strike.act.action(), "packet")
     }
 
     fn of(name: String, action: Action, by: &'static str) -> Self {
