@@ -3,6 +3,7 @@
 use std::fmt::Display;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Instant;
 
 use dmabuf::peer::PeerCore;
 use dmabuf::{
@@ -12,6 +13,7 @@ use dmabuf::{
 
 use crate::device::Device;
 use crate::error::{Result, busy, invalid, no_device, no_memory};
+use crate::hook::{BufferEvent, buffer_hook};
 use crate::names;
 use crate::need::{Need, allows};
 use crate::place::{Domain, Place};
@@ -291,6 +293,7 @@ impl BoInner {
         device.engine.prepare()?;
         let slot = resv.reserve_fences(1);
         slot.map_err(|error| no_memory(format!("{}: {error}", self.name())))?;
+        let hook = buffer_hook().map(|hook| (hook, Instant::now()));
         // Importers that announced work by fences do it through the open gate.
         self.wait(Usage::Bookkeep);
         let closed = self.gate.get().map(Gate::close).transpose().map_err(held)?;
@@ -301,6 +304,12 @@ impl BoInner {
         self.wait(Usage::Bookkeep);
         let from = self.resource()?;
         let what = format!("{why}: from {} to {}", from.domain, to.domain);
+        if let Some((hook, began)) = hook {
+            let (waited, bytes) = (began.elapsed(), from.len);
+            let (from, to) = (from.domain, to.domain);
+            let moved = BufferEvent::Moved { from, to, bytes, waited, why };
+            hook(&device.config.name, &self.name(), &moved);
+        }
         let (moved, index) = (from.len, from.index);
         let to = Arc::new(to);
         let old = {
@@ -432,6 +441,9 @@ impl BoInner {
         self.revoke_peers(0, u64::MAX);
         self.wait(Usage::Bookkeep);
         Counters::add(&self.device.stats.revoked, 1);
+        if let Some(hook) = buffer_hook() {
+            hook(&self.device.config.name, &self.name(), &BufferEvent::Revoked { why });
+        }
         let kept = self.state().firm > 0;
         if !kept {
             let placement = self.state().placement.take();

@@ -72,6 +72,7 @@ pub mod fuzzing;
 mod gpu;
 mod handle;
 mod here;
+mod hook;
 mod imported;
 mod joined;
 mod ledger;
@@ -103,8 +104,8 @@ pub use cpu::CpuPages;
 pub use error::Result;
 pub use gpu::Gpu;
 pub use handle::Bo;
+pub use hook::{BufferEvent, BufferHook, set_buffer_hook};
 pub use joined::export_joined;
-
 pub use machine::{Machine, Presets};
 pub use peers::survey::{Member, survey};
 pub use persona::{Orphans, Persona, PinPolicy, Preset, WithoutP2p};
