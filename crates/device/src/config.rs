@@ -21,6 +21,7 @@
 //! cgroup_root = "/"        # where proc/self/cgroup and sys/fs/cgroup are, with their rdma.max
 //! pcap = "nic.pcapng"      # every packet of every carrier goes into this file, too
 //! pcap_bytes = 128         # ... but no more than so many bytes of each
+//! trace = "nic.pftrace"    # what happens to each work request goes into this file, too
 //! fault = "plan.toml"      # what is to go wrong (docs/FAULT_PLANS.md)
 //! peermem = false          # true: ibv_reg_mr of a peer device's memory asks its driver (PeerDirect)
 //! ```
@@ -117,6 +118,9 @@ pub struct NicConfig {
     /// How many bytes of each packet are recorded, starting with its IP header; all of them by
     /// default. `PEERDMA_PCAP_BYTES` sets it for all NICs.
     pub pcap_bytes: Option<NonZeroU32>,
+    /// The file to which what happens to each work request is written, as a Perfetto trace.
+    /// `PEERDMA_TRACE` names one for all NICs. As for a capture, the direct path is not used.
+    pub trace: Option<PathBuf>,
     /// The fault plan that this NIC follows ([`fault::Plan`]). `PEERDMA_FAULT` names one for all
     /// NICs. The direct path is also not used under a plan.
     pub fault: Option<PathBuf>,
@@ -194,6 +198,7 @@ impl Default for NicConfig {
             cgroup_root: PathBuf::from("/"),
             pcap: None,
             pcap_bytes: None,
+            trace: None,
             fault: None,
             fault_report: None,
             explain: None,
@@ -230,13 +235,19 @@ impl Config {
     /// Applies the settings of the environment to every NIC.
     fn with_environment(mut self) -> Result<Self> {
         let named = |variable| environment::var_os(variable).map(PathBuf::from);
-        let variables =
-            ["PEERDMA_PCAP", "PEERDMA_FAULT", "PEERDMA_FAULT_REPORT", "PEERDMA_EXPLAIN"];
+        let variables = [
+            "PEERDMA_PCAP",
+            "PEERDMA_TRACE",
+            "PEERDMA_FAULT",
+            "PEERDMA_FAULT_REPORT",
+            "PEERDMA_EXPLAIN",
+        ];
         let files = variables.map(named);
         let bytes = pcap_bytes()?;
         for nic in &mut self.nics {
-            let [pcap, fault, report, explain] = files.clone();
+            let [pcap, trace, fault, report, explain] = files.clone();
             nic.pcap = pcap.or(nic.pcap.take());
+            nic.trace = trace.or(nic.trace.take());
             nic.fault = fault.or(nic.fault.take());
             nic.fault_report = report.or(nic.fault_report.take());
             nic.explain = explain.or(nic.explain.take());

@@ -3,7 +3,7 @@
 macro_rules! id {
     ($(#[$doc:meta] $name:ident)*) => {$(
         #[$doc]
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub struct $name(pub(crate) u32);
 
         impl $name {

@@ -22,6 +22,9 @@ const NICS: &str = "PEERDMA_NIC";
 const PCAP: &str = "PEERDMA_PCAP";
 const PCAP_BYTES: &str = "PEERDMA_PCAP_BYTES";
 
+/// Names the file of the trace.
+const TRACE: &str = "PEERDMA_TRACE";
+
 /// Names the plan of faults, and the file of its report.
 const FAULT: &str = "PEERDMA_FAULT";
 const FAULT_REPORT: &str = "PEERDMA_FAULT_REPORT";
@@ -59,6 +62,11 @@ pub(crate) struct Options {
     /// header
     #[arg(long, value_name = "BYTES", requires = "pcap")]
     pub(crate) pcap_bytes: Option<NonZeroU32>,
+    /// Write the life of each work request to this file, as a trace for ui.perfetto.dev and
+    /// trace_processor: posts, packets, completions; page faults, moves of GPU memory, faults of a
+    /// plan (docs/TRACE.md)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) trace: Option<PathBuf>,
     /// When a process of the program ends, report how its dma-bufs were reached: bytes by path,
     /// page faults, moves and stale accesses of GPU memory. On standard error, or added to FILE
     #[arg(
@@ -142,6 +150,11 @@ impl Options {
             if let Some(bytes) = self.pcap_bytes {
                 command.env(PCAP_BYTES, bytes.to_string());
             }
+        }
+        if let Some(path) = &self.trace {
+            let failed = |error| format!("--trace {}: {error}", path.display());
+            perfetto::Trace::create(path).map_err(failed)?;
+            command.env(TRACE, path.canonicalize().map_err(failed)?);
         }
         if let Some(path) = &self.report {
             if path == Path::new("-") {

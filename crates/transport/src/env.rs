@@ -200,10 +200,15 @@ pub trait Env {
     /// Raises an asynchronous event of the QP.
     fn event(&mut self, event: QpEvent);
 
-    /// The requests that follow, up to the next call, are packets of this work request. Packet
-    /// captures need this.
-    fn of_request(&mut self, wr_id: u64) {
-        let _ = wr_id;
+    /// The oldest request that the program posted to the send queue ended well, without a
+    /// completion. Traces need this, and so the fast path does not tell.
+    fn ended_silently(&mut self) {}
+
+    /// The requests that follow, up to the next call, are packets of this work request, which is
+    /// `behind` from the end of the send queue, from 1. Captures and traces need this, and so the
+    /// fast path does not tell.
+    fn of_request(&mut self, wr_id: u64, behind: usize) {
+        let _ = (wr_id, behind);
     }
 
     /// Whether the carrier still holds packets of this QP that the peer, alive, has not taken: then

@@ -55,7 +55,7 @@ impl Qp {
             let PlainSend { wr_id, flags, sge } = plain;
             let source =
                 Source::Sges { sges: slice::from_ref(&sge), offset: 0, length: sge.length };
-            if self.transmit_send(env, usual.psn, wr_id, flags, source) {
+            if self.transmit_send(env, usual.psn, flags, source) {
                 let data = Data::Sges(SgList::from_slice(&[sge]));
                 let wr = SendWr::new(wr_id, WrOpcode::Send, flags, data);
                 let wqe = Wqe::new(wr, sge.length);
@@ -68,8 +68,7 @@ impl Qp {
         let (Some(clear), Some(wqe)) = (clear, self.sq.back()) else { return Ok(false) };
         let (wr, length) = (&wqe.wr, wqe.length);
         let is_short = wr.opcode == WrOpcode::Send && length <= self.path.path_mtu.bytes();
-        if !is_short
-            || !self.transmit_send(env, clear.psn, wr.wr_id, wr.flags, payload(&wr.data, 0, length))
+        if !is_short || !self.transmit_send(env, clear.psn, wr.flags, payload(&wr.data, 0, length))
         {
             return Ok(false);
         }
@@ -94,11 +93,9 @@ impl Qp {
         &self,
         env: &mut E,
         psn: Psn,
-        wr_id: u64,
         flags: SendFlags,
         source: Source<'_>,
     ) -> bool {
-        env.of_request(wr_id);
         let packet = FastPacket::Send { psn, se: flags.contains(SendFlags::SOLICITED) };
         let length = source.len();
         env.transmit_fast(packet, self.attr.dest_qpn, source, length).is_ok()

@@ -16,7 +16,7 @@ use crate::resp::{Responder, Step};
 use crate::time::Time;
 use crate::window::Window;
 use crate::wqe::{Failure, Wqe};
-use crate::wr::RecvWr;
+use crate::wr::{RecvWr, SendWr};
 
 /// What a QP is created with.
 #[derive(Clone, Copy, Debug)]
@@ -321,6 +321,13 @@ impl Qp {
     /// Send work requests that have not completed.
     pub fn sends(&self) -> usize {
         self.sq.len()
+    }
+
+    /// The last `count` requests of the send queue that have not completed, the oldest first, each
+    /// with the length of its message.
+    pub fn last_sends(&self, count: usize) -> impl Iterator<Item = (&SendWr, u32)> {
+        let before = self.sq.len().saturating_sub(count);
+        self.sq.range(before..).map(|wqe| (&wqe.wr, wqe.length))
     }
 
     /// Receive work requests that have not completed, including one that a message is filling.

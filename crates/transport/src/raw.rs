@@ -123,7 +123,7 @@ impl Qp {
             return Sent::Nothing;
         }
         let wqe = &self.sq[self.req.index];
-        env.of_request(wqe.wr.wr_id);
+        env.of_request(wqe.wr.wr_id, self.sq.len() - self.req.index);
         match env.transmit_frame(payload(&wqe.wr.data, 0, wqe.length), wqe.wr.flags) {
             Ok(()) => {
                 self.pace.spend(now, length);

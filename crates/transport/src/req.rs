@@ -224,7 +224,7 @@ impl Qp {
                 self.qp_type.is_reliable() && self.pace.next_waits(now, bytes, mtu);
         }
 
-        env.of_request(wqe.wr.wr_id);
+        env.of_request(wqe.wr.wr_id, self.sq.len() - self.req.index);
         let sent = if is_run {
             env.transmit_run(&headers, source, packets)
         } else {
@@ -305,7 +305,7 @@ impl Qp {
             headers.set_imm_dt(ImmDt { data: wqe.wr.imm });
         }
         let source = payload(&wqe.wr.data, 0, wqe.length);
-        env.of_request(wqe.wr.wr_id);
+        env.of_request(wqe.wr.wr_id, self.sq.len() - self.req.index);
         match env.transmit(To::Av(&dest.av), &headers, source, Skipped::default()) {
             Ok(()) => {}
             Err(TransmitError::Blocked) => return Sent::Blocked,

@@ -5,6 +5,7 @@ use iba::{Psn, QpEvent, QpState, QpType, WcStatus};
 use crate::env::{Counter, Env, Reason, Skipped};
 use crate::qp::Qp;
 use crate::time::Time;
+use crate::tm::Role;
 use crate::wqe::{Failure, Wqe};
 
 /// The outcome of an acknowledgement.
@@ -127,6 +128,9 @@ impl Qp {
             Self::complete_send(env, &wqe, None);
         } else {
             Self::count_send(env, &wqe, None);
+            if wqe.role == Role::Posted {
+                env.ended_silently();
+            }
         }
         self.settle(env);
     }

@@ -197,7 +197,7 @@ pub struct RecvWr {
 impl RecvWr {
     /// How many bytes it has room for.
     #[inline]
-    pub(crate) fn room(&self) -> u64 {
+    pub fn room(&self) -> u64 {
         bytes_of(&self.sges)
     }
 }

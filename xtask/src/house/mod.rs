@@ -24,7 +24,8 @@ const FILE: &str = "docs/HOUSE.md";
 /// The carriers that a QP may have, and the names of packet observers. The check searches for them
 /// in the crate `device`; the modules of the observers may name them.
 const CARRIERS: [&str; 4] = ["Route::None", "Route::Loopback", "Route::Shm", "Route::Udp"];
-const OBSERVERS: [&str; 6] = ["Tap", "tap", "Injected", "injected", "Observers", "observers"];
+const OBSERVERS: [&str; 8] =
+    ["Tap", "tap", "Tracer", "tracer", "Injected", "injected", "Observers", "observers"];
 const ROOMS_OF_OBSERVERS: [&str; 2] = ["observe", "observed"];
 
 /// The most files that may use each other in a circle, the most fields of a struct that a lock

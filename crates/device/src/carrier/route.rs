@@ -93,4 +93,14 @@ impl Route {
             Self::Udp => "UDP: the address belongs to another host",
         }
     }
+
+    /// What carries its packets.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Loopback => "loopback",
+            Self::Shm(_) => "shared memory",
+            Self::Udp => "UDP",
+        }
+    }
 }

@@ -168,6 +168,7 @@ impl Engine {
             route: Route::default(),
             ordinal: self.qps.next_ordinal(),
             wr_id: 0,
+            wr_behind: 1,
             ring_position: RingPosition::default(),
             peer_is_behind: false,
             _holds: holds,
@@ -295,6 +296,7 @@ impl Engine {
         context.follow(&entry.qp.query(), common.nic.port.active_mtu());
         let state = entry.qp.state();
         if state == QpState::Reset {
+            common.trace_emptied(context.qpn, "reset", &self.clock);
             context.route = Route::default();
             let (qpn, send, recv) = (context.qpn, context.send_cq, context.recv_cq);
             common.clean_cqs(qpn, send, recv);
@@ -462,6 +464,7 @@ impl Engine {
         };
         let under_way = self.publish_qp(id);
         let context = entry.context;
+        self.common.trace_emptied(context.qpn, "destroyed", &self.clock);
         self.common.clean_cqs(context.qpn, context.send_cq, context.recv_cq);
         self.common.memory.mrs.windows.forget_qp(context.qpn);
         match context.role.as_deref() {
@@ -483,10 +486,14 @@ impl Engine {
         if self.is_dead() {
             return Err(PostError::Dead.into());
         }
-        match self.qps.get_mut(id) {
-            Some(entry) => entry.qp.post_send_with(|to| request.fill(to)),
-            None => Err(PostError::State(QpState::Reset).into()),
+        let Some(entry) = self.qps.get_mut(id) else {
+            return Err(PostError::State(QpState::Reset).into());
+        };
+        entry.qp.post_send_with(|to| request.fill(to))?;
+        if !self.common.is_plain() {
+            self.common.trace_posted(entry, 1, &self.clock);
         }
+        Ok(())
     }
 
     /// Adds sends to a QP's queue, all or none, and sends them.
@@ -504,9 +511,13 @@ impl Engine {
         if self.is_dead() {
             return Err(PostError::Dead);
         }
-        match self.qps.get_mut(id) {
-            Some(entry) => entry.qp.post_sends(wrs)?,
-            None => return Err(PostError::State(QpState::Reset)),
+        let Some(entry) = self.qps.get_mut(id) else {
+            return Err(PostError::State(QpState::Reset));
+        };
+        let count = wrs.len();
+        entry.qp.post_sends(wrs)?;
+        if !self.common.is_plain() {
+            self.common.trace_posted(entry, count, &self.clock);
         }
         self.kick(id);
         Ok(())
@@ -523,7 +534,11 @@ impl Engine {
         let Some(entry) = self.qps.get_mut(id) else {
             return Err(PostError::State(QpState::Reset));
         };
+        let seen = (!self.common.is_plain()).then(|| (wr.wr_id, wr.room()));
         entry.qp.post_recv(wr)?;
+        if let Some(posted) = seen {
+            self.common.trace_receive(&entry.context, posted, &self.clock);
+        }
         if entry.qp.state() == QpState::Err {
             self.flush_posted(id);
         }

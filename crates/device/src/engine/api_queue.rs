@@ -296,6 +296,7 @@ impl Engine {
         }
         let srq = self.common.objects.srqs.remove(id.index());
         self.drop_async_events(srq.ctx, super::EventSource::Srq(id));
+        self.common.trace_emptied_srq(id, &self.clock);
         Ok(())
     }
 
@@ -318,6 +319,9 @@ impl Engine {
             );
         }
         srq.queue.push_back(wr);
+        if !self.common.is_plain() {
+            self.common.trace_shared_receive(id, &self.clock);
+        }
         Ok(())
     }
 }

@@ -140,6 +140,7 @@ impl Common {
     /// Raises an asynchronous event in one context.
     pub(super) fn raise(&mut self, ctx: CtxId, event: EventType, source: EventSource, cookie: u64) {
         tracing::debug!(target: "peerdma::event", ?event, ?source, "asynchronous event");
+        self.trace_event(event);
         if let Some(ctx) = self.objects.ctxs.get_mut(ctx.index()) {
             ctx.events.push(AsyncEvent { event, source, cookie });
         }
@@ -147,6 +148,7 @@ impl Common {
 
     /// Raises an asynchronous event of each port in every context.
     pub(super) fn raise_port(&mut self, event: EventType) {
+        self.trace_event(event);
         for (_, ctx) in &mut self.objects.ctxs {
             for port in 1..=self.nic.attr.phys_port_cnt {
                 let source = EventSource::Port(port);

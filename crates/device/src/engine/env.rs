@@ -489,11 +489,11 @@ impl<'p> Env for QpEnv<'_, 'p> {
         source: Source<'_>,
         length: u32,
     ) -> Result<(), TransmitError> {
-        // Observers that record packets or tamper with them see headers.
-        let is_plain = self.common.is_plain();
+        // Observers see headers: who takes the fast path has made sure that there are none.
+        debug_assert!(self.common.is_plain(), "a packet that no observer saw");
         match self.context.route {
-            Route::Udp if is_plain => self.send_datagram(packet, dest, source, length),
-            Route::Shm(vf) if is_plain => {
+            Route::Udp => self.send_datagram(packet, dest, source, length),
+            Route::Shm(vf) => {
                 let prefix = Prefix::new(packet, self.context.qpn, dest, length);
                 self.push_shm(vf, prefix.bytes(), &source, length)
             }
@@ -509,8 +509,14 @@ impl<'p> Env for QpEnv<'_, 'p> {
         self.common.withholds_receives()
     }
 
-    fn of_request(&mut self, wr_id: u64) {
-        self.context.wr_id = wr_id;
+    fn ended_silently(&mut self) {
+        if !self.common.is_plain() {
+            self.common.trace_silent_end(self.context.qpn);
+        }
+    }
+
+    fn of_request(&mut self, wr_id: u64, behind: usize) {
+        (self.context.wr_id, self.context.wr_behind) = (wr_id, behind);
     }
 
     fn peer_is_behind(&self) -> bool {
@@ -684,6 +690,9 @@ impl<'p> Env for QpEnv<'_, 'p> {
                 self.context.recv_cq
             }
         };
+        if !self.common.is_plain() {
+            self.common.trace_completion(self.context, &completion);
+        }
         self.common.complete_on(id, self.context.qpn, &completion);
     }
 

@@ -25,6 +25,7 @@ impl QpEnv<'_, '_> {
         let words = words(self.common, self.context, account);
         let ends_qp = account.status != WcStatus::TmRndvIncomplete;
         let (qpn, wr_id) = (self.context.qpn, account.wr_id);
+        self.common.trace_failure(&words);
         self.common.remember_failure(Failed { qpn, wr_id, words, ends_qp });
     }
 }

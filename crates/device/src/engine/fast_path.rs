@@ -74,8 +74,12 @@ impl Engine {
             return Err(PostError::State(QpState::Reset).into());
         };
         let route = entry.context.route;
-        if entry.queued || !(route.is_udp() || route.peer().is_some()) {
+        let is_plain = common.is_plain();
+        if entry.queued || !is_plain || !(route.is_udp() || route.peer().is_some()) {
             entry.qp.post_send_with(|to| request.fill(to))?;
+            if !is_plain {
+                common.trace_posted(entry, 1, clock);
+            }
             self.kick(id);
             return Ok(());
         }

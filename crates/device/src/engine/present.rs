@@ -30,6 +30,7 @@ impl Common {
             self.counters.page_invalidations += gone;
             if faulted.faults > 0 {
                 self.page_faulted();
+                self.trace_fault(key, addr, faulted.faults);
             }
             return if faulted.is_done { BroughtIn::Here } else { BroughtIn::NotYet };
         }
@@ -44,6 +45,7 @@ impl Common {
         match import.remap(&mr.umem, &self.memory.faults) {
             Remapped::Here(umem) => {
                 self.counters.page_faults += 1;
+                self.trace_map_again(key);
                 self.replace_memory(id, umem);
                 BroughtIn::Here
             }
@@ -89,6 +91,7 @@ impl Common {
                 format!("region {region} (key {key:#x}) lost its memory: {why}; the key is dead");
             tracing::info!(target: "peerdma::peer-memory", "{words}");
             self.write_explanation(&words);
+            self.trace_revoke(key, &words);
         }
         if let Some(table) = self.out.shm.table() {
             table.withdraw(id);

@@ -102,6 +102,8 @@ impl Engine {
                     }
                     common.counters.rx_shm_packets += 1;
                     if !common.is_plain() {
+                        // A record that came since the turn began was not there before it was sent.
+                        common.now = clock.now();
                         common.record_from_ring(qps, &headers, payload, grh.as_ref());
                     }
                     if !is_from(common, vf, &headers, grh.as_ref()) {

@@ -40,7 +40,7 @@ pub(crate) fn build_engine(nic: &NicInfo, waits: &Arc<Waits>) -> Result<Engine> 
     let vf = claim.vf();
     // Observers must see packets, so no operation may go without one.
     let clock = Clock::new();
-    let observed = Observed::open(config, vf, clock.now())?;
+    let observed = Observed::open(config, vf, &clock)?;
     let direct = config.direct && !config.force_udp && observed.is_plain();
     let table = if direct { Some(Table::new()?) } else { None };
     if let Some(file) = table.as_ref().and_then(Table::fd) {

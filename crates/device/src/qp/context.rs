@@ -61,6 +61,8 @@ pub(crate) struct QpContext {
     pub(crate) ordinal: u64,
     /// The work request that packets are sent for.
     pub(crate) wr_id: u64,
+    /// Its place from the end of the send queue, from 1.
+    pub(crate) wr_behind: usize,
     /// Where in the ring to the peer the last packet ends.
     pub(crate) ring_position: RingPosition,
     /// Whether the peer had not yet taken that packet when a timer last fired.

@@ -16,7 +16,7 @@ use super::own::context::{self as own, Opening};
 use super::types::context::{ABI_IS_EXTENDED, Context};
 use super::types::device::Device;
 use super::types::ops::VerbsContext;
-use super::{device as devices, errno, functions, report};
+use super::{device as devices, errno, functions, gpu_trace, report};
 
 pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut Device) -> *mut Context {
     control("ibv_open_device", ptr::null_mut(), || {
@@ -35,6 +35,7 @@ pub(crate) fn watch_the_end() {
     static WATCH: First = First::new();
     extern "C" fn at_the_end() {
         device::finish_records();
+        gpu_trace::end();
         gpu::weather::report();
         // The report needs thread-local storage, and the thread that ends the process may have lost
         // its own.
@@ -43,6 +44,7 @@ pub(crate) fn watch_the_end() {
         }
     }
     device::set_weather(gpu::weather::struck);
+    gpu_trace::begin();
     // SAFETY: the function has the signature that atexit asks for, touches no argument, and is not
     // unloaded: the library is linked with `-z nodelete`. If it cannot be registered, the last
     // packets may be missing.

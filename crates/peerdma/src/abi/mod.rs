@@ -23,6 +23,7 @@ mod acks;
 mod boundary;
 mod errno;
 mod functions;
+mod gpu_trace;
 mod lists;
 mod object;
 mod own;

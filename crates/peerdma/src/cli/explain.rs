@@ -4,6 +4,7 @@
 use std::ffi::OsString;
 use std::os::fd::AsRawFd;
 use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use iba::WcStatus;
@@ -22,6 +23,9 @@ pub(crate) struct Args {
     /// The vendor_err of the completion, as a number
     #[arg(value_name = "VENDOR_ERR")]
     vendor_err: Option<String>,
+    /// Also write the life of each work request to this file, as `peerdma run --trace` does
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["status", "vendor_err"])]
+    trace: Option<PathBuf>,
     /// A program and its arguments: run it as `peerdma run` does, and explain why its work requests
     /// failed
     #[arg(last = true, conflicts_with_all = ["status", "vendor_err"], value_name = "PROGRAM")]
@@ -35,7 +39,7 @@ pub(crate) fn main(args: Args) -> ExitCode {
             print!("{words}");
             ExitCode::SUCCESS
         }),
-        None => run(&args.program).map_err(|error| error.to_string()),
+        None => run(&args.program, args.trace.as_deref()).map_err(|error| error.to_string()),
     };
     done.unwrap_or_else(|error| {
         eprintln!("peerdma explain: {error}");
@@ -173,13 +177,17 @@ fn look_at(status: WcStatus) -> &'static [&'static str] {
 }
 
 /// Runs a program as `peerdma run` does, and then reports what failed.
-fn run(program: &[OsString]) -> std::io::Result<ExitCode> {
+fn run(program: &[OsString], trace: Option<&Path>) -> std::io::Result<ExitCode> {
     // The processes of the program open it through our descriptor, so that no file can be left
     // behind.
     let memory = rustix::fs::memfd_create("peerdma-explain", rustix::fs::MemfdFlags::CLOEXEC)?;
     let file = format!("/proc/{}/fd/{}", std::process::id(), memory.as_raw_fd());
     let mut child = Command::new(std::env::current_exe()?);
-    let status = child.arg("run").arg("--").args(program).env(EXPLAIN, &file).status()?;
+    child.arg("run");
+    if let Some(trace) = trace {
+        child.arg("--trace").arg(trace);
+    }
+    let status = child.arg("--").args(program).env(EXPLAIN, &file).status()?;
     let failed = std::fs::read_to_string(&file).unwrap_or_default();
     // The file also has lines about regions, which are no failures of requests.
     let is_of_region = |line: &&str| line.starts_with("region ");
@@ -203,6 +211,18 @@ fn run(program: &[OsString]) -> std::io::Result<ExitCode> {
                 eprintln!("  * {line}");
             }
         }
+    }
+    match trace {
+        Some(trace) => {
+            eprintln!(
+                "The trace of all work requests is {}: open it in ui.perfetto.dev",
+                trace.display()
+            );
+        }
+        None if !lines.is_empty() => {
+            eprintln!("`--trace FILE` shows what led to it, request by request (docs/TRACE.md)");
+        }
+        None => {}
     }
     // As a shell does for a program that a signal ended.
     let code = status.code().and_then(|code| u8::try_from(code).ok());

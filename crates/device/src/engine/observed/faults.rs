@@ -68,6 +68,9 @@ impl QpEnv<'_, '_> {
             |(_, verdict)| verdict,
         );
         let is_full = plan.held.len() >= MAX_HELD;
+        if !is_again {
+            self.common.trace_verdict(verdict, (qpn, psn, opcode));
+        }
         let done = match verdict {
             Verdict::Drop => Ok(()),
             Verdict::Corrupt => self.send_spoilt(to, headers, &source, skipped),
@@ -151,6 +154,7 @@ pub(super) fn deliver_by_plan(
     let (opcode, psn) = (rx.headers.bth.opcode, rx.headers.bth.psn);
     let verdict = plan.judge(now, &Packet { way: Way::In, opcode, qp, qpn, psn });
     let is_full = plan.held.len() >= MAX_HELD;
+    common.trace_verdict(verdict, (qpn, psn, opcode));
     common.counters.injected_faults += u64::from(verdict != Verdict::Pass);
     let delivered = match verdict {
         Verdict::Drop => return None,
@@ -244,7 +248,9 @@ impl Engine {
                     packets: 1,
                     marked: *marked,
                 };
+                common.trace_received(qps, *to, &rx);
                 schedule.touched.extend(to.give(common, qps, &rx));
+                common.trace_handled();
             }
             Rest::Out { id, av, skipped } => {
                 let found = qps.get_mut(*id).filter(|entry| entry.context.qpn == held.qpn);
@@ -265,6 +271,7 @@ impl Engine {
     fn strike(&mut self, strike: Strike) {
         self.common.counters.injected_faults += 1;
         tracing::debug!(target: "peerdma::fault-plan", "{strike:?}");
+        self.common.trace_strike(&strike);
         match strike {
             Strike::QpError(qps) => {
                 for id in self.in_span(qps) {

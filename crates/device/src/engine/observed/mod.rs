@@ -7,6 +7,7 @@
 mod faults;
 mod mads;
 mod records;
+mod traces;
 
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use wire::Headers;
 
 pub use self::faults::set_weather;
 
-use self::faults::deliver_by_plan;
+use self::traces::deliver_observed;
 use super::Engine;
 use super::common::Common;
 use super::env::QpEnv;
@@ -36,7 +37,7 @@ pub(super) fn deliver(
     to: Receiver,
     rx: &Rx<'_, InPayload<'_>>,
 ) -> Option<QpId> {
-    if common.is_plain() { to.give(common, qps, rx) } else { deliver_by_plan(common, qps, to, rx) }
+    if common.is_plain() { to.give(common, qps, rx) } else { deliver_observed(common, qps, to, rx) }
 }
 
 impl QpEnv<'_, '_> {
@@ -50,6 +51,7 @@ impl QpEnv<'_, '_> {
     ) -> Result<(), TransmitError> {
         self.transmit_now(to, headers, source, skipped)?;
         self.record_sent(to, headers, source);
+        self.trace_sent(to, headers, source);
         Ok(())
     }
 }
@@ -147,10 +149,7 @@ impl Engine {
         }
         let fired = self.run_plan();
         let now = self.common.now;
-        if let Some(observers) = self.common.observed.get_mut()
-            && let Some(tap) = &observers.tap
-            && (tap.is_full() || tap.deadline().is_some_and(|at| at <= now))
-        {
+        if let Some(observers) = self.common.observed.get_mut() {
             observers.flush(now);
         }
         fired

@@ -39,7 +39,7 @@ impl Planned {
         let plan = Plan::parse(&text).expect("a plan");
         let now = engine.clock.now();
         let plan = Injected::new(&plan, Path::new("test.toml"), &nic.config, now);
-        engine.common.observed = Observed::by(Observers { tap: None, plan });
+        engine.common.observed = Observed::by(Observers { tap: None, tracer: None, plan });
         for ((one, one_qpn), (other, other_qpn)) in from.into_iter().zip(to) {
             to_rts(&mut engine, one, QpType::Rc, &nic, other_qpn);
             to_rts(&mut engine, other, QpType::Rc, &nic, one_qpn);
