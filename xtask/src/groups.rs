@@ -149,8 +149,10 @@ pub(crate) const GROUPS: &[Group] = &[
     group("fault", 60, "fault plans", Job::Interop { threads: 2 }),
     group("stacks", 120, "UCX, libfabric, and Open MPI by both", Job::Interop { threads: 1 }),
     group("pcap", 60, "packets of every carrier, recorded", Job::Interop { threads: 1 }),
+    group("trace", 60, "traces, read by Perfetto's package", Job::Interop { threads: 1 }),
     group("verbs", 30, "tag matching, shared QPs of XRC", Job::Interop { threads: 1 }),
     group("scale", 120, "eight hosts, many QPs, processes that die", Job::Interop { threads: 1 }),
+    group("recipes", 90, "docs/TUTORIAL.md and docs/RECIPES.md", Job::Interop { threads: 1 }),
     group("site", 30, "docs as a site, its links checked", Job::IfPossible(|_| site::run())),
     group("examples", 30, "the examples of verbs", Job::Interop { threads: 1 }),
     group("vm", 240, "a Debian kernel with Yama and udmabuf", Job::Interop { threads: 1 }),
@@ -190,7 +192,8 @@ pub(crate) const GROUPS: &[Group] = &[
 ];
 
 /// Groups that run programs from wheels, and the lists of those in `interop/wheels`.
-const WHEELS: &[(&str, &str)] = &[("cuda_programs", "cuda-programs"), ("wheel", "cross")];
+const WHEELS: &[(&str, &str)] =
+    &[("cuda_programs", "cuda-programs"), ("trace", "perfetto"), ("wheel", "cross")];
 
 fn fmt(_: &Context) -> Outcome {
     check(cargo().args(["fmt", "--all", "--check"]))

@@ -1,6 +1,7 @@
-//! The cost of recording every packet (`peerdma run --pcap`).
+//! The cost of recording every packet (`peerdma run --pcap`), and of a trace (`--trace`) beside it.
 
 use std::fs;
+use std::path::Path;
 
 use super::in_turns;
 use crate::Outcome;
@@ -42,16 +43,57 @@ pub(super) fn run(reps: u32, report: &mut Report) -> Outcome<()> {
             target: Target::None,
         });
     }
+    let (less, more) = (Target::AtMost(1.0), Target::AtLeast(1.0));
+    for (place, program, args, what, unit, target) in [
+        (&here, "ib_send_lat", latency, "ib_send_lat, 8 bytes, traced", "us", less),
+        (&here, "ib_send_bw", bandwidth, "ib_send_bw, 64 KiB, traced", "MiB/s", more),
+        (&wire, "ib_send_lat", latency, "ib_send_lat, 8 bytes, wire, traced", "us", less),
+        (&wire, "ib_send_bw", bandwidth, "ib_send_bw, 64 KiB, wire, traced", "MiB/s", more),
+    ] {
+        let (ours, theirs) = in_turns(
+            BENCH,
+            reps,
+            report,
+            || traced(place, program, &args),
+            || recorded(place, "", program, &args),
+        )?;
+        report.row(Row {
+            bench: BENCH,
+            what: what.to_owned(),
+            ours: ours.into(),
+            beside: "recorded".to_owned(),
+            theirs: theirs.into(),
+            unit,
+            target,
+        });
+    }
     Ok(())
+}
+
+fn traced(place: &Place, program: &str, args: &[&str]) -> Outcome<f64> {
+    let file = std::env::temp_dir().join(format!("peerdma-bench-{}.pftrace", std::process::id()));
+    let path = file.to_str().ok_or("the path of the file is no text")?;
+    measured(place, &file, &[("PEERDMA_TRACE", path)], program, args)
 }
 
 fn recorded(place: &Place, bytes: &str, program: &str, args: &[&str]) -> Outcome<f64> {
     let file = std::env::temp_dir().join(format!("peerdma-bench-{}.pcapng", std::process::id()));
     let path = file.to_str().ok_or("the path of the file is no text")?;
     let env = [("PEERDMA_PCAP", path), ("PEERDMA_PCAP_BYTES", bytes)];
-    let figure = perftest::run_with(place, &env, program, args);
-    let length = fs::metadata(&file).map(|file| file.len());
-    fs::remove_file(&file)?;
+    measured(place, &file, &env, program, args)
+}
+
+/// A figure of a program that writes this file.
+fn measured(
+    place: &Place,
+    file: &Path,
+    env: &[(&str, &str)],
+    program: &str,
+    args: &[&str],
+) -> Outcome<f64> {
+    let figure = perftest::run_with(place, env, program, args);
+    let length = fs::metadata(file).map(|file| file.len());
+    fs::remove_file(file)?;
     if length? == 0 {
         return Err("nothing was recorded".into());
     }
