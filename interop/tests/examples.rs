@@ -1,21 +1,34 @@
 //! The examples of the Rust API, each as several processes. Each compares the data and fails if it
 //! is wrong.
 
+use std::ffi::OsStr;
+
 use interop::{Artefacts, Mode, Program, Running};
 
+/// An example, with the provider of its NIC if it is not the usual one.
+fn example(name: &str, provider: Option<&OsStr>) -> Program {
+    let program = Program::new(Artefacts::find().example(name)).mode(Mode::Plain);
+    match provider {
+        Some(provider) => program.env("PEERDMA_PROVIDER", provider),
+        None => program,
+    }
+}
+
 /// Starts the listening side of an example, and returns the address that it prints.
-fn listen(name: &str) -> (Running, String) {
-    let path = Artefacts::find().example(name);
-    let mut running = Program::new(path).mode(Mode::Plain).start();
+fn listen(name: &str, provider: Option<&OsStr>) -> (Running, String) {
+    let mut running = example(name, provider).start();
     running.wait_says("127.0.0.1:");
     let address = running.printed().lines().next().unwrap_or_default().to_owned();
     (running, address)
 }
 
 fn both_halves(name: &str) -> (interop::Output, interop::Output) {
-    let (listening, address) = listen(name);
-    let path = Artefacts::find().example(name);
-    let connecting = Program::new(path).mode(Mode::Plain).args([address]).output();
+    both_halves_with(name, None)
+}
+
+fn both_halves_with(name: &str, provider: Option<&OsStr>) -> (interop::Output, interop::Output) {
+    let (listening, address) = listen(name, provider);
+    let connecting = example(name, provider).args([address]).output();
     connecting.success();
     let listening = listening.finish();
     listening.success();
@@ -36,6 +49,18 @@ fn one_sided_write() {
     writer.says("wrote 1048576 bytes: Success");
 }
 
+/// On the software device, and on a NIC of a library.
+#[test]
+fn key_value_store() {
+    let library = Artefacts::find().library();
+    let providers = [OsStr::new("soft"), library.as_os_str()];
+    for provider in providers {
+        let (server, client) = both_halves_with("key_value_store", Some(provider));
+        client.says("20000 look-ups, every value whole and none older than the one before");
+        server.says("the client is done");
+    }
+}
+
 #[test]
 fn gpu_memory() {
     let (target, writer) = both_halves("gpu_memory");
@@ -45,7 +70,7 @@ fn gpu_memory() {
 
 /// Runs an example that starts its other processes itself.
 fn alone(name: &str) -> interop::Output {
-    let output = Program::new(Artefacts::find().example(name)).mode(Mode::Plain).output();
+    let output = example(name, None).output();
     output.success();
     output
 }

@@ -19,16 +19,20 @@ pub(crate) fn listen() -> Outcome<TcpStream> {
     Ok(listener.accept()?.0)
 }
 
-/// Sends the peer the address of this QP, and connects the QP to the peer's, whose address the peer
-/// sends.
-pub(crate) fn connect(qp: &Qp, peer: &mut TcpStream) -> Outcome<()> {
-    let here = qp.endpoint()?;
+/// Sends the peer the address of a QP, and returns that of the peer's.
+pub(crate) fn exchange(here: Endpoint, peer: &mut TcpStream) -> Outcome<Endpoint> {
     peer.write_all(&here.gid.0)?;
     peer.write_all(&here.qpn.value().to_be_bytes())?;
     peer.write_all(&here.psn.value().to_be_bytes())?;
     let (gid, qpn, psn) = (receive(peer)?, receive(peer)?, receive(peer)?);
     let (qpn, psn) = (u32::from_be_bytes(qpn), u32::from_be_bytes(psn));
-    qp.connect(&Endpoint { gid: Gid(gid), qpn: Qpn::new(qpn), psn: Psn::new(psn) })?;
+    Ok(Endpoint { gid: Gid(gid), qpn: Qpn::new(qpn), psn: Psn::new(psn) })
+}
+
+/// Sends the peer the address of this QP, and connects the QP to the peer's, whose address the peer
+/// sends.
+pub(crate) fn connect(qp: &Qp, peer: &mut TcpStream) -> Outcome<()> {
+    qp.connect(&exchange(qp.endpoint()?, peer)?)?;
     // Nothing may be sent before the other side is also connected.
     tell(peer)?;
     hear(peer)
@@ -46,7 +50,7 @@ pub(crate) fn accept(peer: &mut TcpStream) -> Outcome<Remote> {
     Ok(Remote { addr: u64::from_be_bytes(addr), rkey: RKey(u32::from_be_bytes(rkey)) })
 }
 
-fn receive<const N: usize>(peer: &mut TcpStream) -> Outcome<[u8; N]> {
+pub(crate) fn receive<const N: usize>(peer: &mut TcpStream) -> Outcome<[u8; N]> {
     let mut bytes = [0; N];
     peer.read_exact(&mut bytes)?;
     Ok(bytes)
