@@ -93,7 +93,17 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     (
         "verbs",
-        &["descriptors", "environment", "iba", "umem", "dmabuf", "transport", "device", "sysverbs"],
+        &[
+            "descriptors",
+            "environment",
+            "iba",
+            "umem",
+            "dmabuf",
+            "transport",
+            "device",
+            "sysverbs",
+            "verbs-abi",
+        ],
     ),
     // The only place that holds both a GPU and a NIC: a process has one of each, joined only by
     // fds.

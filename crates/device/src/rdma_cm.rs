@@ -275,6 +275,31 @@ impl Queue {
         }
         Some(event)
     }
+
+    /// Takes out the events of an endpoint, and those of the endpoints that were made for its
+    /// requests. The engine is locked meanwhile, or others may follow.
+    pub fn take_of(&self, id: CmId) -> Vec<Event> {
+        let mut events = self.events.lock();
+        let mut whose = vec![id];
+        let mut taken = Vec::new();
+        let mut rest = VecDeque::with_capacity(events.len());
+        for event in events.drain(..) {
+            if !whose.contains(&event.id) {
+                rest.push_back(event);
+                continue;
+            }
+            if let EventKind::ConnectRequest { new, .. } = event.kind {
+                whose.push(new);
+            }
+            if self.fd.look().is_ok() {
+                // As in `pop`.
+                let _ = rustix::io::read(&self.fd, &mut [0u8; 8]);
+            }
+            taken.push(event);
+        }
+        *events = rest;
+        taken
+    }
 }
 
 impl Sink for Queue {

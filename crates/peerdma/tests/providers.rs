@@ -3,6 +3,8 @@
 
 mod common;
 
+#[path = "../../verbs/tests/connections.rs"]
+mod connections;
 #[path = "../../verbs/tests/futures.rs"]
 mod futures;
 #[path = "../../verbs/tests/loopback.rs"]
@@ -26,6 +28,7 @@ fn the_same_tests_pass_with_a_library() {
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
     let ran = |name: &str| text.contains(&format!("test {name} ... ok"));
+    assert!(ran("connections::a_connection_brings_private_data_each_way_and_its_qps_to_rts"));
     assert!(ran("loopback::send_arrives_in_the_posted_receive"), "{text}");
     assert!(ran("futures::messages_arrive_one_by_one"), "{text}");
     assert!(ran("provider::the_device_is_of_the_provider_that_was_chosen"), "{text}");

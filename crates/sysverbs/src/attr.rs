@@ -25,7 +25,7 @@ pub(crate) fn ah_attr(av: &Av) -> AhAttr {
     }
 }
 
-fn av(attr: &AhAttr) -> Av {
+pub(crate) fn av(attr: &AhAttr) -> Av {
     Av {
         dgid: Gid(attr.grh.dgid.raw),
         sgid_index: attr.grh.sgid_index,

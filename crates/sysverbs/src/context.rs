@@ -16,7 +16,7 @@ use verbs_abi::ops::{ContextOps, VerbsContext};
 
 use crate::device::List;
 use crate::error::{Error, Result, check};
-use crate::library::Functions;
+use crate::library::{Functions, Library};
 
 /// An open device. Clones are the same one.
 #[derive(Clone, Debug)]
@@ -143,6 +143,11 @@ impl Context {
 
     pub(crate) fn functions(&self) -> &'static Functions {
         &self.0.list.library.functions
+    }
+
+    /// The library it is of.
+    pub fn library(&self) -> &'static Library {
+        self.0.list.library
     }
 
     /// The operations that the header's inline functions call.

@@ -10,6 +10,7 @@
 //!   Library -> Device -> Context -> Pd -> Mr, Qp, Srq, Ah, Mw
 //!                            \----> Channel -> Cq       each holds the one it was made from
 //!                             \---> Dm
+//!           \-> CmLibrary -> CmChannel -> CmId             its librdmacm
 //! ```
 //!
 //! A provider trusts its caller. What it need not check is checked here, or cannot be expressed:
@@ -29,11 +30,13 @@
 
 mod ah;
 mod attr;
+mod cm;
 mod context;
 mod cq;
 mod device;
 mod dm;
 mod error;
+mod handle;
 mod library;
 mod mr;
 mod mw;
@@ -43,6 +46,9 @@ mod qp;
 mod srq;
 
 pub use ah::Ah;
+pub use cm::{
+    CmChannel, CmEvent, CmEventKind, CmId, CmLibrary, CmOption, ConnParam, PortSpace, Said, UdSaid,
+};
 pub use context::{AsyncEvent, AttrOfDevice, AttrOfPort, Context, GidEntry, Limits, Source};
 pub use cq::{Channel, Cq, Wc};
 pub use device::Device;

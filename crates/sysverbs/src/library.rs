@@ -1,10 +1,9 @@
 //! The library itself: found by `dlopen`, its functions by `dlvsym`.
 
 use std::collections::BTreeMap;
-use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_uint, c_void};
-use std::os::unix::ffi::OsStrExt;
+use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use libc::{size_t, ssize_t};
 use verbs_abi::ah::{Ah, AhAttr};
@@ -16,6 +15,9 @@ use verbs_abi::mr::Mr;
 use verbs_abi::pd::Pd;
 use verbs_abi::qp::{Qp, QpAttr, QpInitAttr};
 use verbs_abi::srq::{Srq, SrqAttr, SrqInitAttr};
+
+use crate::cm::CmLibrary;
+use crate::handle::{Handle, functions};
 
 /// The name by which the system's loader finds it.
 const NAME: &str = "libibverbs.so.1";
@@ -43,54 +45,6 @@ pub enum LoadError {
     /// A path with a zero byte in it.
     #[error("a path has no zero byte")]
     Path,
-}
-
-macro_rules! functions {
-    (
-        $(#[$meta:meta])*
-        pub(crate) struct $table:ident {
-            always {
-                $($name:ident, $version:literal: fn($($arg:ty),*) $(-> $ret:ty)?;)*
-            }
-            later {
-                $($late:ident, $late_version:literal: fn($($late_arg:ty),*) $(-> $late_ret:ty)?;)*
-            }
-        }
-    ) => {
-        $(#[$meta])*
-        #[derive(Debug)]
-        pub(crate) struct $table {
-            $(pub(crate) $name: unsafe extern "C" fn($($arg),*) $(-> $ret)?,)*
-            $(pub(crate) $late: Option<unsafe extern "C" fn($($late_arg),*) $(-> $late_ret)?>,)*
-        }
-
-        impl $table {
-            fn find(library: &Handle) -> Result<Self, LoadError> {
-                Ok(Self {
-                    $($name: {
-                        let found = library.need(stringify!($name), $version)?;
-                        // SAFETY: the function of this name and version has this signature; the
-                        // version is what keeps it so. The library is never unloaded.
-                        unsafe {
-                            std::mem::transmute::<
-                                *mut c_void,
-                                unsafe extern "C" fn($($arg),*) $(-> $ret)?,
-                            >(found)
-                        }
-                    },)*
-                    $($late: library.find(stringify!($late), $late_version).map(|found| {
-                        // SAFETY: as above.
-                        unsafe {
-                            std::mem::transmute::<
-                                *mut c_void,
-                                unsafe extern "C" fn($($late_arg),*) $(-> $late_ret)?,
-                            >(found)
-                        }
-                    }),)*
-                })
-            }
-        }
-    };
 }
 
 functions! {
@@ -145,7 +99,9 @@ functions! {
 #[derive(Debug)]
 pub struct Library {
     path: PathBuf,
+    handle: Handle,
     pub(crate) functions: Functions,
+    connections: OnceLock<Result<CmLibrary, LoadError>>,
 }
 
 impl Library {
@@ -164,7 +120,9 @@ impl Library {
         }
         let handle = Handle::open(&path)?;
         let functions = Functions::find(&handle)?;
-        let library: &'static Self = Box::leak(Box::new(Self { path: path.clone(), functions }));
+        let connections = OnceLock::new();
+        let library = Self { path: path.clone(), handle, functions, connections };
+        let library: &'static Self = Box::leak(Box::new(library));
         loaded.insert(path, library);
         Ok(library)
     }
@@ -176,58 +134,19 @@ impl Library {
 
     /// Whether it has a symbol of this name, in any version.
     pub fn has_symbol(&self, name: &CStr) -> bool {
-        Handle::open(&self.path).is_ok_and(|handle| {
-            // SAFETY: the handle is open and the name ends with a zero byte.
-            !unsafe { libc::dlsym(handle.raw, name.as_ptr()) }.is_null()
-        })
-    }
-}
-
-/// An open library, which is never closed: threads of it may run.
-struct Handle {
-    raw: *mut c_void,
-    path: PathBuf,
-}
-
-impl Handle {
-    fn open(path: &Path) -> Result<Self, LoadError> {
-        let name = CString::new(path.as_os_str().as_bytes()).map_err(|_| LoadError::Path)?;
-        // SAFETY: a string of C. Constructors of a library of the system run, as they would if the
-        // program were linked with it.
-        let raw = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-        if raw.is_null() {
-            return Err(LoadError::Dlopen { reason: reason(path) });
-        }
-        Ok(Self { raw, path: path.to_owned() })
+        self.handle.has(name)
     }
 
-    fn find(&self, symbol: &str, version: &str) -> Option<*mut c_void> {
-        let c_string = |text: &str| CString::new(text).expect("names have no zero byte");
-        let (name, version) = (c_string(symbol), c_string(version));
-        // SAFETY: the handle is open and both are strings of C.
-        let found = unsafe { libc::dlvsym(self.raw, name.as_ptr(), version.as_ptr()) };
-        (!found.is_null()).then_some(found)
+    /// The `librdmacm.so.1` that belongs to it: itself, if it has that library's functions, too; the
+    /// one beside it; or the one that the system's loader finds.
+    ///
+    /// # Errors
+    ///
+    /// There is none, or one that lacks a function: rdma-core before version 23, of 2019.
+    pub fn connections(&'static self) -> Result<&'static CmLibrary, LoadError> {
+        let found = self.connections.get_or_init(|| CmLibrary::of(&self.handle, &self.path));
+        found.as_ref().map_err(Clone::clone)
     }
-
-    fn need(&self, symbol: &str, version: &str) -> Result<*mut c_void, LoadError> {
-        self.find(symbol, version).ok_or_else(|| LoadError::Symbol {
-            library: self.path.clone(),
-            symbol: symbol.to_owned(),
-            version: version.to_owned(),
-        })
-    }
-}
-
-/// What the loader says of its last failure in this thread.
-fn reason(path: &Path) -> String {
-    // SAFETY: it takes nothing.
-    let said: *const c_char = unsafe { libc::dlerror() };
-    if said.is_null() {
-        return format!("{} was not loaded", path.display());
-    }
-    // SAFETY: it is a string of C that is valid until this thread's next call of the loader.
-    let said = unsafe { CStr::from_ptr(said) };
-    OsStr::from_bytes(said.to_bytes()).to_string_lossy().into_owned()
 }
 
 #[cfg(test)]

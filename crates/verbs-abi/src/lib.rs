@@ -37,6 +37,7 @@ pub mod ops;
 pub mod pd;
 pub mod qp;
 pub mod rdma;
+pub mod sockaddr;
 pub mod srq;
 pub mod wc;
 pub mod wr;

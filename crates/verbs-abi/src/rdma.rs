@@ -24,7 +24,7 @@ pub const MAX_PRIVATE_DATA: usize = 256;
 #[doc(alias = "RDMA_UDP_QKEY")]
 pub const UDP_QKEY: u32 = 0x0123_4567;
 
-/// The kinds of events, as far as they occur.
+/// The kinds of events.
 #[doc(alias = "rdma_cm_event_type")]
 pub mod event_type {
     use crate::CEnum;
@@ -32,6 +32,7 @@ pub mod event_type {
     pub const ADDR_RESOLVED: CEnum = 0;
     pub const ADDR_ERROR: CEnum = 1;
     pub const ROUTE_RESOLVED: CEnum = 2;
+    pub const ROUTE_ERROR: CEnum = 3;
     pub const CONNECT_REQUEST: CEnum = 4;
     pub const CONNECT_RESPONSE: CEnum = 5;
     pub const CONNECT_ERROR: CEnum = 6;
@@ -42,6 +43,7 @@ pub mod event_type {
     pub const DEVICE_REMOVAL: CEnum = 11;
     pub const MULTICAST_JOIN: CEnum = 12;
     pub const MULTICAST_ERROR: CEnum = 13;
+    pub const ADDR_CHANGE: CEnum = 14;
     pub const TIMEWAIT_EXIT: CEnum = 15;
     pub const ADDRINFO_RESOLVED: CEnum = 16;
     pub const USER: CEnum = 18;

@@ -36,8 +36,7 @@
 //! NIC, `rdma_rxe`. The types are the same, and a program need not know which it has. The library
 //! is looked for at run time; nothing is linked. The variable `PEERDMA_PROVIDER` picks: `soft`,
 //! `system`, or the path of a library. What only the software device has ([`Cq::explain`],
-//! [`Context::counters`], completion counters, connections by address, memory of a peer by its
-//! address) is refused for a NIC of a library, as [`Kind::NotSupported`]. A library refuses with a
+//! [`Context::counters`], completion counters, memory of a peer by its address) is refused for a NIC of a library, as [`Kind::NotSupported`]. A library refuses with a
 //! number and no reason; the number is in the text.
 //!
 //! | C | here |

@@ -273,6 +273,21 @@ impl Qp {
         self.modify(&attr, AttrMask::STATE | AttrMask::SQ_PSN)
     }
 
+    /// Receives datagrams to a group, too ([`Group`](crate::cm::Group)).
+    pub(crate) fn attach_mcast(&self, group: Gid) -> Result<()> {
+        match &self.0.arm {
+            Arm::Soft(on) => on.alive()?.attach_mcast(on.id, group),
+            Arm::Hard(qp) => qp.attach_mcast(group).map_err(refused),
+        }
+    }
+
+    pub(crate) fn detach_mcast(&self, group: Gid) -> Result<()> {
+        match &self.0.arm {
+            Arm::Soft(on) => on.alive()?.detach_mcast(on.id, group),
+            Arm::Hard(qp) => qp.detach_mcast(group).map_err(refused),
+        }
+    }
+
     /// Posts a send.
     #[doc(alias = "ibv_post_send")]
     pub fn post_send(&self, request: &SendRequest) -> std::result::Result<(), PostError> {

@@ -1,14 +1,13 @@
-//! Connections by address and port, and keys that a message invalidates.
+//! Connections by address and port, and groups. `crates/peerdma` runs this file with a library, too.
 
-mod common;
-
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use common::{completion, nic_of, pair};
-use verbs::cm::{ConnParam, Event, EventChannel, EventKind, Id, RejReason};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use verbs::cm::{ConnParam, Event, EventChannel, EventKind, Group, Id, MULTICAST_QPN, RejReason};
 use verbs::{
-    Access, Context, Cq, Device, HostBuf, Kind, NicConfig, Pd, Qp, QpSpec, SendRequest, WcStatus,
+    Access, Context, Cq, Device, HostBuf, Kind, NicConfig, Pd, Qp, QpSpec, SendRequest, Wc,
+    WcStatus,
 };
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -68,11 +67,20 @@ fn said(private_data: &[u8]) -> ConnParam {
     ConnParam { private_data: private_data.to_vec(), ..ConnParam::default() }
 }
 
-/// Two parts, as two processes have them.
+/// Two parts, as two processes have them. A software NIC is one of this test's own.
 fn parts(name: &str) -> (Part, Part) {
-    let name = format!("conn-{name}-{}", std::process::id());
-    let device = Device::from_config(NicConfig { name, ..NicConfig::default() }).unwrap();
+    let device = if std::env::var_os("PEERDMA_PROVIDER").is_some() {
+        verbs::devices().unwrap().remove(0)
+    } else {
+        let name = format!("conn-{name}-{}", std::process::id());
+        Device::from_config(NicConfig { name, ..NicConfig::default() }).unwrap()
+    };
     (Part::new(device.open().unwrap()), Part::new(device.open_another().unwrap()))
+}
+
+#[track_caller]
+fn completion(cq: &Cq) -> Wc {
+    cq.wait_timeout(PATIENCE).unwrap().expect("a completion within half a minute")
 }
 
 /// A connection between two parts.
@@ -196,41 +204,85 @@ fn a_qp_that_cannot_be_connected_is_refused_with_a_reason() {
     assert_eq!(taken.kind(), Kind::AddressInUse);
 }
 
+/// Events that wait move along, those of a listener's requests among them.
 #[test]
-fn a_window_gives_the_peer_access_until_its_message_invalidates_the_key() {
-    let (context, pd) = nic_of(NicConfig::default());
-    let (a, b) = pair(&context, &pd);
-    let memory = HostBuf::anonymous(8192).unwrap();
-    let mr = pd.reg_mr(&memory, Access::LOCAL_WRITE | Access::MW_BIND).unwrap();
-    let window = mr.window().unwrap();
-    let write = |rkey| {
-        let to = verbs::Remote { rkey, ..mr.remote(4096) };
-        SendRequest::write(3, &[mr.slice(0, 8)], to).signaled()
-    };
-    let bind = || SendRequest::bind(1, &window, 4096, 4096, Access::REMOTE_WRITE).signaled();
-    let mut keys = Vec::new();
-    for _ in 0..2 {
-        a.qp.post_send(&bind()).unwrap();
-        assert_eq!(completion(&a.cq).status, WcStatus::Success);
-        keys.push(window.rkey());
-        b.qp.post_send(&write(window.rkey())).unwrap();
-        assert_eq!(completion(&b.cq).status, WcStatus::Success);
-        a.qp.post_recv(2, &[mr.slice(0, 64)]).unwrap();
-        let done = SendRequest::send_with_inv(4, &[mr.slice(0, 8)], window.rkey());
-        b.qp.post_send(&done.signaled()).unwrap();
-        assert_eq!(completion(&b.cq).status, WcStatus::Success);
-        let received = completion(&a.cq);
-        assert_eq!((received.invalidated, received.imm), (Some(window.rkey()), None));
+fn an_identifier_moves_to_another_channel_with_its_events() {
+    let (a, b) = parts("moved");
+    let other = EventChannel::new(&b.context).unwrap();
+    let (listener, at) = b.listen();
+    let (id, _qp) = a.ask(at, b"before");
+    let patience = Timespec { tv_sec: 30, tv_nsec: 0 };
+    let ready = poll(&mut [PollFd::new(&b.channel, PollFlags::IN)], Some(&patience)).unwrap();
+    assert_eq!(ready, 1, "the request waits in the first channel");
+    listener.migrate(&other).unwrap();
+    assert!(b.channel.event(Duration::ZERO).unwrap().is_none());
+    for words in [&b"before"[..], b"after"] {
+        if words == b"after" {
+            drop(a.ask(at, words));
+        }
+        let event = other.event(PATIENCE).unwrap().expect("the request, in the second channel");
+        let EventKind::ConnectRequest { param } = &event.kind else { panic!("{event:?}") };
+        assert_eq!(&param.private_data[..words.len()], words);
+        assert_eq!(event.listener.as_ref(), Some(&listener));
+        if words == b"before" {
+            event.id.reject(b"moved").unwrap();
+            let event = a.event();
+            assert_eq!(event.id, id);
+            assert!(matches!(event.kind, EventKind::Rejected { .. }), "{event:?}");
+        }
     }
-    assert_ne!(keys[0], keys[1], "an old key reaches nothing");
-    a.qp.post_send(&bind()).unwrap();
+    let elsewhere = listener.migrate(&a.channel).expect_err("of another open device");
+    assert!(elsewhere.what().contains("another device"), "{elsewhere}");
+}
+
+/// A group of the family of the NIC's first address.
+fn group_of(context: &Context) -> IpAddr {
+    let [.., low] = std::process::id().to_le_bytes();
+    match context.gids()[0].gid.to_ip() {
+        IpAddr::V4(_) => [239, 195, 7, low].into(),
+        IpAddr::V6(_) => [0xff15, 0, 0, 0, 0, 0, 0x4791, low.into()].into(),
+    }
+}
+
+#[test]
+fn a_datagram_to_a_group_reaches_the_qps_that_are_attached() {
+    /// What stands before each received datagram.
+    const GRH: u32 = 40;
+    let (a, b) = parts("group");
+    let datagrams = |part: &Part| {
+        let qp = part.pd.create_qp(&QpSpec::ud(&part.cq)).unwrap();
+        qp.to_rts().unwrap();
+        qp
+    };
+    let (from, to) = (datagrams(&a), datagrams(&b));
+    let addr = group_of(&b.context);
+    let (here, there) = (Group::join(&a.context, addr).unwrap(), Group::join(&b.context, addr));
+    let there = there.unwrap();
+    assert_eq!((there.addr(), there.qkey()), (addr, here.qkey()));
+    there.attach(&to).unwrap();
+    let refusal = there.attach(&from).expect_err("a QP of another device");
+    assert!(refusal.what().contains("another device"), "{refusal}");
+    let refusal = there.attach(&b.qp()).expect_err("an RC QP");
+    assert!(refusal.what().contains("not UD"), "{refusal}");
+
+    let memory = HostBuf::anonymous(4096).unwrap();
+    let source = a.pd.reg_mr(&memory, Access::LOCAL_WRITE).unwrap();
+    let target = b.pd.reg_mr(&memory, Access::LOCAL_WRITE).unwrap();
+    memory.write(0, b"everyone").unwrap();
+    to.post_recv(1, &[target.slice(1024, GRH + 8)]).unwrap();
+    let everyone = a.pd.create_ah(here.av()).unwrap();
+    let request = SendRequest::send(2, &[source.slice(0, 8)]);
+    from.post_send(&request.to(&everyone, MULTICAST_QPN, here.qkey()).signaled()).unwrap();
     assert_eq!(completion(&a.cq).status, WcStatus::Success);
-    a.qp.post_send(&SendRequest::local_inv(5, window.rkey()).signaled()).unwrap();
-    assert_eq!(completion(&a.cq).status, WcStatus::Success);
-    b.qp.post_send(&write(window.rkey())).unwrap();
-    assert_eq!(completion(&b.cq).status, WcStatus::RemAccessErr);
-    // The region outlives its window, however they are dropped.
-    drop(mr);
-    drop(window);
-    assert_eq!(context.resources().unwrap().mr, 0);
+    let received = completion(&b.cq);
+    assert_eq!((received.wr_id, received.byte_len), (1, GRH + 8));
+    let mut seen = [0; 8];
+    memory.read(1024 + GRH as usize, &mut seen).unwrap();
+    assert_eq!(&seen, b"everyone");
+
+    there.detach(&to).unwrap();
+    let refusal = there.detach(&to).expect_err("twice");
+    assert_eq!(refusal.kind(), Kind::Invalid);
+    let refusal = Group::join(&a.context, "192.0.2.1".parse().unwrap()).expect_err("no group");
+    assert!(refusal.what().contains("is no group"), "{refusal}");
 }

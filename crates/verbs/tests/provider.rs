@@ -47,7 +47,6 @@ fn what_a_library_does_not_have_is_refused_in_words() {
         context.counters().err(),
         context.resources().err(),
         context.create_comp_cntr(verbs::CompCntrType::Wrs).err(),
-        verbs::cm::EventChannel::new(&context).err(),
     ];
     for refusal in refused {
         let Some(refusal) = refusal else {

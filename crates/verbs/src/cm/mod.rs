@@ -40,15 +40,24 @@
 //! | `rdma_create_qp` | [`Pd::create_qp`](crate::Pd::create_qp); pass the QP when you connect it |
 //! | `rdma_connect`, `rdma_accept`, `rdma_reject`, `rdma_disconnect` | [`Id::connect`], [`Id::accept`], [`Id::reject`], [`Id::disconnect`] |
 //! | `rdma_destroy_id` | dropping the last clone |
+//! | `rdma_migrate_id`, `rdma_notify` | [`Id::migrate`], [`Id::notify_established`] |
+//! | `rdma_join_multicast`, `rdma_leave_multicast` | [`Group::join`], dropping the last clone |
+//!
+//! A channel is of one device. For a NIC of a library, the connections are those of the
+//! `librdmacm.so.1` that belongs to it, and the QPs are still of the [`Context`](crate::Context)
+//! that the program opened: memory and queues need not be those of rdma_cm's own context. A listener
+//! at all addresses refuses what comes to another NIC.
 //!
 //! The QP of an identifier follows its connection: to RTS when it is accepted, on either side, and
 //! to the error state when it is disconnected or the identifier is dropped.
 
 mod channel;
 mod event;
+mod group;
 mod id;
 
 pub use channel::EventChannel;
 pub use device::rdma_cm::{RejReason, private_data};
 pub use event::{ConnParam, Event, EventKind, MOST};
+pub use group::{Group, MULTICAST_QPN};
 pub use id::Id;

@@ -1,9 +1,10 @@
 //! Socket addresses, from C and to C.
 
-use std::mem;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use libc::{sa_family_t, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage};
+
+pub(in crate::abi) use crate::abi::types::sockaddr::to_c as write;
 
 use super::{Answer, Failure};
 
@@ -47,36 +48,7 @@ pub(in crate::abi) unsafe fn read(call: &str, addr: *const sockaddr) -> Answer<S
     }
 }
 
-/// An address in the room that an identifier has for one.
-pub(in crate::abi) fn write(addr: SocketAddr) -> sockaddr_storage {
-    // SAFETY: the structure is made of integers, for which zero is a value.
-    let mut room: sockaddr_storage = unsafe { mem::zeroed() };
-    let place = &raw mut room;
-    match addr {
-        SocketAddr::V4(addr) => {
-            // SAFETY: as above.
-            let mut v4: sockaddr_in = unsafe { mem::zeroed() };
-            v4.sin_family = libc::AF_INET as sa_family_t;
-            v4.sin_port = addr.port().to_be();
-            v4.sin_addr.s_addr = u32::from(*addr.ip()).to_be();
-            // SAFETY: the room is for every address, and aligned for all.
-            unsafe { place.cast::<sockaddr_in>().write(v4) };
-        }
-        SocketAddr::V6(addr) => {
-            // SAFETY: as above.
-            let mut v6: sockaddr_in6 = unsafe { mem::zeroed() };
-            v6.sin6_family = libc::AF_INET6 as sa_family_t;
-            v6.sin6_port = addr.port().to_be();
-            v6.sin6_addr.s6_addr = addr.ip().octets();
-            v6.sin6_scope_id = addr.scope_id();
-            // SAFETY: as above.
-            unsafe { place.cast::<sockaddr_in6>().write(v6) };
-        }
-    }
-    room
-}
-
-/// The port in an address that [`write()`] made, in network order; 0 if there is none.
+/// The port in an address that [`write`] made, in network order; 0 if there is none.
 pub(super) fn port_be(room: &sockaddr_storage) -> u16 {
     match i32::from(room.ss_family) {
         // The port stands in the same place in both families.
