@@ -5,7 +5,30 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 
-use crate::library::LoadError;
+/// Why a library cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// The loader did not load it.
+    #[error("{reason}")]
+    Dlopen {
+        /// The loader's own words.
+        reason: String,
+    },
+    /// It is older than this interface.
+    #[error("{library} has no {symbol} in version {version}: rdma-core is too old")]
+    Symbol {
+        /// Which library.
+        library: PathBuf,
+        /// The function.
+        symbol: String,
+        /// The version of the function.
+        version: String,
+    },
+    /// A path with a zero byte in it.
+    #[error("a path has no zero byte")]
+    Path,
+}
 
 /// Declares a table of functions, and how a library's are found: those that it must have, and those
 /// that came later.
@@ -31,7 +54,7 @@ macro_rules! functions {
         impl $table {
             pub(crate) fn find(
                 library: &$crate::handle::Handle,
-            ) -> Result<Self, $crate::library::LoadError> {
+            ) -> Result<Self, $crate::handle::LoadError> {
                 Ok(Self {
                     $($name: {
                         let found = library.need(stringify!($name), $version)?;

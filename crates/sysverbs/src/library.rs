@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use libc::{size_t, ssize_t};
 use verbs_abi::ah::{Ah, AhAttr};
@@ -16,36 +16,10 @@ use verbs_abi::pd::Pd;
 use verbs_abi::qp::{Qp, QpAttr, QpInitAttr};
 use verbs_abi::srq::{Srq, SrqAttr, SrqInitAttr};
 
-use crate::cm::CmLibrary;
-use crate::handle::{Handle, functions};
+use crate::handle::{Handle, LoadError, functions};
 
 /// The name by which the system's loader finds it.
 const NAME: &str = "libibverbs.so.1";
-
-/// Why a library cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum LoadError {
-    /// The loader did not load it.
-    #[error("{reason}")]
-    Dlopen {
-        /// The loader's own words.
-        reason: String,
-    },
-    /// It is older than this interface.
-    #[error("{library} has no {symbol} in version {version}: rdma-core is too old")]
-    Symbol {
-        /// Which library.
-        library: PathBuf,
-        /// The function.
-        symbol: String,
-        /// The version of the function.
-        version: String,
-    },
-    /// A path with a zero byte in it.
-    #[error("a path has no zero byte")]
-    Path,
-}
 
 functions! {
     /// The functions of the library that are symbols.
@@ -101,7 +75,6 @@ pub struct Library {
     path: PathBuf,
     handle: Handle,
     pub(crate) functions: Functions,
-    connections: OnceLock<Result<CmLibrary, LoadError>>,
 }
 
 impl Library {
@@ -120,8 +93,7 @@ impl Library {
         }
         let handle = Handle::open(&path)?;
         let functions = Functions::find(&handle)?;
-        let connections = OnceLock::new();
-        let library = Self { path: path.clone(), handle, functions, connections };
+        let library = Self { path: path.clone(), handle, functions };
         let library: &'static Self = Box::leak(Box::new(library));
         loaded.insert(path, library);
         Ok(library)
@@ -137,15 +109,9 @@ impl Library {
         self.handle.has(name)
     }
 
-    /// The `librdmacm.so.1` that belongs to it: itself, if it has that library's functions, too; the
-    /// one beside it; or the one that the system's loader finds.
-    ///
-    /// # Errors
-    ///
-    /// There is none, or one that lacks a function: rdma-core before version 23, of 2019.
-    pub fn connections(&'static self) -> Result<&'static CmLibrary, LoadError> {
-        let found = self.connections.get_or_init(|| CmLibrary::of(&self.handle, &self.path));
-        found.as_ref().map_err(Clone::clone)
+    /// Its symbols.
+    pub(crate) fn handle(&self) -> &Handle {
+        &self.handle
     }
 }
 

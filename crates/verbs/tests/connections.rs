@@ -1,4 +1,5 @@
-//! Connections by address and port, and groups. `crates/peerdma` runs this file with a library, too.
+//! Connections by address and port, and groups. `crates/peerdma` runs this file with a library,
+//! too.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;

@@ -9,7 +9,7 @@ use rustix::event::Timespec;
 use verbs_abi::rdma::EventChannel;
 
 use super::event::CmEvent;
-use super::{CmLibrary, Functions};
+use super::library::{CmLibrary, Functions};
 use crate::context::readable;
 use crate::error::{Error, Result};
 

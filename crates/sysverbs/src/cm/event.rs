@@ -179,8 +179,8 @@ unsafe fn conn(raw: &rdma::CmEvent) -> Said {
 
 /// # Safety
 ///
-/// The event is of datagrams, and not acknowledged; a peer's, or else of a group, whose private data
-/// is the pointer that the join gave.
+/// The event is of datagrams, and not acknowledged; a peer's, or else of a group, whose private
+/// data is the pointer that the join gave.
 unsafe fn ud(raw: &rdma::CmEvent, is_peer: bool) -> UdSaid {
     // SAFETY: the caller's promise.
     let ud = unsafe { &raw.param.ud };

@@ -15,7 +15,7 @@ use verbs_abi::sockaddr::{from_c, to_c};
 
 use super::channel::CmChannel;
 use super::event::{CmEventKind, UdSaid};
-use super::{CmLibrary, Functions};
+use super::library::{CmLibrary, Functions};
 use crate::attr;
 use crate::context::Context;
 use crate::error::{Error, Result};
@@ -142,13 +142,14 @@ impl CmId {
         let place = NonNull::new(raw).expect("the library made an identifier");
         let inner = Inner { raw: place, library, channel: Mutex::new(channel.clone()) };
         let inner = Arc::new(inner);
-        library.ids().insert(raw as usize, Arc::downgrade(&inner));
+        let own = Arc::downgrade(&inner);
+        library.ids().insert(raw as usize, own);
         Self(inner)
     }
 
     /// The identifier with this C structure, unless it is about to be destroyed.
     pub(super) fn find(library: &CmLibrary, raw: *mut rdma::CmId) -> Option<Self> {
-        library.ids().get(&(raw as usize))?.upgrade().map(Self)
+        library.ids().get(&(raw as usize))?.upgrade()?.downcast().ok().map(Self)
     }
 
     fn functions(&self) -> &'static Functions {
@@ -195,8 +196,8 @@ impl CmId {
         check("rdma_listen", unsafe { listen(raw, backlog) })
     }
 
-    /// Resolves address and route of a peer, each within `timeout`; the events of it go to a channel
-    /// of their own.
+    /// Resolves address and route of a peer, each within `timeout`; the events of it go to a
+    /// channel of their own.
     ///
     /// # Errors
     ///
@@ -366,7 +367,8 @@ impl CmId {
         check("rdma_establish", unsafe { establish(raw) })
     }
 
-    /// Tells the connection manager that the QP got a message before the connection was established.
+    /// Tells the connection manager that the QP got a message before the connection was
+    /// established.
     ///
     /// # Errors
     ///
@@ -451,8 +453,8 @@ impl CmId {
         check("rdma_set_option", unsafe { set(raw, LEVEL, name, value, length) })
     }
 
-    /// Joins a group, and waits until it is joined. For an identifier of datagrams that is bound and
-    /// does nothing else.
+    /// Joins a group, and waits until it is joined. For an identifier of datagrams that is bound
+    /// and does nothing else.
     ///
     /// # Errors
     ///

@@ -18,8 +18,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A multicast group that the port has joined, until the last clone is dropped.
 ///
-/// A group of RoCE is an IP address. To receive, [`attach`](Self::attach) a datagram QP; to send, no
-/// QP need be attached:
+/// A group of RoCE is an IP address. To receive, [`attach`](Self::attach) a datagram QP; to send,
+/// no QP need be attached:
 ///
 /// ```no_run
 /// use verbs::SendRequest;

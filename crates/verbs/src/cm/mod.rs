@@ -45,8 +45,8 @@
 //!
 //! A channel is of one device. For a NIC of a library, the connections are those of the
 //! `librdmacm.so.1` that belongs to it, and the QPs are still of the [`Context`](crate::Context)
-//! that the program opened: memory and queues need not be those of rdma_cm's own context. A listener
-//! at all addresses refuses what comes to another NIC.
+//! that the program opened: memory and queues need not be those of rdma_cm's own context. A
+//! listener at all addresses refuses what comes to another NIC.
 //!
 //! The QP of an identifier follows its connection: to RTS when it is accepted, on either side, and
 //! to the error state when it is disconnected or the identifier is dropped.
