@@ -2,8 +2,6 @@
 
 mod common;
 
-use std::env;
-use std::process::Command;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -143,14 +141,8 @@ async fn the_driver_ends_with_its_queue() {
     timeout(LONG, ended).await.expect("within twenty seconds");
 }
 
-/// This program once more, with a NIC of a library.
 #[test]
 fn the_same_tests_pass_with_a_library() {
-    const ME: &str = "the_same_tests_pass_with_a_library";
-    let mut again = Command::new(env::current_exe().expect("this program"));
-    again.args(["--skip", ME]).env("PEERDMA_PROVIDER", common::library());
-    let output = again.output().expect("this program runs");
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    let text = common::again_with_the_library("the_same_tests_pass_with_a_library");
     assert!(text.contains("test tasks_share_a_qp ... ok"), "{text}");
 }

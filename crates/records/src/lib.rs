@@ -8,8 +8,8 @@
 //! The beginning has a text that is overwritten in place. It tells how many writers have joined,
 //! which gives each its number, and how many bytes of the file are whole records. A process appends
 //! under a lock of the file and then counts what it wrote; if it dies in between, the next one
-//! overwrites what was not counted. No process waits for the lock: one that was stopped while it
-//! held it delays what the others write, and nothing else.
+//! overwrites what was not counted. Only a process that joins waits for the lock: one that was
+//! stopped while it held it delays those that join, and what the others write.
 //!
 //! What a record is, and what stands around the text, is the format's ([`Format`]).
 //!

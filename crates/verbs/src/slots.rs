@@ -14,7 +14,7 @@ pub(crate) struct Slots {
 #[derive(Debug)]
 struct State {
     free: u32,
-    /// Tasks that wait, the longest first. Who comes later does not overtake them.
+    /// Tasks that wait, the longest first. A task that comes later overtakes none.
     waiting: VecDeque<Waiting>,
     next: u64,
 }

@@ -489,7 +489,7 @@ impl<'p> Env for QpEnv<'_, 'p> {
         source: Source<'_>,
         length: u32,
     ) -> Result<(), TransmitError> {
-        // Observers see headers: who takes the fast path has made sure that there are none.
+        // Observers see headers. The fast path is taken only where there are none.
         debug_assert!(self.common.is_plain(), "a packet that no observer saw");
         match self.context.route {
             Route::Udp => self.send_datagram(packet, dest, source, length),

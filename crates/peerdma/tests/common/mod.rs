@@ -27,6 +27,18 @@ pub(crate) fn library() -> &'static Path {
     })
 }
 
+/// This test program once more but for one test, in a process whose devices are those of the
+/// library: a variable of this process would choose for all of its tests. Returns what it printed.
+#[track_caller]
+pub(crate) fn again_with_the_library(except: &str) -> String {
+    let mut again = Command::new(env::current_exe().expect("this program"));
+    again.args(["--skip", except]).env("PEERDMA_PROVIDER", library());
+    let output = again.output().expect("this program runs");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    text
+}
+
 /// A directory that is removed on drop.
 pub(crate) struct Scratch(PathBuf);
 

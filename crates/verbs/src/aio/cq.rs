@@ -74,8 +74,8 @@ impl Cq {
         Ok(Qp::new(inner))
     }
 
-    /// Takes what has completed and wakes who waits for it; how many that were. For programs with
-    /// an event loop of their own: [`AsFd`] says when.
+    /// Takes what has completed and wakes the tasks that wait; how many completions there were. For
+    /// programs with an event loop of their own: [`AsFd`] says when.
     pub fn turn(&self) -> u32 {
         let mut taken = 0;
         // An event that nobody takes would keep the descriptor readable.

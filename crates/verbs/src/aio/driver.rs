@@ -52,7 +52,7 @@ impl<R: Readiness> Future for Driver<R> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let driver = self.get_mut();
-        // Before it looks whether it is the last: who drops a handle later wakes it.
+        // Before it looks whether it is the last: a handle that is dropped later wakes it.
         driver.queue.set_driver(cx);
         driver.turn(cx)
     }

@@ -53,7 +53,7 @@ impl Handle {
         &self.0.table
     }
 
-    /// Takes up to a batch of completions and wakes who waits for them; how many that were.
+    /// Takes up to a batch of completions and wakes the tasks that wait; how many that were.
     pub(super) fn drain(&self) -> u32 {
         for count in 0..BATCH {
             let Some(wc) = self.0.cq.poll() else { return count };

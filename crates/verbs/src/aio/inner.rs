@@ -222,9 +222,7 @@ impl Inner {
                 unreachable!("its future is not made yet")
             };
             sending.left -= count - done;
-            if !matches!(sending.result, Some(Err(_))) {
-                sending.result = Some(Err(error.into()));
-            }
+            sending.note(Err(error.into()));
             // Nobody else will do it, if all that were posted have completed.
             (sending.left == 0).then(|| (sending.permit.take(), sending.qp.take()))
         };

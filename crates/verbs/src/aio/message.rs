@@ -88,11 +88,10 @@ impl Qp {
         // Buffers that the program had may be back.
         inner.fill_receives();
         let header = inner.header();
-        let qp = Arc::downgrade(inner);
-        inner
-            .cq()
-            .wait(cx, || inner.inbox().take(cx))
-            .map(|taken| taken.map(|(wc, buffer)| Message { wc, buffer: Some(buffer), qp, header }))
+        inner.cq().wait(cx, || inner.inbox().take(cx)).map_ok(|(wc, buffer)| {
+            let qp = Arc::downgrade(inner);
+            Message { wc, buffer: Some(buffer), qp, header }
+        })
     }
 
     /// The messages of the peer as a stream. It ends behind the error that ends the QP.

@@ -52,23 +52,23 @@ pub(super) struct Sending {
     pub(super) qp: Option<Keep>,
 }
 
-/// Who waits for a request.
+/// The future of a request.
 #[derive(Debug)]
 pub(super) enum Waiter {
-    /// A future that was not polled since.
+    /// It was not polled since.
     Nobody,
     Task(Waker),
-    /// The future is gone.
+    /// It is gone.
     Gone,
 }
 
 /// What a completion leads to, done without the lock.
 enum After {
     Nothing,
-    Wake(Waker, Option<Permit>, Option<Keep>),
-    Drop(Option<Permit>, Option<Keep>),
+    /// What it needed is given back, and then its task is woken.
+    Done(Option<Permit>, Option<Keep>, Option<Waker>),
     Forget(Sending),
-    Arrived(Wc, Buffer, Arc<dyn Receiver>),
+    Arrived(Wc, Option<String>, Buffer, Arc<dyn Receiver>),
 }
 
 impl Table {
@@ -105,15 +105,16 @@ impl Table {
     pub(super) fn complete(&self, wc: Wc, cq: &Cq) {
         // The device keeps the reason of a failure for a while only.
         let why = if wc.is_success() { None } else { cq.explain(&wc) };
-        match self.note(wc, why.clone()) {
+        match self.note(wc, why) {
             After::Nothing => {}
-            After::Wake(waker, permit, qp) => {
+            After::Done(permit, qp, waker) => {
                 drop((permit, qp));
-                waker.wake();
+                if let Some(waker) = waker {
+                    waker.wake();
+                }
             }
-            After::Drop(permit, qp) => drop((permit, qp)),
             After::Forget(sending) => drop(sending),
-            After::Arrived(wc, buffer, qp) => qp.arrive(wc, why, buffer),
+            After::Arrived(wc, why, buffer, qp) => qp.arrive(wc, why, buffer),
         }
     }
 
@@ -121,42 +122,42 @@ impl Table {
         let mut entries = self.lock();
         // A number of this process; the queue is nobody else's.
         let Ok(key) = usize::try_from(wc.wr_id) else { return After::Nothing };
-        match entries.get_mut(key) {
+        if let Some(Entry::Send(sending)) = entries.get_mut(key) {
+            sending.left -= 1;
+            sending.note(if wc.is_success() {
+                Ok(wc)
+            } else {
+                Err(Failure::new(wc, why.clone(), false).into())
+            });
+            if sending.left > 0 {
+                return After::Nothing;
+            }
+            if !matches!(sending.waiter, Waiter::Gone) {
+                return sending.done();
+            }
+        }
+        match entries.try_remove(key) {
             None => After::Nothing,
-            Some(Entry::Receive(..)) => {
-                let Entry::Receive(buffer, qp) = entries.remove(key) else { unreachable!() };
-                After::Arrived(wc, buffer, qp)
-            }
-            Some(Entry::Send(sending)) => {
-                let after = sending.note(wc, why);
-                match after {
-                    Some(after) => after,
-                    None => match entries.remove(key) {
-                        Entry::Send(sending) => After::Forget(sending),
-                        Entry::Receive(..) => unreachable!("looked at above"),
-                    },
-                }
-            }
+            Some(Entry::Receive(buffer, qp)) => After::Arrived(wc, why, buffer, qp),
+            Some(Entry::Send(sending)) => After::Forget(sending),
         }
     }
 }
 
 impl Sending {
-    /// `None` if it has completed and nobody asks for it.
-    fn note(&mut self, wc: Wc, why: Option<String>) -> Option<After> {
-        self.left -= 1;
-        // The first failure of a batch is the reason of those behind it.
+    /// A result of one of its requests. The first failure is the reason of those behind it.
+    pub(super) fn note(&mut self, result: Result<Wc, Error>) {
         if !matches!(self.result, Some(Err(_))) {
-            let failed = |wc| Error::Failed(Failure::new(wc, why, false));
-            self.result = Some(if wc.is_success() { Ok(wc) } else { Err(failed(wc)) });
+            self.result = Some(result);
         }
-        if self.left > 0 {
-            return Some(After::Nothing);
-        }
-        match std::mem::replace(&mut self.waiter, Waiter::Nobody) {
-            Waiter::Gone => None,
-            Waiter::Nobody => Some(After::Drop(self.permit.take(), self.qp.take())),
-            Waiter::Task(waker) => Some(After::Wake(waker, self.permit.take(), self.qp.take())),
-        }
+    }
+
+    /// All of it has completed: what it needed, and the task that waits.
+    fn done(&mut self) -> After {
+        let waker = match std::mem::replace(&mut self.waiter, Waiter::Nobody) {
+            Waiter::Task(waker) => Some(waker),
+            Waiter::Nobody | Waiter::Gone => None,
+        };
+        After::Done(self.permit.take(), self.qp.take(), waker)
     }
 }

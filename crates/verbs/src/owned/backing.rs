@@ -21,7 +21,7 @@ pub(super) struct Backing {
     owner: Owner,
 }
 
-// SAFETY: `start` is memory of `owner`, which may be sent; who touches it says `Piece`.
+// SAFETY: `start` is memory of `owner`, which may be sent; `Piece` says when it is touched.
 unsafe impl Send for Backing {}
 // SAFETY: as above.
 unsafe impl Sync for Backing {}
@@ -41,7 +41,7 @@ impl Drop for Piece {
     fn drop(&mut self) {
         if let Some((number, _permit)) = &self.home {
             self.backing.free().push(*number);
-            // The permit is dropped behind this: who waits for it finds the piece.
+            // The permit is dropped behind this: a task that waits for it finds the piece.
         }
     }
 }

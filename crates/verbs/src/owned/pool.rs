@@ -55,7 +55,7 @@ impl Pool {
         Some(Buffer(self.0.piece(permit)))
     }
 
-    /// A buffer; waits until one comes back. Who waits first is served first.
+    /// A buffer; waits until one comes back, in the order of the calls.
     pub async fn take(&self) -> Buffer {
         let permit = self.0.slots().acquire(1).await;
         Buffer(self.0.piece(permit))
