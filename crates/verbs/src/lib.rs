@@ -43,7 +43,7 @@
 //! |---|---|
 //! | `ibv_get_device_list`, `ibv_open_device` | [`devices`], [`Device::open`] |
 //! | `ibv_alloc_pd`, `ibv_create_cq`, `ibv_create_qp`, ... | [`Context::alloc_pd`], [`Context::create_cq`], [`Pd::create_qp`], ... |
-//! | `ibv_modify_qp` | [`Qp::connect`] for the usual case, [`Qp::modify`] for any other |
+//! | `ibv_modify_qp` | [`Qp::connect`] and [`Qp::connect_with`] for the usual case, [`Qp::modify`] for any other |
 //! | `ibv_create_comp_cntr`, `ibv_qp_attach_comp_cntr` | [`Context::create_comp_cntr`], [`Qp::attach_comp_cntr`] |
 //! | `ibv_post_send`, `ibv_poll_cq` | [`Qp::post_send`], [`Cq::poll`], [`Cq::wait`] |
 //! | `ibv_alloc_mw`, `ibv_bind_mw` | [`Mr::window`], [`SendRequest::bind`] |
@@ -57,6 +57,7 @@ pub mod cm;
 mod comp_cntr;
 mod context;
 mod cq;
+mod endpoint;
 mod memory;
 pub mod owned;
 mod provider;
@@ -80,7 +81,8 @@ pub use iba::{
     QpState, QpType, Qpn, RKey, RnrTimer, WcOpcode, WcStatus, WrOpcode,
 };
 pub use memory::{Dm, Mr, Remote, Slice};
-pub use qp::{DEFAULT_QKEY, Endpoint, PostError, Qp, QpSpec, Srq};
+pub use endpoint::{ConnectOptions, Endpoint};
+pub use qp::{DEFAULT_QKEY, PostError, Qp, QpSpec, Srq};
 pub use request::SendRequest;
 pub use transport::env::Reason;
 pub use umem::HostBuf;

@@ -4,14 +4,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use device::ids::{PdId, QpId, SrqId};
 use iba::{
-    Access, AckTimeout, AttrMask, Av, CompCntrOps, Gid, Mtu, Psn, QKey, QpAttr, QpCap, QpState,
-    QpType, Qpn, RnrTimer,
+    Access, AttrMask, Av, CompCntrOps, Gid, Psn, QKey, QpAttr, QpCap, QpState, QpType, Qpn,
 };
 pub use transport::PostError;
 use transport::wr::RecvWr;
 
 use crate::arm::{Arm, On, other_device, refused};
-use crate::{CompCntr, Context, Cq, Kind, Pd, Refusal, Result, SendRequest, Slice};
+use crate::{
+    CompCntr, ConnectOptions, Context, Cq, Endpoint, Kind, Pd, Refusal, Result, SendRequest, Slice,
+};
 
 /// The parameters of a new QP. Start from [`QpSpec::rc`], [`QpSpec::uc`] or [`QpSpec::ud`] and
 /// change what differs.
@@ -66,18 +67,6 @@ impl QpSpec {
     pub fn ud(cq: &Cq) -> Self {
         Self { qp_type: QpType::Ud, access: Access::empty(), ..Self::rc(cq) }
     }
-}
-
-/// How to reach a QP: what two programs exchange to connect.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "programs send it to each other")]
-pub struct Endpoint {
-    /// The address of the port.
-    pub gid: Gid,
-    /// The QP.
-    pub qpn: Qpn,
-    /// The first sequence number it will send.
-    pub psn: Psn,
 }
 
 /// A queue pair. Clones are the same one.
@@ -202,35 +191,62 @@ impl Qp {
         self.modify(&attr, AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | own)
     }
 
-    /// Connects an RC or UC QP to its peer, with the port's MTU, 14 (67 ms) as timeout and 7
-    /// retries, and makes it ready to send. Both sides call this, in either order.
+    /// Where a peer reaches it by another GID of the port's table.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::NotFound`] if there is none at this index.
+    pub fn endpoint_at(&self, gid_index: u8) -> Result<Endpoint> {
+        let gids = self.0.pd.context().gids();
+        let Some(found) = gids.iter().find(|gid| gid.index == u32::from(gid_index)) else {
+            let what = format!("endpoint: the port has no GID of index {gid_index}");
+            return Err(Refusal::new(Kind::NotFound, what));
+        };
+        Ok(Endpoint { gid: found.gid, qpn: self.0.qpn, psn: self.0.psn })
+    }
+
+    /// Connects an RC or UC QP to its peer, as [`ConnectOptions::default`] says, and makes it ready
+    /// to send. Both sides call this, in either order.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::Invalid`] for a QP of datagrams, or one that is connected already.
     pub fn connect(&self, peer: &Endpoint) -> Result<()> {
+        self.connect_with(peer, &ConnectOptions::default())
+    }
+
+    /// The same with other parameters.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](Self::connect), and for parameters that the device refuses.
+    pub fn connect_with(&self, peer: &Endpoint, options: &ConnectOptions) -> Result<()> {
         use AttrMask as A;
         let context = self.0.pd.context();
-        let mtu: Mtu = context.port_attr().active_mtu;
         // The GID that `endpoint` gives the peer.
-        let source = context.gids().first().map_or(0, |gid| gid.index);
-        let sgid_index = u8::try_from(source).unwrap_or(0);
+        let first = || context.gids().first().and_then(|gid| u8::try_from(gid.index).ok());
         let reliable = self.0.spec.qp_type == QpType::Rc;
         let mut attr = QpAttr {
             state: QpState::Rtr,
-            path_mtu: mtu,
+            path_mtu: options.mtu.unwrap_or_else(|| context.port_attr().active_mtu),
             dest_qpn: peer.qpn,
             rq_psn: peer.psn,
             av: Av {
                 dgid: peer.gid,
-                sgid_index,
+                sgid_index: options.gid_index.or_else(first).unwrap_or(0),
                 is_global: true,
                 port_num: 1,
-                hop_limit: 64,
+                hop_limit: options.hop_limit,
+                traffic_class: options.traffic_class,
+                sl: options.service_level,
                 ..Av::default()
             },
-            max_dest_rd_atomic: 16,
-            max_rd_atomic: 16,
-            min_rnr_timer: RnrTimer::from_code(12).expect("12 is below 32"),
-            timeout: AckTimeout::from_code(14).expect("14 is below 32"),
-            retry_cnt: 7,
-            rnr_retry: 7,
+            max_dest_rd_atomic: options.responder_resources,
+            max_rd_atomic: options.initiator_depth,
+            min_rnr_timer: options.min_rnr_timer,
+            timeout: options.timeout,
+            retry_cnt: options.retry_count,
+            rnr_retry: options.rnr_retry_count,
             sq_psn: self.0.psn,
             ..QpAttr::default()
         };

@@ -5,8 +5,8 @@ use std::thread;
 use std::time::Duration;
 
 use verbs::{
-    Access, AttrMask, Av, Context, HostBuf, Kind, Pd, PostError, QpAttr, QpSpec, QpState,
-    SendRequest, WcStatus,
+    Access, AckTimeout, AttrMask, Av, ConnectOptions, Context, Endpoint, HostBuf, Kind, Mtu, Pd,
+    PostError, QpAttr, QpSpec, QpState, RnrTimer, SendRequest, WcStatus,
 };
 
 /// Whether the user chose a library.
@@ -188,4 +188,41 @@ fn a_datagram_outlives_its_address_handle() {
     let mut got = [0; 8];
     memory.read(1024 + 40, &mut got).unwrap();
     assert_eq!(&got, b"datagram");
+}
+
+/// What a QP is connected with is what the device has, and a peer's bytes lead to it.
+#[test]
+fn a_qp_is_connected_as_its_options_say() {
+    let (context, pd) = open();
+    let cq = context.create_cq(16).unwrap();
+    let [a, b] = [(); 2].map(|()| pd.create_qp(&QpSpec::rc(&cq)).unwrap());
+    let gid = context.gids().pop().unwrap();
+    let index = u8::try_from(gid.index).unwrap();
+    let options = ConnectOptions {
+        gid_index: Some(index),
+        mtu: Some(Mtu::Mtu512),
+        timeout: AckTimeout::from_code(16).unwrap(),
+        retry_count: 3,
+        rnr_retry_count: 2,
+        min_rnr_timer: RnrTimer::from_code(14).unwrap(),
+        responder_resources: 2,
+        initiator_depth: 1,
+        traffic_class: 32,
+        service_level: 1,
+        hop_limit: 9,
+    };
+    for (from, to) in [(&a, &b), (&b, &a)] {
+        let peer = Endpoint::from_bytes(&to.endpoint_at(index).unwrap().to_bytes()).unwrap();
+        assert_eq!(peer.gid, gid.gid);
+        from.connect_with(&peer, &options).unwrap();
+    }
+    let attr = a.query().unwrap();
+    let av = &attr.av;
+    assert_eq!((attr.state, attr.dest_qpn), (QpState::Rts, b.qpn()));
+    assert_eq!((av.sgid_index, av.traffic_class, av.sl, av.hop_limit), (index, 32, 1, 9));
+    assert_eq!((attr.path_mtu, attr.timeout.code()), (Mtu::Mtu512, 16));
+    assert_eq!((attr.retry_cnt, attr.rnr_retry, attr.min_rnr_timer.code()), (3, 2, 14));
+    assert_eq!((attr.max_dest_rd_atomic, attr.max_rd_atomic), (2, 1));
+    let refusal = a.endpoint_at(u8::MAX).expect_err("no such GID");
+    assert_eq!(refusal.kind(), Kind::NotFound);
 }

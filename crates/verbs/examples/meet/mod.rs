@@ -8,7 +8,7 @@ use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command};
 use std::time::Duration;
 
-use verbs::{Cq, Endpoint, Gid, Psn, Qp, Qpn, RKey, Remote, Wc};
+use verbs::{Cq, Endpoint, Qp, RKey, Remote, Wc};
 
 pub(crate) type Outcome<T> = Result<T, Box<dyn Error>>;
 
@@ -21,12 +21,8 @@ pub(crate) fn listen() -> Outcome<TcpStream> {
 
 /// Sends the peer the address of a QP, and returns that of the peer's.
 pub(crate) fn exchange(here: Endpoint, peer: &mut TcpStream) -> Outcome<Endpoint> {
-    peer.write_all(&here.gid.0)?;
-    peer.write_all(&here.qpn.value().to_be_bytes())?;
-    peer.write_all(&here.psn.value().to_be_bytes())?;
-    let (gid, qpn, psn) = (receive(peer)?, receive(peer)?, receive(peer)?);
-    let (qpn, psn) = (u32::from_be_bytes(qpn), u32::from_be_bytes(psn));
-    Ok(Endpoint { gid: Gid(gid), qpn: Qpn::new(qpn), psn: Psn::new(psn) })
+    peer.write_all(&here.to_bytes())?;
+    Ok(Endpoint::from_bytes(&receive(peer)?)?)
 }
 
 /// Sends the peer the address of this QP, and connects the QP to the peer's, whose address the peer

@@ -8,7 +8,7 @@ use super::error::{Error, Outcome};
 use super::inner::Inner;
 use super::request::Request;
 use crate::owned::{Local, LocalMut, RemoteSlice};
-use crate::{Ah, Endpoint, Kind, Pd, Refusal, Remote, Wc};
+use crate::{Ah, ConnectOptions, Endpoint, Kind, Pd, Refusal, Remote, Wc};
 
 /// A queue pair whose requests are futures. Clones are the same one; behind the last, it goes to
 /// the error state, and what is in flight ends.
@@ -69,6 +69,15 @@ impl Qp {
     /// As [`verbs::Qp::connect`](crate::Qp::connect).
     pub fn connect(&self, peer: &Endpoint) -> crate::Result<()> {
         self.inner().qp().connect(peer)
+    }
+
+    /// The same with other parameters.
+    ///
+    /// # Errors
+    ///
+    /// As [`verbs::Qp::connect_with`](crate::Qp::connect_with).
+    pub fn connect_with(&self, peer: &Endpoint, options: &ConnectOptions) -> crate::Result<()> {
+        self.inner().qp().connect_with(peer, options)
     }
 
     /// Makes a QP of datagrams ready.
