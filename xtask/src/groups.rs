@@ -158,6 +158,7 @@ pub(crate) const GROUPS: &[Group] = &[
     group("vm", 240, "a Debian kernel with Yama and udmabuf", Job::Interop { threads: 1 }),
     group("topology", 150, "PCI trees, judged by a kernel", Job::Interop { threads: 1 }),
     group("rxe", 240, "against the Linux kernel's rdma_rxe", Job::Interop { threads: 1 }),
+    group("providers", 150, "crate verbs on the kernel's rxe", Job::Interop { threads: 1 }),
     group("nvmeof", 240, "nvmet and the Linux kernel's host", Job::Interop { threads: 1 }),
     group("install", 240, "package and archive on a clean Debian", Job::Interop { threads: 1 }),
     group(

@@ -51,7 +51,7 @@ pub(super) fn run(reps: u32, report: &mut Report) -> Outcome<()> {
         let (ours, other) = (nic.open()?, nic.open_another()?);
         let _published = machine.publish(kind, &ours)?;
         let subsystem = Subsystem::new(NQN, vec![Namespace::open(&made.0)?]);
-        let ip = ours.gids().first().ok_or("the NIC has no address")?.gid.to_ip();
+        let ip = ours.default_gid().ok_or("the NIC has no address")?.gid.to_ip();
         let at = SocketAddr::new(ip, 0);
         let target = Target::start(&machine, &ours, at, subsystem, DEPTH.into())?;
         let mut remote = Remote::new(&other, &target)?;

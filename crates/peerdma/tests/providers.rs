@@ -5,6 +5,8 @@ mod common;
 
 #[path = "../../verbs/tests/connections.rs"]
 mod connections;
+#[path = "../../verbs/tests/connections_async.rs"]
+mod connections_async;
 #[path = "../../verbs/tests/futures.rs"]
 mod futures;
 #[path = "../../verbs/tests/loopback.rs"]
@@ -19,6 +21,7 @@ fn the_same_tests_pass_with_a_library() {
     let text = common::again_with_the_library("the_same_tests_pass_with_a_library");
     let ran = |name: &str| text.contains(&format!("test {name} ... ok"));
     assert!(ran("connections::a_connection_brings_private_data_each_way_and_its_qps_to_rts"));
+    assert!(ran("connections_async::connections_carry_messages_and_end"), "{text}");
     assert!(ran("loopback::send_arrives_in_the_posted_receive"), "{text}");
     assert!(ran("futures::messages_arrive_one_by_one"), "{text}");
     assert!(ran("provider::the_device_is_of_the_provider_that_was_chosen"), "{text}");

@@ -1,5 +1,6 @@
 //! Devices, open devices and protection domains.
 
+use std::net::IpAddr;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,7 +9,7 @@ use descriptors::Known;
 use device::config::NicConfig;
 use device::ids::{CtxId, PdId};
 use device::{DeviceAttr, EventSource, GidEntry, Hca, NicInfo, PortAttr};
-use iba::{EventType, Qpn};
+use iba::{Av, EventType, Gid, Qpn};
 
 use crate::arm::{Arm, On, other_device, refused};
 use crate::attr;
@@ -141,8 +142,17 @@ pub struct AsyncEvent {
     pub qpn: Option<Qpn>,
 }
 
+/// Whether an address means something only together with a link. A port that has no other may
+/// still have the GID that its MAC makes (`ib_cache_gid_set_default_gid` of the kernel).
+pub(crate) fn is_link_local(ip: IpAddr) -> bool {
+    matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
+}
+
 /// The port that [`Context::port_attr`] and [`Context::gids`] are about.
 const PORT: u8 = 1;
+
+/// How far packets go unless the program says otherwise, as the kernel's `IPV6_DEFAULT_HOPLIMIT`.
+pub(crate) const HOPS: u8 = 64;
 
 impl Context {
     fn soft(hca: Arc<Hca>) -> Result<Self> {
@@ -203,6 +213,28 @@ impl Context {
         match &self.0 {
             Arm::Soft(soft) => soft.lock().gids(),
             Arm::Hard(hard) => attr::of_gids(&hard.context.gids(PORT).unwrap_or_default()),
+        }
+    }
+
+    /// The GID that a peer reaches the port by, unless the program chooses another: the first that
+    /// leaves the link, or the first. None as for [`gids`](Self::gids).
+    pub fn default_gid(&self) -> Option<GidEntry> {
+        let gids = self.gids();
+        let leaves = |gid: &&GidEntry| !is_link_local(gid.gid.to_ip());
+        gids.iter().find(leaves).or(gids.first()).copied()
+    }
+
+    /// The address vector of a peer, from this port's [default GID](Self::default_gid): for
+    /// [`Pd::create_ah`].
+    pub fn av_to(&self, peer: Gid) -> Av {
+        let from = self.default_gid().and_then(|gid| u8::try_from(gid.index).ok());
+        Av {
+            dgid: peer,
+            sgid_index: from.unwrap_or(0),
+            is_global: true,
+            port_num: PORT,
+            hop_limit: HOPS,
+            ..Av::default()
         }
     }
 

@@ -2,6 +2,7 @@
 
 use iba::{AckTimeout, Gid, Mtu, Psn, Qpn, RnrTimer};
 
+use crate::context::HOPS;
 use crate::{Kind, Refusal, Result};
 
 /// How to reach a QP: what two programs exchange to connect.
@@ -77,8 +78,8 @@ impl<'de> serde::Deserialize<'de> for Endpoint {
 #[doc(alias = "ibv_qp_attr")]
 #[expect(clippy::exhaustive_structs, reason = "programs change its fields")]
 pub struct ConnectOptions {
-    /// The GID that packets come from: its index in the port's table. None: the first that
-    /// [`Context::gids`](crate::Context::gids) lists, which is that of
+    /// The GID that packets come from: its index in the port's table. None: that of
+    /// [`Context::default_gid`](crate::Context::default_gid), as in
     /// [`Qp::endpoint`](crate::Qp::endpoint).
     pub gid_index: Option<u8>,
     /// The MTU of the path. None: the port's.
@@ -118,7 +119,7 @@ impl Default for ConnectOptions {
             initiator_depth: 16,
             traffic_class: 0,
             service_level: 0,
-            hop_limit: 64,
+            hop_limit: HOPS,
         }
     }
 }

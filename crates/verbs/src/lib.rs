@@ -76,12 +76,12 @@ pub use device::{
     CompCntrEntry, CompCntrType, Counters, DeviceAttr, GidEntry, Kind, PortAttr, Refusal, Resources,
 };
 pub use dmabuf::{DmaBuf, Mapping};
+pub use endpoint::{ConnectOptions, Endpoint};
 pub use iba::{
     Access, AckTimeout, AttrMask, Av, CompCntrOps, EventType, Gid, Mtu, Psn, QpAttr, QpCap,
     QpState, QpType, Qpn, RKey, RnrTimer, WcOpcode, WcStatus, WrOpcode,
 };
 pub use memory::{Dm, Mr, Remote, Slice};
-pub use endpoint::{ConnectOptions, Endpoint};
 pub use qp::{DEFAULT_QKEY, PostError, Qp, QpSpec, Srq};
 pub use request::SendRequest;
 pub use transport::env::Reason;

@@ -3,9 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use device::ids::{PdId, QpId, SrqId};
-use iba::{
-    Access, AttrMask, Av, CompCntrOps, Gid, Psn, QKey, QpAttr, QpCap, QpState, QpType, Qpn,
-};
+use iba::{Access, AttrMask, Av, CompCntrOps, Gid, Psn, QKey, QpAttr, QpCap, QpState, QpType, Qpn};
 pub use transport::PostError;
 use transport::wr::RecvWr;
 
@@ -151,10 +149,13 @@ impl Qp {
         &self.0.spec
     }
 
-    /// Where a peer reaches it, at the port's first GID.
+    /// Where a peer reaches it, at the port's [default GID](Context::default_gid).
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::NotFound`] if the port has none.
     pub fn endpoint(&self) -> Result<Endpoint> {
-        let gids = self.0.pd.context().gids();
-        let Some(first) = gids.first() else {
+        let Some(first) = self.0.pd.context().default_gid() else {
             return Err(Refusal::new(Kind::NotFound, "endpoint: the port has no GID"));
         };
         Ok(Endpoint { gid: first.gid, qpn: self.0.qpn, psn: self.0.psn })
@@ -224,7 +225,7 @@ impl Qp {
         use AttrMask as A;
         let context = self.0.pd.context();
         // The GID that `endpoint` gives the peer.
-        let first = || context.gids().first().and_then(|gid| u8::try_from(gid.index).ok());
+        let usual = context.av_to(peer.gid);
         let reliable = self.0.spec.qp_type == QpType::Rc;
         let mut attr = QpAttr {
             state: QpState::Rtr,
@@ -232,14 +233,11 @@ impl Qp {
             dest_qpn: peer.qpn,
             rq_psn: peer.psn,
             av: Av {
-                dgid: peer.gid,
-                sgid_index: options.gid_index.or_else(first).unwrap_or(0),
-                is_global: true,
-                port_num: 1,
+                sgid_index: options.gid_index.unwrap_or(usual.sgid_index),
                 hop_limit: options.hop_limit,
                 traffic_class: options.traffic_class,
                 sl: options.service_level,
-                ..Av::default()
+                ..usual
             },
             max_dest_rd_atomic: options.responder_resources,
             max_rd_atomic: options.initiator_depth,

@@ -13,6 +13,11 @@ use verbs::{
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// Whether this runs on the kernel's `rdma_rxe` and `rdma_cm`.
+fn is_rxe() -> bool {
+    std::env::var_os("PEERDMA_PROVIDER").is_some_and(|provider| provider == "system")
+}
+
 /// One role of a program, with a virtual function of its own.
 struct Part {
     context: Context,
@@ -41,7 +46,7 @@ impl Part {
     /// Listens at a free port of the NIC's first address.
     fn listen(&self) -> (Id, SocketAddr) {
         let id = self.channel.create_id().unwrap();
-        let ip = self.context.gids()[0].gid.to_ip();
+        let ip = self.context.default_gid().unwrap().gid.to_ip();
         let at = id.bind((ip, 0).into()).unwrap();
         id.listen(8).unwrap();
         assert_eq!(id.local_addr(), Some(at));
@@ -211,6 +216,15 @@ fn an_identifier_moves_to_another_channel_with_its_events() {
     let (a, b) = parts("moved");
     let other = EventChannel::new(&b.context).unwrap();
     let (listener, at) = b.listen();
+    if is_rxe() {
+        // The kernel loses a request that waits: the identifier that it made for it stays with the
+        // first channel (`ucma_migrate_id`).
+        listener.migrate(&other).unwrap();
+        let _asked = a.ask(at, b"after");
+        let event = other.event(PATIENCE).unwrap().expect("the request, in the second channel");
+        assert_eq!(event.listener, Some(listener));
+        return;
+    }
     let (id, _qp) = a.ask(at, b"before");
     let patience = Timespec { tv_sec: 30, tv_nsec: 0 };
     let ready = poll(&mut [PollFd::new(&b.channel, PollFlags::IN)], Some(&patience)).unwrap();
@@ -218,9 +232,7 @@ fn an_identifier_moves_to_another_channel_with_its_events() {
     listener.migrate(&other).unwrap();
     assert!(b.channel.event(Duration::ZERO).unwrap().is_none());
     for words in [&b"before"[..], b"after"] {
-        if words == b"after" {
-            drop(a.ask(at, words));
-        }
+        let _asked = (words == b"after").then(|| a.ask(at, words));
         let event = other.event(PATIENCE).unwrap().expect("the request, in the second channel");
         let EventKind::ConnectRequest { param } = &event.kind else { panic!("{event:?}") };
         assert_eq!(&param.private_data[..words.len()], words);
@@ -239,7 +251,7 @@ fn an_identifier_moves_to_another_channel_with_its_events() {
 /// A group of the family of the NIC's first address.
 fn group_of(context: &Context) -> IpAddr {
     let [.., low] = std::process::id().to_le_bytes();
-    match context.gids()[0].gid.to_ip() {
+    match context.default_gid().unwrap().gid.to_ip() {
         IpAddr::V4(_) => [239, 195, 7, low].into(),
         IpAddr::V6(_) => [0xff15, 0, 0, 0, 0, 0, 0x4791, low.into()].into(),
     }

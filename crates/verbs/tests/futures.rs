@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, mpsc};
 use std::task::{Context as Task, Poll, Wake, Waker};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pollster::block_on;
 use verbs::aio::{self, Error, Outcome, QpOptions};
@@ -40,6 +40,19 @@ fn in_each_way(test: impl Fn(&aio::Cq, &Pd)) {
     test(&cq, &pd);
     drop(cq);
     driving.join().unwrap().expect("the driver ends with the queue");
+}
+
+/// What becomes so within half a minute.
+#[track_caller]
+fn soon<T>(mut look: impl FnMut() -> Option<T>) -> T {
+    let began = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(began.elapsed() < Duration::from_secs(30), "it did not become so");
+        thread::yield_now();
+    }
 }
 
 #[track_caller]
@@ -315,7 +328,11 @@ fn a_dropped_qp_gives_back_what_it_had() {
     let cq = aio::Cq::polled(&context, 8).unwrap();
     let pool = Pool::new(&pd, 64, 4).unwrap();
     for _ in 0..3 {
-        let alone = cq.create_qp(&pd, &small()).unwrap();
+        // A device may flush at its leisure.
+        let alone = soon(|| {
+            cq.turn();
+            cq.create_qp(&pd, &small()).ok()
+        });
         let refused = cq.create_qp(&pd, &small()).unwrap_err();
         assert_eq!(refused.kind(), Kind::NoMemory);
         assert!(refused.what().contains("could overrun"), "{refused}");
@@ -326,8 +343,10 @@ fn a_dropped_qp_gives_back_what_it_had() {
         assert!(ready(alone.send(pool.try_take().unwrap())).is_none());
         assert_eq!(pool.free(), 3);
         drop(alone);
-        while cq.turn() > 0 {}
-        assert_eq!(pool.free(), 4);
+        soon(|| {
+            cq.turn();
+            (pool.free() == 4).then_some(())
+        });
     }
 }
 
@@ -387,9 +406,7 @@ fn datagrams_carry_what_was_sent() {
         qp.to_rts().unwrap();
         qp
     });
-    let dgid = b.endpoint().unwrap().gid;
-    let av = verbs::Av { dgid, is_global: true, port_num: 1, ..verbs::Av::default() };
-    let ah = pd.create_ah(av).unwrap();
+    let ah = pd.create_ah(context.av_to(b.endpoint().unwrap().gid)).unwrap();
     let buffer = pd.register_const(&b"a datagram"[..]).unwrap();
     block_on(async {
         done(a.send_to(buffer, &ah, b.qpn(), verbs::DEFAULT_QKEY).await);

@@ -36,7 +36,7 @@ fn objects_of_another_device_are_refused() {
 
     let qp = pd.create_qp(&QpSpec::ud(&ours)).unwrap();
     qp.to_rts().unwrap();
-    let gid = there.gids()[0].gid;
+    let gid = there.default_gid().unwrap().gid;
     let av = Av { dgid: gid, is_global: true, port_num: 1, hop_limit: 64, ..Av::default() };
     let ah = other_pd.create_ah(av).unwrap();
     let request = SendRequest::send(1, &[]).to(&ah, qp.qpn(), verbs::DEFAULT_QKEY);

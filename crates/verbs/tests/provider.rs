@@ -5,13 +5,18 @@ use std::thread;
 use std::time::Duration;
 
 use verbs::{
-    Access, AckTimeout, AttrMask, Av, ConnectOptions, Context, Endpoint, HostBuf, Kind, Mtu, Pd,
+    Access, AckTimeout, AttrMask, ConnectOptions, Context, Endpoint, HostBuf, Kind, Mtu, Pd,
     PostError, QpAttr, QpSpec, QpState, RnrTimer, SendRequest, WcStatus,
 };
 
 /// Whether the user chose a library.
 fn is_library() -> bool {
     std::env::var_os("PEERDMA_PROVIDER").is_some()
+}
+
+/// Whether this runs on the kernel's `rdma_rxe`, which differs in places that each test names.
+fn is_rxe() -> bool {
+    std::env::var_os("PEERDMA_PROVIDER").is_some_and(|provider| provider == "system")
 }
 
 fn open() -> (Context, Pd) {
@@ -73,8 +78,7 @@ fn objects_of_another_device_are_refused() {
 
     let qp = pd.create_qp(&QpSpec::ud(&ours)).unwrap();
     qp.to_rts().unwrap();
-    let gid = there.gids()[0];
-    let av = Av { dgid: gid.gid, is_global: true, port_num: 1, ..Av::default() };
+    let av = there.av_to(there.default_gid().unwrap().gid);
     let ah = there.alloc_pd().unwrap().create_ah(av).unwrap();
     let request = SendRequest::send(1, &[]).to(&ah, qp.qpn(), verbs::DEFAULT_QKEY);
     assert_eq!(qp.post_send(&request), Err(PostError::OtherDevice));
@@ -169,12 +173,9 @@ fn a_datagram_outlives_its_address_handle() {
     let memory = HostBuf::anonymous(4096).unwrap();
     let mr = pd.reg_mr(&memory, Access::LOCAL_WRITE).unwrap();
     memory.write(0, b"datagram").unwrap();
-    let gid = context.gids()[0];
-    let sgid_index = u8::try_from(gid.index).unwrap();
+    let av = context.av_to(context.default_gid().unwrap().gid);
     for round in 0..200 {
         qp.post_recv(1, &[mr.slice(1024, 128)]).unwrap();
-        let (dgid, hop_limit) = (gid.gid, 64);
-        let av = Av { dgid, sgid_index, hop_limit, is_global: true, port_num: 1, ..Av::default() };
         let ah = pd.create_ah(av).unwrap();
         let request = SendRequest::send(2, &[mr.slice(0, 8)]).signaled();
         qp.post_send(&request.to(&ah, qp.qpn(), verbs::DEFAULT_QKEY)).unwrap();
@@ -219,7 +220,10 @@ fn a_qp_is_connected_as_its_options_say() {
     let attr = a.query().unwrap();
     let av = &attr.av;
     assert_eq!((attr.state, attr.dest_qpn), (QpState::Rts, b.qpn()));
-    assert_eq!((av.sgid_index, av.traffic_class, av.sl, av.hop_limit), (index, 32, 1, 9));
+    // rxe keeps no service level, and takes the hops of the route (`rxe_av_to_attr`).
+    let (level, hops) = if is_rxe() { (0, 64) } else { (1, 9) };
+    assert_eq!((av.sl, av.hop_limit), (level, hops));
+    assert_eq!((av.sgid_index, av.traffic_class), (index, 32));
     assert_eq!((attr.path_mtu, attr.timeout.code()), (Mtu::Mtu512, 16));
     assert_eq!((attr.retry_cnt, attr.rnr_retry, attr.min_rnr_timer.code()), (3, 2, 14));
     assert_eq!((attr.max_dest_rd_atomic, attr.max_rd_atomic), (2, 1));

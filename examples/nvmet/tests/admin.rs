@@ -40,7 +40,7 @@ fn a_target_at_all_addresses_reports_the_one_that_the_host_connected_to() {
     let all = (std::net::Ipv4Addr::UNSPECIFIED, 0).into();
     let subsystem = Subsystem::new(NQN, Vec::new());
     let target = Target::start(&bench.machine, &ours, all, subsystem, 1).expect("it starts");
-    let at = (ours.gids()[0].gid.to_ip(), target.addr().port()).into();
+    let at = (ours.default_gid().unwrap().gid.to_ip(), target.addr().port()).into();
     let entries = discover(&host, at).expect("it tells");
     assert_eq!(entries.iter().map(|entry| entry.addr).collect::<Vec<_>>(), [at]);
 }

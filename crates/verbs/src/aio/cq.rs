@@ -7,7 +7,7 @@ use super::driver::Driver;
 use super::handle::Handle;
 use super::inner::{Inner, QpOptions};
 use super::qp::Qp;
-use super::reactor::Watch;
+use super::reactor::{self, Watch};
 use super::readiness::Readiness;
 use crate::{Context, Kind, Pd, Refusal, Result};
 
@@ -43,7 +43,20 @@ impl Cq {
         Ok((Self(queue), driver))
     }
 
-    /// The same, for a program that has something of its own that says when a descriptor is
+    /// A queue for up to `entries` requests at once, whose driver runs on the thread of this
+    /// library, one for the process: for programs that have nothing to spawn it on.
+    ///
+    /// # Errors
+    ///
+    /// As [`with_driver`](Self::with_driver).
+    pub fn driven(context: &Context, entries: u32) -> Result<Self> {
+        let (cq, driver) = Self::with_driver(context, entries)?;
+        // An error leaves the queue to the tasks that wait.
+        reactor::spawn(async { drop(driver.await) })?;
+        Ok(cq)
+    }
+
+    /// [`with_driver`](Self::with_driver) for a program that has something of its own that says when a descriptor is
     /// readable. `readiness` makes it from the queue, whose descriptor [`AsFd`] gives.
     ///
     /// # Errors

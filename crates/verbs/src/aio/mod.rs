@@ -2,17 +2,35 @@
 //!
 //! A [`Cq`] is a completion queue that knows its requests. A [`Qp`] on it sends, writes and reads
 //! by functions that return when the request has completed, and gives the messages of its peer one
-//! by one. No thread is started for a queue pair, and none at all in two of the three ways to be
-//! told of completions:
+//! by one. A [`Connection`] is a QP that is connected by address. No thread is started for a queue
+//! pair, and none at all in some of the ways to be told of completions:
 //!
 //! | way | who looks at the queue | for |
 //! |---|---|---|
 //! | [`Cq::polled`] | the tasks that wait, each time they are polled, which is always | latency |
 //! | [`Cq::with_driver`] | a future that the program spawns; an event wakes it | any executor |
+//! | [`Cq::driven`] | the same on a thread of this library | programs that spawn nothing |
 //! | `Cq::spawn`, with the feature `tokio` | the same as a task of tokio | programs of tokio |
 //!
 //! A [`Driver`] waits by what its program has for descriptors ([`Readiness`]), or by a thread of
 //! this library, one for the process.
+//!
+//! ```no_run
+//! use verbs::aio::{Connection, Listener};
+//!
+//! # async fn f() -> Result<(), Box<dyn std::error::Error>> {
+//! let listener = Listener::bind("0.0.0.0:7471").await?; // one program
+//! let peer = listener.accept().await?;
+//! println!("{}", String::from_utf8_lossy(&peer.recv().await?));
+//!
+//! let peer = Connection::connect("host:7471").await?; // the other
+//! let hello = peer.pd().register(b"hello".to_vec())?;
+//! let (result, _hello) = peer.send(hello).await;
+//! # result?;
+//! # Ok(()) }
+//! ```
+//!
+//! The same piece by piece, for programs that meet in another way:
 //!
 //! ```no_run
 //! use verbs::aio::{self, QpOptions};
@@ -51,6 +69,7 @@
 //!   device, the sentence of [`verbs::Cq::explain`](crate::Cq::explain).
 
 mod batch;
+mod connect;
 mod cq;
 mod driver;
 mod error;
@@ -64,10 +83,14 @@ mod reactor;
 mod readiness;
 mod request;
 mod table;
+mod tasks;
 #[cfg(feature = "tokio")]
 mod tokio;
 
 pub use batch::Batch;
+pub use connect::{
+    Closed, ConnectError, ConnectRequest, Connection, ConnectionOptions, Drive, Listener, Nic,
+};
 pub use cq::Cq;
 pub use driver::Driver;
 pub use error::{Error, Failure, Outcome};

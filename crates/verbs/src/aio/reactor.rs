@@ -1,5 +1,5 @@
-//! A thread that waits for descriptors, for executors that do not: one for the process, started
-//! when it is needed first.
+//! A thread that waits for descriptors, for executors that do not, and runs the futures of this
+//! library that no executor was given: one for the process, started when it is needed first.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,6 +11,7 @@ use rustix::event::epoll;
 use slab::Slab;
 
 use super::readiness::Readiness;
+use super::tasks::Tasks;
 use crate::{Kind, Refusal, Result};
 
 /// Waits for a descriptor by the thread of this library.
@@ -26,6 +27,23 @@ pub struct Watch {
 struct Reactor {
     epoll: OwnedFd,
     watched: Mutex<Slab<Watched>>,
+    tasks: Arc<Tasks>,
+}
+
+/// What the bell of the tasks is known by, which is no key of a watched descriptor.
+const BELL: u64 = u64::MAX;
+
+/// Runs a future on the thread of this library.
+///
+/// # Errors
+///
+/// [`Kind::Io`] if the process has no descriptor or thread left.
+pub(super) fn spawn(future: impl Future<Output = ()> + Send + 'static) -> Result<()> {
+    let reactor = Reactor::get().map_err(|error| {
+        Refusal::new(Kind::Io, format!("starting the thread for events: {error}"))
+    })?;
+    reactor.tasks.spawn(future);
+    Ok(())
 }
 
 #[derive(Debug, Default)]
@@ -96,7 +114,10 @@ impl Reactor {
             return Ok(Arc::clone(reactor));
         }
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let reactor = Arc::new(Self { epoll, watched: Mutex::default() });
+        let tasks = Tasks::new()?;
+        let data = epoll::EventData::new_u64(BELL);
+        epoll::add(&epoll, tasks.bell(), data, epoll::EventFlags::IN)?;
+        let reactor = Arc::new(Self { epoll, watched: Mutex::default(), tasks });
         // Of two that are made at once one is dropped again, before it has a thread.
         let reactor = Arc::clone(REACTOR.get_or_init(|| reactor));
         static STARTED: Mutex<bool> = Mutex::new(false);
@@ -116,12 +137,17 @@ impl Reactor {
     fn run(&self) {
         let mut events = Vec::with_capacity(64);
         loop {
+            self.tasks.run();
             // Fails only when a signal comes.
             let space = rustix::buffer::spare_capacity(&mut events);
             if epoll::wait(&self.epoll, space, None).is_err() {
                 continue;
             }
             for event in events.drain(..) {
+                if event.data.u64() == BELL {
+                    self.tasks.heard();
+                    continue;
+                }
                 let waker = {
                     let mut watched = self.watched();
                     // The key may be of one that came later: it looks once for nothing.

@@ -1,6 +1,6 @@
 //! Multicast groups.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -8,7 +8,8 @@ use iba::{AttrMask, Av, Gid, QKey, QpAttr, QpType, Qpn};
 use verbs_abi::rdma::UDP_QKEY;
 
 use crate::arm::{Arm, refused};
-use crate::{Context, Kind, Pd, Qp, Refusal, Result};
+use crate::context::is_link_local;
+use crate::{Context, GidEntry, Kind, Pd, Qp, Refusal, Result};
 
 /// The QP number that every datagram to a group carries.
 pub const MULTICAST_QPN: Qpn = Qpn::new(0xff_ffff);
@@ -69,8 +70,19 @@ impl Drop for Member {
     }
 }
 
+/// The address of a GID, with its link where it needs one.
+fn address(gid: &GidEntry) -> SocketAddr {
+    match gid.gid.to_ip() {
+        IpAddr::V6(ip) if is_link_local(ip.into()) => {
+            SocketAddrV6::new(ip, 0, 0, gid.ifindex).into()
+        }
+        ip => SocketAddr::new(ip, 0),
+    }
+}
+
 impl Group {
-    /// Joins a group from the port's first address of the same family.
+    /// Joins a group from the port's first address of the same family, one that leaves the link if
+    /// there is any.
     ///
     /// # Errors
     ///
@@ -83,8 +95,8 @@ impl Group {
             return Err(Refusal::new(Kind::Invalid, what));
         }
         let gids = context.gids();
-        let own = gids.iter().find(|gid| gid.gid.to_ip().is_ipv4() == addr.is_ipv4());
-        let Some(own) = own else {
+        let of_the_family = gids.iter().filter(|gid| gid.gid.to_ip().is_ipv4() == addr.is_ipv4());
+        let Some(own) = of_the_family.min_by_key(|gid| is_link_local(gid.gid.to_ip())) else {
             let what = format!("{CALL}: the port has no address of the family of {addr}");
             return Err(Refusal::new(Kind::NotFound, what));
         };
@@ -108,7 +120,7 @@ impl Group {
                 let join = || {
                     let channel = library.create_channel()?;
                     let member = channel.create_id(sysverbs::PortSpace::Udp)?;
-                    member.bind(SocketAddr::new(own.gid.to_ip(), 0))?;
+                    member.bind(address(own))?;
                     let found = member.join(SocketAddr::new(addr, 0), false, PATIENCE)?;
                     Ok((found.av, QKey(found.qkey), Some(member)))
                 };

@@ -121,6 +121,11 @@ impl Id {
         &self.0.context
     }
 
+    /// A number that no other identifier of this process has at the same time.
+    pub(crate) fn key(&self) -> usize {
+        Arc::as_ptr(&self.0).addr()
+    }
+
     /// Binds it to an address of the device, or to the wildcard. Port 0 is a free one. Returns what
     /// it is bound to.
     ///

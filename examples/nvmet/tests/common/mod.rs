@@ -67,7 +67,7 @@ impl Bench {
         let device = Device::from_config(NicConfig { name, ..machine.nic() }).expect("a NIC");
         let (ours, host) = (device.open().expect("opens"), device.open_another().expect("opens"));
         let published = publish(&machine, &ours);
-        let ip = ours.gids()[0].gid.to_ip();
+        let ip = ours.default_gid().unwrap().gid.to_ip();
         let subsystem = Subsystem::new(NQN, namespaces);
         let target = Target::start(&machine, &ours, (ip, 0).into(), subsystem, 32).expect("starts");
         Self { target, host, machine, published, began: bytes_by_way(), folder }
