@@ -18,7 +18,7 @@ use self::way::{WAYS, Way};
 use crate::counts::Counts;
 use crate::groups::{Context, Tested};
 use crate::sh::{Outcome, cargo, check};
-use crate::suites::{Expected, Verdicts};
+use crate::suites::{Expected, Verdicts, side_by_side};
 
 /// What is known about the tests.
 const EXPECTED: &str = "interop/level-zero-tests/expected.toml";
@@ -92,15 +92,13 @@ fn judge(built: &Built, options: &Options, write: bool) -> Outcome<Counts> {
     if !options.page {
         check(cargo().args(["build", "--release", "--locked"]))?;
     }
-    let mut columns: Vec<(String, Verdicts)> = Vec::new();
-    // One after another: its tests of IPC have names of their own for the whole machine.
-    for way in ways {
+    let columns: Vec<(String, Verdicts)> = side_by_side(ways.len(), &ways, |way| {
         let verdicts = match options.page {
             true => way.last(&programs),
             false => way.run(built, &expected, &programs, &options.filter)?,
         };
-        columns.push((way.words(), verdicts));
-    }
+        Ok((way.words(), verdicts))
+    })?;
     let mut counts = Counts::default();
     for (on, verdicts) in &columns {
         counts += &expected.judge(on, verdicts);

@@ -8,12 +8,45 @@ use std::time::{Duration, Instant};
 
 use super::build::Built;
 use super::way::Way;
-use crate::sh::{Outcome, target_dir, tool};
+use crate::sh::{Outcome, target_dir};
 use crate::suites::gtest::{self, Tests};
-use crate::suites::{Expected, Verdict, Verdicts};
+use crate::suites::{Expected, Verdict, Verdicts, host, side_by_side};
 
 /// The longest test prints nothing for half a minute on two cores.
 const PATIENCE: Duration = Duration::from_secs(240);
+
+/// Programs that mostly wait (`usleep(5e5)` for each message). Their tests end in a number, and
+/// those with the same last digit are a share of their own, side by side with the others.
+const WAITING: [&str; 1] = ["test_ipc_p2p_memory"];
+
+/// Gives a program directories of its own: tests of IPC name their socket and shared memory for the
+/// whole machine.
+const OF_ITS_OWN: &str = "\
+set -e
+mount -t tmpfs tmpfs /dev/shm
+mount -t tmpfs tmpfs /tmp
+exec \"$0\" \"$@\"
+";
+
+/// Some of the tests of a program.
+#[derive(Clone, Copy, Debug)]
+struct Share<'a> {
+    program: &'a str,
+    number: usize,
+    filter: &'a str,
+}
+
+/// The shares of the tests of a program that a filter picks.
+fn shares<'a>(program: &'a str, filter: &'a str) -> Vec<Share<'a>> {
+    const OF_A_DIGIT: [&str; 10] = ["*0", "*1", "*2", "*3", "*4", "*5", "*6", "*7", "*8", "*9"];
+    let whole = [filter];
+    let filters = match filter {
+        "*" if WAITING.contains(&program) => &OF_A_DIGIT[..],
+        _ => &whole,
+    };
+    let share = |(number, filter): (usize, &&'a str)| Share { program, number, filter };
+    filters.iter().enumerate().map(share).collect()
+}
 
 impl Way {
     /// Runs some programs one after another: all of them allocate the memory of the same GPUs.
@@ -32,7 +65,10 @@ impl Way {
                 str::strip_prefix(tests, program)?.strip_prefix(':').map(str::to_owned)
             };
             let left_out: Vec<String> = expected.left_out(&words).filter_map(of_program).collect();
-            let tests = self.program(built, program, filter, &left_out)?;
+            let shares = shares(program, filter);
+            let run = |share: &Share<'_>| self.share(built, *share, &left_out);
+            let tests: Tests =
+                side_by_side(shares.len(), &shares, run)?.into_iter().flatten().collect();
             let passed = tests.values().filter(|verdict| **verdict == Verdict::Passed).count();
             let (took, of) = (start.elapsed().as_secs_f64(), tests.len());
             println!("{words}: {program}: {passed} of {of} pass, {took:.0} s");
@@ -46,37 +82,36 @@ impl Way {
     pub(crate) fn last(&self, programs: &[&str]) -> Verdicts {
         let mut verdicts = Verdicts::default();
         for program in programs {
-            let log = File::open(self.file(program, "log"));
-            let tests = log.ok().and_then(|log| gtest::logged(BufReader::new(log)));
+            let logged = |share: Share<'_>| {
+                gtest::logged(BufReader::new(File::open(self.file(share, "log")).ok()?))
+            };
+            let tests: Option<Vec<Tests>> = shares(program, "*").into_iter().map(logged).collect();
+            let tests = tests.map(|tests| tests.into_iter().flatten().collect::<Tests>());
             let named = |(test, verdict)| (format!("{program}:{test}"), verdict);
             verdicts.tests.extend(tests.unwrap_or_default().into_iter().map(named));
         }
         verdicts
     }
 
-    fn file(&self, program: &str, end: &str) -> PathBuf {
-        self.scratch().join(format!("{program}.{end}"))
+    fn file(&self, share: Share<'_>, end: &str) -> PathBuf {
+        let Share { program, number, .. } = share;
+        self.scratch().join(format!("{program}.{number}.{end}"))
     }
 
-    fn program(
-        &self,
-        built: &Built,
-        program: &str,
-        filter: &str,
-        left_out: &[String],
-    ) -> Outcome<Tests> {
-        let config = self.config()?;
-        let (log, flags) = (self.file(program, "log"), self.file(program, "flags"));
+    fn share(&self, built: &Built, share: Share<'_>, left_out: &[String]) -> Outcome<Tests> {
+        let config = self.config(share.number)?;
+        let (log, flags) = (self.file(share, "log"), self.file(share, "flags"));
         let mut log = File::create(&log).map_err(|err| format!("{}: {err}", log.display()))?;
         gtest::run(PATIENCE, &mut log, |seen| {
             // In a file: the names of thousands of tests are more than a command line takes.
             let without = left_out.iter().chain(seen.keys()).map(|test| &**test);
             let without = without.collect::<Vec<_>>().join(":");
-            let text = format!("--gtest_color=no\n--gtest_filter={filter}-{without}\n");
+            let text = format!("--gtest_color=no\n--gtest_filter={}-{without}\n", share.filter);
             fs::write(&flags, text).map_err(|err| format!("{}: {err}", flags.display()))?;
-            let mut command = tool(target_dir().join("release/peerdma"));
-            command.current_dir(&built.programs).arg("run");
-            command.arg(format!("--gpu={}", self.preset)).arg("--").arg(format!("./{program}"));
+            let mut command = host::with_mounts_of_its_own()?;
+            command.args(["sh", "-c", OF_ITS_OWN]).arg(target_dir().join("release/peerdma"));
+            command.current_dir(&built.programs).arg("run").arg(format!("--gpu={}", self.preset));
+            command.arg("--").arg(format!("./{}", share.program));
             command.arg(format!("--gtest_flagfile={}", flags.display()));
             command.env("PEERDMA_CONFIG", &config).env("LD_LIBRARY_PATH", &built.loader);
             command.envs(self.variables().iter().map(|name| (name, "1")));

@@ -37,14 +37,14 @@ impl Way {
         target_dir().join("level-zero-tests").join(self.words().replace(' ', "-"))
     }
 
-    /// The configuration of the machine: two GPUs of its own, since those of one name share their
-    /// memory, and the tests allocate all of it.
-    pub(crate) fn config(&self) -> Outcome<PathBuf> {
+    /// The configuration of the machine for a share of the tests: two GPUs of its own, since those
+    /// of one name share their memory, and the tests allocate all of it.
+    pub(crate) fn config(&self, share: usize) -> Outcome<PathBuf> {
         let dir = self.scratch();
         fs::create_dir_all(&dir).map_err(|err| format!("{}: {err}", dir.display()))?;
-        let file = dir.join("peerdma.toml");
-        let gpu =
-            |number| format!("[[gpu]]\nname = \"{}{number}\"\n", self.words().replace(' ', "-"));
+        let file = dir.join(format!("peerdma.{share}.toml"));
+        let words = self.words().replace(' ', "-");
+        let gpu = |number| format!("[[gpu]]\nname = \"{words}-{share}-{number}\"\n");
         let text = gpu(0) + &gpu(1);
         fs::write(&file, text).map_err(|err| format!("{}: {err}", file.display()))?;
         Ok(file)

@@ -45,15 +45,26 @@ fi
 /// `MTU` in its environment is that of the netdev, 1500 without it.
 pub(crate) fn of_its_own(has_huge_pages: bool) -> Outcome<Command> {
     let script = [SET_UP, if has_huge_pages { SET_ASIDE } else { "exec \"$0\" \"$@\"\n" }].concat();
+    let mut command = unshared("--net")?;
+    command.args(["sh", "-c", &script]);
+    Ok(command)
+}
+
+/// A command line that runs the one after it in a mount namespace of its own, as root there.
+pub(crate) fn with_mounts_of_its_own() -> Outcome<Command> {
+    unshared("--mount")
+}
+
+fn unshared(namespace: &str) -> Outcome<Command> {
     // A user who is root already stays root.
-    for rights in [&["--net"][..], &["--user", "--map-root-user", "--net"]] {
+    for rights in [&[namespace][..], &["--user", "--map-root-user", namespace]] {
         let is_possible =
             tool("unshare").args(rights).arg("true").status().is_ok_and(|s| s.success());
         if is_possible {
             let mut command = Command::new("unshare");
-            command.args(rights).args(["--", "sh", "-c", &script]);
+            command.args(rights).arg("--");
             return Ok(command);
         }
     }
-    Err("`unshare --net` is refused: the tests need a network namespace".to_owned())
+    Err(format!("`unshare {namespace}` is refused: the tests need a namespace of their own"))
 }
