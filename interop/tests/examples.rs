@@ -3,7 +3,7 @@
 
 use std::ffi::OsStr;
 
-use interop::{Artefacts, Mode, Program, Running};
+use interop::{Artefacts, Mode, Program, Running, Scratch};
 
 /// An example, with the provider of its NIC if it is not the usual one.
 fn example(name: &str, provider: Option<&OsStr>) -> Program {
@@ -15,11 +15,17 @@ fn example(name: &str, provider: Option<&OsStr>) -> Program {
 }
 
 /// Starts the listening side of an example, and returns the address that it prints.
-fn listen(name: &str, provider: Option<&OsStr>) -> (Running, String) {
-    let mut running = example(name, provider).start();
-    running.wait_says("127.0.0.1:");
+fn listen(name: &str, args: &[&OsStr], provider: Option<&OsStr>) -> (Running, String) {
+    let mut running = example(name, provider).args(args).start();
+    running.wait_until("it prints its address", |running| running.printed().contains('\n'));
     let address = running.printed().lines().next().unwrap_or_default().to_owned();
     (running, address)
+}
+
+/// The software device, and a NIC of a library.
+fn each_provider(test: impl Fn(Option<&OsStr>)) {
+    let library = Artefacts::find().library();
+    [OsStr::new("soft"), library.as_os_str()].map(Some).into_iter().for_each(test);
 }
 
 fn both_halves(name: &str) -> (interop::Output, interop::Output) {
@@ -27,7 +33,7 @@ fn both_halves(name: &str) -> (interop::Output, interop::Output) {
 }
 
 fn both_halves_with(name: &str, provider: Option<&OsStr>) -> (interop::Output, interop::Output) {
-    let (listening, address) = listen(name, provider);
+    let (listening, address) = listen(name, &[], provider);
     let connecting = example(name, provider).args([address]).output();
     connecting.success();
     let listening = listening.finish();
@@ -49,16 +55,60 @@ fn one_sided_write() {
     writer.says("wrote 1048576 bytes: Success");
 }
 
-/// On the software device, and on a NIC of a library.
 #[test]
 fn key_value_store() {
-    let library = Artefacts::find().library();
-    let providers = [OsStr::new("soft"), library.as_os_str()];
-    for provider in providers {
-        let (server, client) = both_halves_with("key_value_store", Some(provider));
+    each_provider(|provider| {
+        let (server, client) = both_halves_with("key_value_store", provider);
         client.says("20000 look-ups, every value whole and none older than the one before");
-        server.says("the client is done");
+        server.says("the client is done: Disconnected");
+    });
+}
+
+/// The file is longer than the queue.
+#[test]
+fn file_transfer() {
+    let scratch = Scratch::new();
+    let (file, into) = (scratch.file("file"), scratch.file("into"));
+    let bytes: Vec<u8> = (0..3_000_001_u32).map(|at| (at * 7 + (at >> 11)) as u8).collect();
+    std::fs::write(&file, &bytes).expect("a file of our own");
+    each_provider(|provider| {
+        let (receiver, address) = listen("file_transfer", &[into.as_os_str()], provider);
+        let args = [file.as_os_str(), OsStr::new(&address)];
+        let sender = example("file_transfer", provider).args(args).output();
+        sender.success().says("sent 3000001 bytes");
+        receiver.finish().success().says("received 3000001 bytes");
+        assert!(std::fs::read(&into).expect("it is there") == bytes);
+        std::fs::remove_file(&into).expect("it is there");
+    });
+}
+
+/// Several clients at once.
+fn one_and_many(name: &str, many: usize, provider: Option<&OsStr>, says: &str) -> interop::Output {
+    let (server, address) = listen(name, &[], provider);
+    let client = || example(name, provider).args([&address]).start();
+    let clients: Vec<Running> = std::iter::repeat_with(client).take(many).collect();
+    for client in clients {
+        client.finish().success().says(says);
     }
+    let server = server.finish();
+    server.success();
+    server
+}
+
+#[test]
+fn rpc() {
+    each_provider(|provider| {
+        let server = one_and_many("rpc", 3, provider, "1000 calls, every answer right");
+        server.says("3 clients were served");
+    });
+}
+
+#[test]
+fn parameter_server() {
+    each_provider(|provider| {
+        let server = one_and_many("parameter_server", 2, provider, "20 rounds");
+        server.says("65536 parameters in VRAM, at most 0.0");
+    });
 }
 
 #[test]

@@ -5,14 +5,14 @@
 //! cargo run --release -p peerdma-verbs --example file_transfer FILE HOST:PORT     # the sender
 //! ```
 
-use std::error::Error;
+mod meet;
+
 use std::fs::File;
 use std::io::{IsTerminal, Read, Write, stderr};
 
-use verbs::aio::{Connection, Listener};
+use meet::{Outcome, bind};
+use verbs::aio::Connection;
 use verbs::owned::Pool;
-
-type Outcome<T> = Result<T, Box<dyn Error>>;
 
 /// What a receive has room for, by default.
 const PIECE: usize = 4096;
@@ -28,9 +28,7 @@ fn main() -> Outcome<()> {
 }
 
 async fn receive(mut into: File) -> Outcome<()> {
-    let listener = Listener::bind("localhost:0").await?;
-    println!("{}", listener.local_addr());
-    let sender = listener.accept().await?;
+    let sender = bind().await?.accept().await?;
     let length = number(&sender.recv().await?)?;
     let (mut done, mut bar) = (0, Bar::new(length));
     while done < length {

@@ -8,107 +8,91 @@
 
 mod meet;
 
-use std::io::Write;
-use std::net::TcpStream;
+use std::thread;
 
-use meet::{Outcome, exchange, listen, receive, tell};
-use verbs::aio::{self, QpOptions};
+use meet::{Outcome, bind};
+use verbs::Access;
+use verbs::aio::{Connection, Listener};
 use verbs::owned::{RemoteSlice, Shared};
-use verbs::{Access, Pd};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 const SLOTS: u64 = 1024;
 const KEYS: u64 = 600;
 const LOOK_UPS: u64 = 20_000;
 
-/// A slot of the table. A READ may find it half changed: then the sum is wrong.
+/// A slot of the table. A READ may find it half changed: then its words do not fit.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 struct Slot {
     key: u64, // 0: empty
     version: u64,
-    value: [u64; 5],
-    sum: u64,
+    value: [u64; 6],
 }
 
-impl Slot {
-    fn new(key: u64, version: u64) -> Self {
-        let slot = Self { key, version, value: [key ^ version; 5], sum: 0 };
-        Self { sum: slot.summed(), ..slot }
-    }
-
-    fn summed(&self) -> u64 {
-        let words = [self.key, self.version].into_iter().chain(self.value);
-        words.fold(1, |sum, word| (sum ^ word).wrapping_mul(0x0100_0000_01b3))
-    }
+/// What a value is, so that every client can tell a whole one.
+fn value(key: u64, version: u64) -> [u64; 6] {
+    [key ^ version; 6]
 }
 
 /// Where a key is looked for first; then in the slots behind.
 fn first(key: u64) -> u64 {
-    (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) % SLOTS
+    ((key * 0x9e37_79b9) >> 7) % SLOTS
 }
 
 fn main() -> Outcome<()> {
-    let context = verbs::devices()?[0].open()?;
-    let pd = context.alloc_pd()?;
-    let cq = aio::Cq::polled(&context, 64)?;
-    let qp = cq.create_qp(&pd, &QpOptions { sends: 1, receives: 0, ..QpOptions::default() })?;
-    let server = std::env::args().nth(1);
-    let mut peer = match &server {
-        Some(address) => TcpStream::connect(address)?,
-        None => listen()?,
-    };
-    qp.connect(&exchange(qp.endpoint()?, &mut peer)?)?;
-    if server.is_none() {
-        return serve(&pd, peer);
-    }
-    let table = RemoteSlice::from_bytes(&receive(&mut peer)?)?;
-    pollster::block_on(look_up(&qp, table))?;
-    tell(&mut peer)
+    pollster::block_on(async {
+        match std::env::args().nth(1) {
+            Some(to) => look_up(Connection::connect(&to).await?).await,
+            None => serve(&bind().await?).await,
+        }
+    })
 }
 
-fn serve(pd: &Pd, mut client: TcpStream) -> Outcome<()> {
-    let table = Shared::<Slot>::new(pd, SLOTS as usize, Access::REMOTE_READ)?;
+async fn serve(listener: &Listener) -> Outcome<()> {
+    let table = Shared::<Slot>::new(listener.nic().pd(), SLOTS as usize, Access::REMOTE_READ)?;
     let mut slots = Vec::new();
     for key in 1..=KEYS {
         let places = (first(key)..).map(|place| (place % SLOTS) as usize);
         slots.extend(places.take(1000).find(|place| table.get(*place).key == 0));
-        table.set(slots[key as usize - 1], Slot::new(key, 1));
+        table.set(slots[key as usize - 1], Slot { key, version: 1, value: value(key, 1) });
     }
-    client.write_all(&table.remote().to_bytes())?;
-    client.set_nonblocking(true)?;
-    let mut version = 1;
-    while client.peek(&mut [0]).is_err() {
-        version += 1;
-        for (place, key) in slots.iter().zip(1..) {
-            table.set(*place, Slot::new(key, version));
+    let client = listener.accept().await?;
+    let whole = client.pd().register(table.remote().to_bytes().to_vec())?;
+    // Until this process ends.
+    thread::spawn(move || {
+        for version in 2.. {
+            for (place, key) in slots.iter().zip(1..) {
+                table.set(*place, Slot { key, version, value: value(key, version) });
+            }
         }
-    }
-    println!("the client is done");
+    });
+    client.send(whole).await.0?;
+    println!("the client is done: {:?}", client.closed().await?);
     Ok(())
 }
 
-async fn look_up(qp: &aio::Qp, table: RemoteSlice<Slot>) -> Outcome<()> {
-    let mut buffer = qp.pd().register(vec![0; size_of::<Slot>()])?;
+async fn look_up(server: Connection) -> Outcome<()> {
+    let table = RemoteSlice::<Slot>::from_bytes(server.recv().await?[..].try_into()?)?;
+    let mut buffer = server.pd().register(vec![0; size_of::<Slot>()])?;
     let (mut newest, mut again) = (vec![0; KEYS as usize + 1], 0);
     for turn in 0..LOOK_UPS {
         let (key, mut place) = (turn % KEYS + 1, first(turn % KEYS + 1));
         let slot = loop {
-            let (result, back) = qp.read(buffer, table.at(place).ok_or("no such slot")?).await;
+            let (result, back) = server.read(buffer, table.at(place).ok_or("no such slot")?).await;
             result?;
             buffer = back;
-            let slot = Slot::read_from_bytes(&buffer).map_err(|_| "a slot of another size")?;
-            match (slot.sum == slot.summed(), slot.key) {
+            let slot = Slot::read_from_bytes(&buffer).expect("as long as a slot");
+            match (slot.value == value(slot.key, slot.version), slot.key) {
                 (false, _) => again += 1,
                 (true, 0) => return Err("a key is not in the table".into()),
                 (true, found) if found == key => break slot,
                 (true, _) => place = (place + 1) % SLOTS,
             }
         };
-        let before = std::mem::replace(&mut newest[key as usize], slot.version);
-        assert!(slot.version >= before && slot.value == [key ^ slot.version; 5], "an old value");
+        assert!(slot.version >= newest[key as usize], "an old value");
+        newest[key as usize] = slot.version;
     }
     println!("{LOOK_UPS} look-ups, every value whole and none older than the one before");
     println!("{again} slots were read again, since the server was changing them");
-    Ok(())
+    Ok(server.disconnect().await.map(drop)?)
 }

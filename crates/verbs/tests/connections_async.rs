@@ -27,8 +27,7 @@ fn nics(name: &str, drive: Drive) -> (Nic, Nic) {
 }
 
 fn listen(nic: &Nic) -> Listener {
-    let ip = nic.pd().context().default_gid().unwrap().gid.to_ip();
-    nic.listen((ip, 0).into()).unwrap()
+    nic.listen((nic.ip_addr().unwrap(), 0).into()).unwrap()
 }
 
 /// The two ends of a connection.

@@ -4,10 +4,11 @@
 
 use std::error::Error;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command};
 use std::time::Duration;
 
+use verbs::aio::Listener;
 use verbs::{Cq, Endpoint, Qp, RKey, Remote, Wc};
 
 pub(crate) type Outcome<T> = Result<T, Box<dyn Error>>;
@@ -17,6 +18,14 @@ pub(crate) fn listen() -> Outcome<TcpStream> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     println!("{}", listener.local_addr()?);
     Ok(listener.accept()?.0)
+}
+
+/// Listens at an address that is printed.
+pub(crate) async fn bind() -> Outcome<Listener> {
+    let listener = Listener::bind("0.0.0.0:0").await?;
+    let here = listener.nic().ip_addr().ok_or("the NIC has no address")?;
+    println!("{}", SocketAddr::new(here, listener.local_addr().port()));
+    Ok(listener)
 }
 
 /// Sends the peer the address of a QP, and returns that of the peer's.

@@ -1,6 +1,6 @@
 //! An open NIC with what connections need.
 
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -85,6 +85,11 @@ impl Nic {
     /// The domain of its memory.
     pub fn pd(&self) -> &Pd {
         &self.0.pd
+    }
+
+    /// An address that peers reach it by ([`Context::default_gid`]), if its port has one.
+    pub fn ip_addr(&self) -> Option<IpAddr> {
+        self.0.pd.context().default_gid().map(|gid| gid.gid.to_ip())
     }
 
     pub(super) fn events(&self) -> &Events {
