@@ -18,7 +18,7 @@ use self::way::{WAYS, Way};
 use crate::counts::Counts;
 use crate::groups::{Context, Tested};
 use crate::sh::{Outcome, cargo, check};
-use crate::suites::{Expected, Verdicts, side_by_side};
+use crate::suites::{Expected, Verdicts};
 
 /// What is known about the tests.
 const EXPECTED: &str = "interop/level-zero-tests/expected.toml";
@@ -92,13 +92,15 @@ fn judge(built: &Built, options: &Options, write: bool) -> Outcome<Counts> {
     if !options.page {
         check(cargo().args(["build", "--release", "--locked"]))?;
     }
-    let columns: Vec<(String, Verdicts)> = side_by_side(ways.len(), &ways, |way| {
+    let mut columns: Vec<(String, Verdicts)> = Vec::new();
+    // One after another: some tests need much of the machine's memory.
+    for way in ways {
         let verdicts = match options.page {
             true => way.last(&programs),
             false => way.run(built, &expected, &programs, &options.filter)?,
         };
-        Ok((way.words(), verdicts))
-    })?;
+        columns.push((way.words(), verdicts));
+    }
     let mut counts = Counts::default();
     for (on, verdicts) in &columns {
         counts += &expected.judge(on, verdicts);

@@ -15,9 +15,11 @@ use crate::suites::{Expected, Verdict, Verdicts, host, side_by_side};
 /// The longest test prints nothing for half a minute on two cores.
 const PATIENCE: Duration = Duration::from_secs(240);
 
-/// Programs that mostly wait (`usleep(5e5)` for each message). Their tests end in a number, and
-/// those with the same last digit are a share of their own, side by side with the others.
-const WAITING: [&str; 1] = ["test_ipc_p2p_memory"];
+/// A program that mostly waits (`usleep(5e5)` for each message), and how many tests it has. They
+/// end in a number, and run in shares side by side. A share is a range: the numbers follow the
+/// sizes, and only a few shares have large ones at the same time.
+const WAITING: (&str, usize) = ("test_ipc_p2p_memory", 624);
+const SHARES: usize = 10;
 
 /// Gives a program directories of its own: tests of IPC name their socket and shared memory for the
 /// whole machine.
@@ -29,23 +31,22 @@ exec \"$0\" \"$@\"
 ";
 
 /// Some of the tests of a program.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Share<'a> {
     program: &'a str,
     number: usize,
-    filter: &'a str,
+    filter: String,
 }
 
 /// The shares of the tests of a program that a filter picks.
-fn shares<'a>(program: &'a str, filter: &'a str) -> Vec<Share<'a>> {
-    const OF_A_DIGIT: [&str; 10] = ["*0", "*1", "*2", "*3", "*4", "*5", "*6", "*7", "*8", "*9"];
-    let whole = [filter];
-    let filters = match filter {
-        "*" if WAITING.contains(&program) => &OF_A_DIGIT[..],
-        _ => &whole,
-    };
-    let share = |(number, filter): (usize, &&'a str)| Share { program, number, filter };
-    filters.iter().enumerate().map(share).collect()
+fn shares<'a>(program: &'a str, filter: &str) -> Vec<Share<'a>> {
+    let (waiting, tests) = WAITING;
+    if (program, filter) != (waiting, "*") {
+        return vec![Share { program, number: 0, filter: filter.to_owned() }];
+    }
+    let numbers: Vec<String> = (0..tests).map(|number| format!("*/{number}")).collect();
+    let ranges = numbers.chunks(tests.div_ceil(SHARES)).enumerate();
+    ranges.map(|(number, range)| Share { program, number, filter: range.join(":") }).collect()
 }
 
 impl Way {
@@ -66,7 +67,7 @@ impl Way {
             };
             let left_out: Vec<String> = expected.left_out(&words).filter_map(of_program).collect();
             let shares = shares(program, filter);
-            let run = |share: &Share<'_>| self.share(built, *share, &left_out);
+            let run = |share: &Share<'_>| self.share(built, share, &left_out);
             let tests: Tests =
                 side_by_side(shares.len(), &shares, run)?.into_iter().flatten().collect();
             let passed = tests.values().filter(|verdict| **verdict == Verdict::Passed).count();
@@ -83,7 +84,7 @@ impl Way {
         let mut verdicts = Verdicts::default();
         for program in programs {
             let logged = |share: Share<'_>| {
-                gtest::logged(BufReader::new(File::open(self.file(share, "log")).ok()?))
+                gtest::logged(BufReader::new(File::open(self.file(&share, "log")).ok()?))
             };
             let tests: Option<Vec<Tests>> = shares(program, "*").into_iter().map(logged).collect();
             let tests = tests.map(|tests| tests.into_iter().flatten().collect::<Tests>());
@@ -93,12 +94,12 @@ impl Way {
         verdicts
     }
 
-    fn file(&self, share: Share<'_>, end: &str) -> PathBuf {
+    fn file(&self, share: &Share<'_>, end: &str) -> PathBuf {
         let Share { program, number, .. } = share;
         self.scratch().join(format!("{program}.{number}.{end}"))
     }
 
-    fn share(&self, built: &Built, share: Share<'_>, left_out: &[String]) -> Outcome<Tests> {
+    fn share(&self, built: &Built, share: &Share<'_>, left_out: &[String]) -> Outcome<Tests> {
         let config = self.config(share.number)?;
         let (log, flags) = (self.file(share, "log"), self.file(share, "flags"));
         let mut log = File::create(&log).map_err(|err| format!("{}: {err}", log.display()))?;
