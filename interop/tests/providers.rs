@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use interop::need::Need;
-use interop::{Vm, built, needs};
+use interop::{Artefacts, Vm, built, needs};
 
 /// The files of `crates/verbs/tests` that run with any provider.
 const TESTS: [&str; 6] =
@@ -40,7 +40,9 @@ fn the_same_tests_pass_on_the_kernels_rxe() {
     for program in &programs {
         vm = vm.file(program, &format!("/bin/{}", test_of(program)));
     }
-    let out = vm.run();
+    let out = vm.file(&Artefacts::find().peerdma(), "/bin/peerdma").run();
+    let devices = out.section("devices");
+    devices.says("rxe0      libibverbs  active").says("peerdma0  software    active");
     for test in TESTS {
         out.section(test).says("test result: ok.").says("--- exit 0");
     }

@@ -85,6 +85,7 @@ pub use memory::{Dm, Mr, Remote, Slice};
 pub use qp::{DEFAULT_QKEY, PostError, Qp, QpSpec, Srq};
 pub use request::SendRequest;
 pub use transport::env::Reason;
+pub use transport::wr::Flush;
 pub use umem::HostBuf;
 pub use window::Mw;
 

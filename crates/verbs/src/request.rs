@@ -1,7 +1,7 @@
 //! Work requests.
 
 use iba::{Access, RKey, SendFlags, WrOpcode};
-use transport::wr::{Bind, Data, SendWr, UdDest};
+use transport::wr::{Bind, Data, Flush, SendWr, UdDest};
 
 use crate::{Ah, Context, Mw, PostError, Remote, Slice};
 
@@ -120,6 +120,31 @@ impl SendRequest {
     pub fn fetch_add(wr_id: u64, old: Slice, at: Remote, add: u64) -> Self {
         let mut request = Self::new(wr_id, WrOpcode::AtomicFetchAndAdd, &[old]).at(at);
         request.wr.compare_add = add;
+        request
+    }
+
+    /// Stores eight bytes in the peer's memory at once: a reader there sees all of them or none,
+    /// behind what was written before. The address is a multiple of eight.
+    ///
+    /// A library has no such call for [`Qp::post_send`](crate::Qp::post_send), and posting it there
+    /// is refused.
+    #[doc(alias = "ibv_wr_atomic_write")]
+    pub fn atomic_write(wr_id: u64, at: Remote, value: u64) -> Self {
+        let mut request = Self::new(wr_id, WrOpcode::AtomicWrite, &[]).at(at);
+        request.wr.data = Data::Inline(value.to_ne_bytes().as_slice().into());
+        request
+    }
+
+    /// Completes when what was written before it is where `reach` says, beginning at `at`. The
+    /// memory and the QP of the peer grant [`Access::FLUSH_GLOBAL`] or
+    /// [`Access::FLUSH_PERSISTENT`].
+    ///
+    /// A library has no such call for [`Qp::post_send`](crate::Qp::post_send), and posting it there
+    /// is refused.
+    #[doc(alias = "ibv_wr_flush")]
+    pub fn flush(wr_id: u64, at: Remote, reach: Flush) -> Self {
+        let mut request = Self::new(wr_id, WrOpcode::Flush, &[]).at(at);
+        request.wr.data = Data::Flush(reach);
         request
     }
 

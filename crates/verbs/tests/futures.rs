@@ -396,6 +396,39 @@ fn held_messages_hold_the_sender_back() {
     });
 }
 
+/// A library has no call for these that a request of C's form could be.
+#[test]
+fn a_word_is_stored_and_what_was_written_is_flushed() {
+    let (context, pd) = open();
+    let cq = aio::Cq::polled(&context, 64).unwrap();
+    let access = Access::LOCAL_WRITE | Access::REMOTE | Access::FLUSH_GLOBAL;
+    let (a, _b) = pair(&cq, &pd, &QpOptions { access, ..small() });
+    let is_library = std::env::var_os("PEERDMA_PROVIDER").is_some();
+    let grants = if is_library { Access::REMOTE } else { Access::REMOTE | Access::FLUSH_GLOBAL };
+    let words = Shared::<u64>::new(&pd, 4, grants).unwrap();
+    block_on(async {
+        let stored = a.atomic_write(words.remote().at(2).unwrap(), 7).await;
+        let flushed = a.flush(words.remote(), false).await;
+        if is_library {
+            for refused in [stored, flushed] {
+                assert!(
+                    matches!(refused, Err(Error::Post(PostError::Opcode { .. }))),
+                    "{refused:?}"
+                );
+            }
+            return;
+        }
+        stored.unwrap();
+        flushed.unwrap();
+        assert_eq!((words.get(1), words.get(2)), (0, 7));
+        let none = a.atomic_write(words.remote().get(4..).unwrap(), 7).await.unwrap_err();
+        assert!(none.to_string().contains("no word"), "{none}");
+        // What the QP of the peer does not grant at all is no valid request there.
+        let error = a.flush(words.remote(), true).await.unwrap_err();
+        assert_eq!(error.status(), Some(WcStatus::RemInvReqErr), "{error}");
+    });
+}
+
 #[test]
 fn datagrams_carry_what_was_sent() {
     let (context, pd) = open();

@@ -8,6 +8,8 @@ for _ in $(seq 100); do
     grep -q ffff:0a4e:0002 /sys/class/infiniband/rxe0/ports/1/gids/1 && break
     sleep 0.1
 done
+echo "=== devices"
+peerdma devices
 export PEERDMA_PROVIDER=system
 for test in $(echo "$tests" | tr , " "); do
     echo "=== $test"

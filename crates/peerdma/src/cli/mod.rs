@@ -1,6 +1,7 @@
 //! The command line: the name of each subcommand, and its module.
 
 mod demo;
+mod devices;
 mod dmabuf;
 mod doctor;
 mod explain;
@@ -31,6 +32,9 @@ enum Command {
     Completions(generate::Completions),
     /// Move every kind of memory between two processes, and check every byte
     Demo(demo::Args),
+    /// List the NICs of this machine as a Rust program has them: those of its libibverbs, then the
+    /// software ones
+    Devices(devices::Args),
     /// List the dma-bufs that the processes of this user have open
     #[command(name = "dmabuf")]
     DmaBuf(dmabuf::Args),
@@ -64,6 +68,7 @@ pub(crate) fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Completions(args) => generate::completions(&args),
         Command::Demo(args) => demo::main(args),
+        Command::Devices(args) => devices::main(&args),
         Command::DmaBuf(args) => dmabuf::main(args),
         Command::Doctor(args) => doctor::main(args),
         Command::Env(args) => launcher::env(args),

@@ -8,7 +8,7 @@ use super::error::{Error, Outcome};
 use super::inner::Inner;
 use super::request::Request;
 use crate::owned::{Local, LocalMut, RemoteSlice};
-use crate::{Ah, ConnectOptions, Endpoint, Kind, Pd, Refusal, Remote, Wc};
+use crate::{Ah, ConnectOptions, Endpoint, Flush, Kind, Pd, Refusal, Remote, Wc};
 
 /// A queue pair whose requests are futures. Clones are the same one; behind the last, it goes to
 /// the error state, and what is in flight ends.
@@ -184,6 +184,34 @@ impl Qp {
     ) -> Result<u64, Error> {
         let at = first(&at, "compare_swap")?;
         self.atomic(Request::CompareSwap { at, compare, swap }).await
+    }
+
+    /// Stores the first word of memory of the peer at once, behind what was written before.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::Invalid`] for a slice without a word; not posted for a NIC of a library.
+    pub async fn atomic_write(&self, at: RemoteSlice<u64>, value: u64) -> Result<(), Error> {
+        let at = first(&at, "atomic_write")?;
+        self.request(Request::AtomicWrite { at, value }, ()).await.0.map(drop)
+    }
+
+    /// Waits until what was written to memory of the peer before is visible to every reader there,
+    /// and until it survives a loss of power if that is asked for.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::Invalid`] for 4 GiB or more; not posted for a NIC of a library; failed where the peer
+    /// does not grant it.
+    pub async fn flush<T>(&self, memory: RemoteSlice<T>, is_persistent: bool) -> Result<(), Error> {
+        let Ok(length) = u32::try_from(memory.byte_len()) else {
+            let what = format!("flush: {} bytes are too many for a request", memory.byte_len());
+            return Err(Refusal::new(Kind::Invalid, what).into());
+        };
+        let (global, persistent) = (!is_persistent, is_persistent);
+        let reach = Flush { length, whole: false, global, persistent };
+        let at = memory.remote();
+        self.request(Request::Flush { at, reach }, ()).await.0.map(drop)
     }
 
     async fn atomic(&self, request: Request) -> Result<u64, Error> {

@@ -3,7 +3,7 @@
 use iba::Qpn;
 
 use crate::owned::RemoteSlice;
-use crate::{Ah, Remote, SendRequest, Slice};
+use crate::{Ah, Flush, Remote, SendRequest, Slice};
 
 /// What a request does.
 #[derive(Clone, Debug)]
@@ -14,6 +14,8 @@ pub(super) enum Request {
     Read { from: Remote, room: u64 },
     FetchAdd { at: Remote, add: u64 },
     CompareSwap { at: Remote, compare: u64, swap: u64 },
+    AtomicWrite { at: Remote, value: u64 },
+    Flush { at: Remote, reach: Flush },
 }
 
 impl Request {
@@ -48,6 +50,8 @@ impl Request {
             Self::CompareSwap { at, compare, swap } => {
                 SendRequest::compare_swap(wr_id, local[0], *at, *compare, *swap)
             }
+            Self::AtomicWrite { at, value } => SendRequest::atomic_write(wr_id, *at, *value),
+            Self::Flush { at, reach } => SendRequest::flush(wr_id, *at, *reach),
         }
     }
 }
