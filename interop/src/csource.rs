@@ -6,6 +6,7 @@ use std::process::Command;
 
 use crate::artefacts::Artefacts;
 use crate::scratch::Scratch;
+use crate::vm::arm64_dir;
 
 /// Compiles `interop/c/NAME.c` into `scratch`, linked with the system's `libibverbs.so.1` and, if
 /// it needs it, `librdmacm.so.1`.
@@ -45,6 +46,27 @@ pub fn compile_mpi(name: &str, scratch: &Scratch) -> PathBuf {
 #[track_caller]
 pub fn compile_mpi_by(mpicc: &Path, name: &str, scratch: &Scratch) -> PathBuf {
     compile_by(mpicc, name, scratch, &[], &["-ldl"])
+}
+
+/// Compiles `interop/c/NAME.c` for the arm64 machine, with the headers of the verbs that are here.
+#[track_caller]
+pub fn compile_arm64(name: &str, scratch: &Scratch) -> PathBuf {
+    let include = scratch.file("include");
+    std::fs::create_dir(&include).expect("a scratch directory is writable");
+    for headers in ["infiniband", "rdma"] {
+        let here = Path::new("/usr/include").join(headers);
+        std::os::unix::fs::symlink(here, include.join(headers)).expect("our own directory");
+    }
+    let libraries = arm64_dir().join("debian/usr/lib/aarch64-linux-gnu");
+    let library = |name| libraries.join(name).display().to_string();
+    compile_by(
+        "aarch64-linux-gnu-gcc",
+        name,
+        scratch,
+        &["-pthread", "-I", &include.display().to_string()],
+        // The libraries that these need are not looked for.
+        &["-Wl,--allow-shlib-undefined", &library("libibverbs.so.1"), &library("librdmacm.so.1")],
+    )
 }
 
 #[track_caller]

@@ -31,6 +31,7 @@
 //! assert!(done.client.stdout.contains("10 iters in"));
 //! ```
 
+pub mod arm64;
 mod artefacts;
 mod built;
 mod capture;
@@ -58,7 +59,9 @@ pub use artefacts::Artefacts;
 pub use built::built;
 pub use capture::{Capture, Captured, Frame, icrc};
 pub use cases::{Case, Cases, CasesOutput, Guest};
-pub use csource::{compile, compile_installed, compile_mpi, compile_mpi_by, compile_with};
+pub use csource::{
+    compile, compile_arm64, compile_installed, compile_mpi, compile_mpi_by, compile_with,
+};
 pub use cuda_program::{by_nic, cuda_program, libfabric, row, sum};
 pub use hardware::Hardware;
 pub use mpi::Mpi;

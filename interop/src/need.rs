@@ -36,6 +36,8 @@ pub enum Need {
     Namespaces,
     /// A [`Vm`](crate::Vm): its kernel and QEMU, which are fetched from Debian if they are missing.
     Vm,
+    /// An arm64 machine likewise ([`Vm::arm64`](crate::Vm::arm64)), and what builds for it.
+    Arm64,
     /// Modules of our own in such a machine: the headers of its kernel, likewise.
     Modules,
 }
@@ -100,6 +102,10 @@ pub fn check(need: Need) -> Result<(), String> {
         Need::Modules => match crate::vm::fetch_headers() {
             Ok(()) => (true, String::new()),
             Err(why) => (false, format!("modules for a virtual machine: {why}")),
+        },
+        Need::Arm64 => match crate::arm64::check() {
+            Ok(()) => (true, String::new()),
+            Err(why) => (false, format!("an arm64 machine: {why}")),
         },
         Need::Vm => match crate::vm::fetch() {
             Ok(()) => (true, String::new()),

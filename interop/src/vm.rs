@@ -2,7 +2,7 @@
 //! machine's kernel lacks or that we may not set there.
 //!
 //! The scripts in `interop/vm` do the work and can be used by hand. Kernel and QEMU are in
-//! `target/vm`.
+//! `target/vm`, those of an arm64 machine in `target/vm-arm64`.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -19,10 +19,14 @@ use crate::scratch::Scratch;
 /// How long a boot may take on a loaded machine, beside the test itself.
 const BOOT: Duration = Duration::from_secs(40);
 
+/// The directory of the arm64 machine, in that of the build.
+const ARM64: &str = "vm-arm64";
+
 /// A machine that boots, runs a script of `interop/vm/guest` as root, and ends.
 #[derive(Clone, Debug)]
 pub struct Vm {
     script: &'static str,
+    dir: &'static str,
     contents: Vec<OsString>,
     variables: Vec<String>,
     hardware: Vec<OsString>,
@@ -43,12 +47,29 @@ impl Vm {
     pub fn new(script: &'static str) -> Self {
         Self {
             script,
+            dir: "vm",
             contents: Vec::new(),
             variables: Vec::new(),
             hardware: Vec::new(),
             netns: None,
             limit: Duration::from_secs(60),
         }
+    }
+
+    /// An arm64 machine for such a script. Its Debian is the share `debian`; programs are copied
+    /// without libraries, as those here are for another architecture.
+    pub fn arm64(script: &'static str) -> Self {
+        let debian = arm64_dir().join("debian");
+        let vm = Self { dir: ARM64, ..Self::new(script) };
+        vm.file(&arm64_dir().join("exit"), "/exit").share("debian", &debian)
+    }
+
+    /// Shares a directory with the machine by 9p, which may only read it, as `name`.
+    #[must_use]
+    pub fn share(self, name: &str, directory: &Path) -> Self {
+        let path = directory.display();
+        let options = format!("local,path={path},mount_tag={name},security_model=none,readonly=on");
+        self.module("9pnet_virtio").module("9p").qemu(["-virtfs", &options])
     }
 
     /// Copies a program with its libraries to the machine's PATH: a path, or a name in PATH.
@@ -119,8 +140,13 @@ impl Vm {
         let scratch = Scratch::new();
         let initrd = scratch.file("initrd");
         let guest = scripts().join("guest").join(self.script).with_extension("sh");
-        script("mkinitrd.sh")
-            .args([target_dir().join("vm/kernel"), initrd.clone()])
+        let dir = target_dir().join(self.dir);
+        let mut mkinitrd = script("mkinitrd.sh");
+        if self.dir == ARM64 {
+            mkinitrd = mkinitrd.env("BUSYBOX", dir.join("debian/bin/busybox"));
+        }
+        mkinitrd
+            .args([dir.join("kernel"), initrd.clone()])
             .args(&self.contents)
             .args(["-f".into(), format!("{}:/test.sh", guest.display())])
             .output()
@@ -131,7 +157,7 @@ impl Vm {
             run = run.in_netns_at(netns);
         }
         let all = run
-            .args([target_dir().join("vm"), initrd])
+            .args([dir, initrd])
             .args(["-t", &seconds.to_string(), "-a", &self.variables.join(" "), "--"])
             .args(&self.hardware)
             // run.sh boots again, up to three times in all, if the machine does not start.
@@ -158,11 +184,20 @@ impl VmOutput {
 
 /// Makes sure that kernel and QEMU are present. The error tells why they cannot be.
 pub(crate) fn fetch() -> Result<(), String> {
+    fetch_with(&[target_dir().join("vm")])
+}
+
+/// The same for an arm64 machine, and its Debian.
+pub(crate) fn fetch_arm64() -> Result<(), String> {
+    fetch_with(&[arm64_dir(), "arm64".into()])
+}
+
+fn fetch_with(words: &[PathBuf]) -> Result<(), String> {
     for tool in ["busybox", "cpio", "strip", "modprobe", "qemu-system-x86_64", "xz", "zstd"] {
         crate::need::check(crate::need::Need::Program(tool))?;
     }
     let out = Command::new(scripts().join("fetch.sh"))
-        .arg(target_dir().join("vm"))
+        .args(words)
         .output()
         .map_err(|err| format!("fetch.sh does not start: {err}"))?;
     if out.status.success() { Ok(()) } else { Err(cause("fetch.sh", &out.stderr)) }
@@ -207,6 +242,11 @@ fn cause(script: &str, stderr: &[u8]) -> String {
     // This is how errors of apt begin; the first is the cause.
     let cause = words.lines().find(|line| line.starts_with("E: ")).or(words.lines().last());
     format!("{script} failed: {}", cause.unwrap_or("it does not say why"))
+}
+
+/// Where the kernel, QEMU and Debian of the arm64 machine are.
+pub(crate) fn arm64_dir() -> PathBuf {
+    target_dir().join(ARM64)
 }
 
 fn scripts() -> PathBuf {

@@ -5,7 +5,8 @@
 #   -p  a program of this machine, at its own path and in PATH, with its libraries
 #   -f  a file at another path; if it is a program, with its libraries
 #
-# busybox is its shell and its tools. /init is the `init` next to this script, and runs /test.sh.
+# busybox is its shell and its tools. /init is the `init` next to this script, and runs /test.sh. For a machine of another
+# architecture, BUSYBOX is the file of its busybox; programs then come without libraries.
 set -euo pipefail
 
 here=$(dirname "$(realpath "$0")")
@@ -34,7 +35,7 @@ libraries() {
     for library in $(ldd "$1" 2>/dev/null | grep -o '/[^ )]*'); do copy "$library" "$library"; done
 }
 
-copy "$(command -v busybox)" /bin/busybox
+copy "${BUSYBOX:-$(command -v busybox)}" /bin/busybox
 for applet in $(busybox --list); do
     [ -e "$root/bin/$applet" ] || ln -s busybox "$root/bin/$applet"
 done
@@ -44,7 +45,7 @@ printf 'root:x:0:\nuser:x:1000:\n' >"$root/etc/group"
 : >"$root/modules/order"
 # pthread_exit loads it by name.
 libgcc=/lib/x86_64-linux-gnu/libgcc_s.so.1
-copy "$libgcc" "$libgcc"
+[ -n "${BUSYBOX:-}" ] || copy "$libgcc" "$libgcc"
 
 while getopts m:p:f: option; do
     case $option in

@@ -28,13 +28,11 @@ if [ ! -e "$build" ]; then
         echo "E: $MIRROR has no headers of $version: remove $dir/kernel to take a newer kernel" >&2
         exit 1
     fi
-    suite "$suites" apt-get install --download-only --no-install-recommends -y \
-        "linux-headers-$version" gcc-14 make dash coreutils sed grep mawk >&2
     for name in bin sbin lib lib64; do
         mkdir -p "$new/usr/$name"
         ln -s "usr/$name" "$new/$name"
     done
-    for deb in "$dir/apt/${suites// /+}"/cache/archives/*.deb; do dpkg-deb -x "$deb" "$new"; done
+    unpack_all "$suites" "$new" "linux-headers-$version" gcc-14 make dash coreutils sed grep mawk
     ln -sf dash "$new/bin/sh"
     ln -sf mawk "$new/bin/awk"
     # All that objtool wants to know of a process: where its stack is.

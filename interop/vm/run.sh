@@ -21,23 +21,33 @@ while [ $# -gt 0 ]; do
     esac
 done
 read -ra qemu <"$dir/qemu/command"
+if [ -e "$dir/debian" ]; then
+    # A machine as ARM servers are; semihosting lets init end QEMU with a status.
+    console=ttyAMA0
+    machine=(-M virt -m 2G -cpu neoverse-n1 -semihosting-config "enable=on,target=native,userspace=on")
+    ends() { echo "$1"; }
+else
+    console=ttyS0
+    machine=(-M q35 -m 1G -cpu max -device "isa-debug-exit,iobase=0xf4,iosize=4")
+    # isa-debug-exit ends QEMU with twice the value plus one.
+    ends() { echo $(($1 * 2 + 1 & 255)); }
+fi
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 
 for _ in 1 2 3; do
     status=0
-    timeout -k 2 "$limit" "${qemu[@]}" -accel tcg,thread=multi -M q35 -m 1G -smp 2 -cpu max \
+    timeout -k 2 "$limit" "${qemu[@]}" -accel tcg,thread=multi "${machine[@]}" -smp 2 \
         -nodefaults -display none -monitor none -serial stdio -no-reboot \
-        -device isa-debug-exit,iobase=0xf4,iosize=4 -kernel "$dir/kernel/vmlinux" -initrd "$initrd" \
-        -append "console=ttyS0 quiet panic=-1 $append" "$@" </dev/null >"$log" 2>&1 || status=$?
+        -kernel "$dir/kernel/vmlinux" -initrd "$initrd" \
+        -append "console=$console quiet panic=-1 $append" "$@" </dev/null >"$log" 2>&1 || status=$?
     # The serial line ends lines as terminals do.
     sed -i 's/\r$//' "$log"
     if grep -aq '^VM-START$' "$log"; then
         sed '0,/^VM-START$/d; /^VM-EXIT [0-9]*$/d' "$log"
         [ "$status" != 124 ] || exit 201
         verdict=$(sed -n 's/^VM-EXIT \([0-9]*\)$/\1/p' "$log" | tail -1)
-        # isa-debug-exit ends QEMU with twice the value plus one.
-        if [ -n "$verdict" ] && [ "$status" = $((verdict * 2 + 1 & 255)) ]; then exit "$verdict"; fi
+        if [ -n "$verdict" ] && [ "$status" = "$(ends "$verdict")" ]; then exit "$verdict"; fi
         echo "the machine died: QEMU ended with $status" >&2
         exit 202
     fi

@@ -8,8 +8,8 @@ use crate::counts::Counts;
 use crate::sh::{Outcome, cargo, check, target_dir, tool, watch};
 use crate::suites::wheels;
 use crate::{
-    columns, cuda_rdma, deny, deps, fuzz, house, level_zero_tests, libfabric, loom, publish,
-    pyverbs, rdma_unit_test, rules, rust_crates, site, tsan, unsafety, variables,
+    aarch64, columns, cuda_rdma, deny, deps, fuzz, house, level_zero_tests, libfabric, loom,
+    publish, pyverbs, rdma_unit_test, rules, rust_crates, site, tsan, unsafety, variables,
 };
 
 /// One line of the report.
@@ -73,7 +73,7 @@ pub(crate) const GROUPS: &[Group] = &[
     group("fmt", 10, "rustfmt", Job::Check(fmt)),
     group("deps", 10, "crate arrows, places of unsafe, tests of rules", Job::Check(|_| tree())),
     group("clippy", 180, "lints, all targets", Job::Check(clippy)),
-    group("aarch64", 240, "type check for aarch64 (it is not run)", Job::IfPossible(aarch64)),
+    group("aarch64-check", 240, "type check for aarch64", Job::IfPossible(|_| aarch64::types())),
     group("msrv", 240, "type check with the oldest Rust that is named", Job::IfPossible(msrv)),
     group("doc", 60, "documentation builds without warning", Job::Check(doc)),
     group("unit", 420, "unit, property and documentation tests", Job::Tests(unit)),
@@ -173,6 +173,12 @@ pub(crate) const GROUPS: &[Group] = &[
         "the kernel's test_hmm beside crate hmm",
         Job::Suite(|context| interop(context, "test_hmm", 1)),
     ),
+    group(
+        "aarch64",
+        420,
+        "an emulated arm64 machine with Debian's kernel and programs",
+        Job::Suite(aarch64::group),
+    ),
     group("unit-test", 3600, "google/rdma-unit-test", Job::Suite(rdma_unit_test::group)),
     group("rust-crates", 1800, "Rust crates that wrap libibverbs", Job::Suite(rust_crates::group)),
     group(
@@ -222,17 +228,6 @@ fn clippy(_: &Context) -> Outcome {
         "-D",
         "warnings",
     ]))
-}
-
-fn aarch64(_: &Context) -> Outcome<Option<String>> {
-    const TARGET: &str = "aarch64-unknown-linux-gnu";
-    // Fetches the standard library once; a no-op if it is there.
-    if let Err(why) = check(tool("rustup").args(["target", "add", TARGET])) {
-        return Ok(Some(format!("no standard library for {TARGET}: {why}")));
-    }
-    let mut command = cargo();
-    command.args(["check", "--workspace", "--all-targets", "--locked", "--target", TARGET]);
-    check(&mut command).map(|()| None)
 }
 
 fn msrv(_: &Context) -> Outcome<Option<String>> {

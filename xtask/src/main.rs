@@ -4,6 +4,7 @@
 //! one file; it only calls the tools that a person would call, checks their output, and explains it
 //! in words.
 
+mod aarch64;
 mod abi;
 mod bench;
 mod columns;
