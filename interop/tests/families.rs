@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use interop::need::Need;
-use interop::{Output, Pair, Program, Scratch, Veth, compile, needs};
+use interop::{Mode, Output, Pair, Program, Scratch, Veth, compile, needs};
 
 const IP: &str = "unix,inet,inet6";
 const SAID: &str = "rtnetlink does not list";
@@ -36,7 +36,7 @@ fn facts(out: &Output) -> Vec<&str> {
 #[track_caller]
 fn says_once(out: &Output) {
     assert_eq!(out.stderr.matches(SAID).count(), 1, "{out}");
-    assert!(out.stderr.contains("WARN"), "{out}");
+    assert!(out.stderr.contains("WARN") && out.stderr.contains("`peerdma doctor`"), "{out}");
 }
 
 #[test]
@@ -101,4 +101,40 @@ fn a_port_that_goes_down_is_noticed_without_netlink() {
     // It buffers its output to a pipe, and never flushes.
     let watch = Program::new(&program).args([IP, "stdbuf", "-oL", "ibv_asyncwatch"]);
     Veth::new().goes_down_and_up(watch);
+}
+
+/// Runs a program as a container does that also refuses a system call, and returns what is logged.
+fn in_a_container(also: &str, program: &[&str], log: &str) -> Output {
+    let container = concat!(env!("CARGO_MANIFEST_DIR"), "/py/container.py");
+    let peerdma = interop::Artefacts::find().peerdma();
+    Program::new("/usr/bin/python3")
+        .mode(Mode::Plain)
+        .args([container, "--also", also])
+        .args([peerdma])
+        .args(program)
+        .env("PEERDMA_LOG", log)
+        .output()
+}
+
+/// The kernel says EPERM, whatever forbade it: each of our refusals ends with what can tell.
+const DOCTOR: &str = "(`peerdma doctor` shows what this host permits)";
+
+#[test]
+fn what_a_container_refuses_is_reported_and_names_doctor() {
+    needs!(Need::Program("python3"), Need::Program("ibv_devinfo"));
+    // Works as before, by another way.
+    let demo = in_a_container("process_vm_readv", &["demo"], "info");
+    demo.success().says("bytes");
+    let reason = demo.stderr.lines().find(|line| line.contains("go through the ring"));
+    assert!(reason.is_some_and(|line| line.contains(DOCTOR)), "{demo}");
+    let storage = in_a_container("membarrier", &["demo", "--storage"], "info");
+    for refused in ["no io_uring", "membarrier"] {
+        let reason = storage.stderr.lines().find(|line| line.contains(refused));
+        assert!(reason.is_some_and(|line| line.contains(DOCTOR)), "{storage}");
+    }
+    // Without memory files there is no device.
+    let none = in_a_container("memfd_create", &["run", "--", "ibv_devinfo"], "info");
+    none.failure();
+    let reason = none.stderr.lines().find(|line| line.contains("memfd_create"));
+    assert!(reason.is_some_and(|line| line.contains(DOCTOR)), "{none}");
 }

@@ -71,7 +71,7 @@ fn without_the_capability_there_are_no_raw_packets() {
     let program = Program::new("setpriv").args(capabilities).args([&path]).args(["denied"]);
     let words = "packet socket needs CAP_NET_RAW";
     let output = program.in_netns(&host).env("PEERDMA_LOG", "peerdma::refusal=info").output();
-    output.success().says("denied").says(words);
+    output.success().says("denied").says(words).says("`peerdma doctor`");
 }
 
 #[test]

@@ -51,7 +51,7 @@ fn under_yama_unrelated_processes_use_the_ring_and_log_why() {
     for program in ["ib_write_bw", "ib_read_bw", "ib_atomic_bw"] {
         out.section(&format!("{program} client"))
             .says("one-sided operations go through the ring: not permitted to reach")
-            .says("Yama's ptrace_scope is 1, so only its ancestors may")
+            .says("Yama's ptrace_scope is 1, so only its ancestors may (`peerdma doctor` shows")
             .never_says("direct_operations=");
         assert_eq!(requests(&out, program), ITERATIONS, "{}", out.all);
     }
@@ -65,7 +65,9 @@ fn under_a_stricter_yama_a_parent_uses_the_ring_too() {
     needs!(Need::Vm, Need::Program("setpriv"), Need::Program("ib_write_bw"));
     let out = permissions(2);
     out.section("demo")
-        .says("Yama's ptrace_scope is 2, so only processes with CAP_SYS_PTRACE may")
+        .says(
+            "Yama's ptrace_scope is 2, so only processes with CAP_SYS_PTRACE may (`peerdma doctor`",
+        )
         .never_says("direct_operations=");
     assert!(!demo_paths(&out).contains('d'), "{}", out.all);
 }

@@ -11,23 +11,24 @@ use crate::sh::Outcome;
 const MAY_USE: &[(&str, &[&str])] = &[
     ("iba", &[]),
     ("environment", &[]),
+    ("sandbox", &[]),
     ("cgroup", &[]),
     ("pci", &[]),
     ("doctor", &["cgroup", "pci"]),
-    ("threads", &[]),
+    ("threads", &["sandbox"]),
     ("descriptors", &["threads"]),
     ("records", &["descriptors"]),
     ("pcap", &["records"]),
     ("perfetto", &["records"]),
     ("wire", &["iba"]),
-    ("dmabuf", &["descriptors", "pci", "threads"]),
-    ("umem", &["descriptors", "dmabuf", "threads"]),
+    ("dmabuf", &["descriptors", "pci", "sandbox", "threads"]),
+    ("umem", &["descriptors", "dmabuf", "sandbox", "threads"]),
     ("transport", &["iba", "wire"]),
     ("cm", &["iba", "wire"]),
     ("rsocket", &[]),
     ("fault", &["iba", "wire"]),
     // For `umem::Foreign`: a ring shared with a peer is also foreign memory.
-    ("link", &["descriptors", "iba", "umem", "threads"]),
+    ("link", &["descriptors", "iba", "sandbox", "umem", "threads"]),
     // What engines say of themselves, and how all of them are asked.
     ("view", &["link"]),
     (
@@ -47,6 +48,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "link",
             "pcap",
             "perfetto",
+            "sandbox",
             "threads",
             "view",
         ],
@@ -54,10 +56,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
     // Its memory is foreign memory: importers write it at any moment.
     ("gpu", &["cgroup", "descriptors", "environment", "umem", "dmabuf", "pci", "fault", "threads"]),
     // A client of peer-to-peer DMA; the dma-buf tells it whose memory it is.
-    ("storage", &["dmabuf", "pci", "threads", "umem"]),
+    ("storage", &["dmabuf", "pci", "sandbox", "threads", "umem"]),
     // It gives out dma-bufs of providers without knowing their devices.
     ("orchestrator", &["dmabuf", "pci", "umem"]),
-    ("umd", &["descriptors", "umem", "dmabuf", "pci", "gpu", "threads"]),
+    ("umd", &["descriptors", "umem", "dmabuf", "pci", "gpu", "sandbox", "threads"]),
     ("cuda", &["environment", "umem", "dmabuf", "pci", "gpu", "umd"]),
     ("levelzero", &["descriptors", "environment", "umem", "gpu", "umd"]),
     ("hsa", &["environment", "umem", "gpu", "umd"]),
@@ -69,7 +71,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("hsalib", &["stubs"]),
     ("zelib", &["stubs"]),
     // The device behind it is borrowed memory.
-    ("hmm", &["threads", "umem"]),
+    ("hmm", &["sandbox", "threads", "umem"]),
     // Where devices and the orchestrator meet: it puts devices behind a trait.
     ("providers", &["dmabuf", "gpu", "orchestrator", "pci", "storage", "verbs"]),
     // A NIC imports its fds, but it knows no NIC.
@@ -88,6 +90,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "pcap",
             "pci",
             "perfetto",
+            "sandbox",
             "view",
         ],
     ),

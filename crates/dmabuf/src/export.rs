@@ -58,7 +58,11 @@ pub enum ExportError {
         heap: String,
     },
     /// The kernel refused.
-    #[error("{call} for a buffer of {len:#x} bytes failed: {}", in_words(*errno))]
+    #[error(
+        "{call} for a buffer of {len:#x} bytes failed: {}{}",
+        in_words(*errno),
+        sandbox::hint(errno.raw_os_error())
+    )]
     System {
         /// The call.
         call: &'static str,

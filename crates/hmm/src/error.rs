@@ -34,7 +34,7 @@ pub enum Error {
     #[error("a child of a fork has the bytes, but no mirror")]
     Child,
     /// The kernel refused a call.
-    #[error("{call}: {errno}")]
+    #[error("{call}: {errno}{}", sandbox::hint(errno.raw_os_error()))]
     System {
         /// Which call.
         call: &'static str,
@@ -51,4 +51,17 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 pub(crate) fn system(call: &'static str) -> impl Fn(Errno) -> Error {
     move |errno| Error::System { call, errno }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_by_a_sandbox_names_doctor_and_a_fault_does_not() {
+        let refused = system("userfaultfd")(Errno::PERM).to_string();
+        assert!(refused.ends_with(sandbox::HINT), "{refused}");
+        let failed = system("UFFDIO_COPY")(Errno::FAULT).to_string();
+        assert!(!failed.contains("doctor"), "{failed}");
+    }
 }

@@ -45,10 +45,10 @@ pub struct Port {
 #[non_exhaustive]
 pub enum OpenError {
     /// The process lacks the permission.
-    #[error("a packet socket needs CAP_NET_RAW over the network namespace: {0}")]
+    #[error("a packet socket needs CAP_NET_RAW over the network namespace: {0}{hint}", hint = sandbox::HINT)]
     NotPermitted(io::Error),
     /// Anything else.
-    #[error("no packet socket: {0}")]
+    #[error("no packet socket: {0}{hint}", hint = sandbox::hint(.0.raw_os_error()))]
     Io(io::Error),
 }
 

@@ -337,7 +337,8 @@ fn warn_once(what: &str, error: &io::Error) {
         tracing::warn!(
             target: "peerdma::netdev",
             "rtnetlink does not list {what} ({error}): netdevs and addresses are read from /proc and by ioctl, and \
-             changes are checked for once a second (under systemd, AF_NETLINK in RestrictAddressFamilies= allows it)"
+             changes are checked for once a second (under systemd, AF_NETLINK in RestrictAddressFamilies= allows it){}",
+            sandbox::HINT
         );
     }
 }

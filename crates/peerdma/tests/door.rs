@@ -329,7 +329,8 @@ fn a_directory_backs_the_door_where_mounts_are_forbidden() {
     forbid(command.env("PEERDMA_LOG", "info"), libc::SYS_fsopen);
     let output = command.output().unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stdout), "raw ok\n", "{output:?}");
-    assert!(String::from_utf8_lossy(&output.stderr).contains("in a directory"), "{output:?}");
+    let hint = "in a directory (`peerdma doctor` shows what this host permits)";
+    assert!(String::from_utf8_lossy(&output.stderr).contains(hint), "{output:?}");
     place.expect_nothing_left();
 }
 
@@ -506,6 +507,10 @@ fn a_sandbox_that_forbids_seccomp_is_no_failure() {
     let output = command.output().unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stdout), "1: CA\n", "{output:?}");
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    // The log says what to ask.
+    let asked = command.env("PEERDMA_LOG", "warn").output().unwrap();
+    let notes = String::from_utf8_lossy(&asked.stderr).into_owned();
+    assert!(notes.contains("no seccomp user notification here (`peerdma doctor`"), "{notes}");
     place.expect_nothing_left();
 }
 

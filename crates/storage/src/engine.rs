@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 
 use dmabuf::DeviceAddr;
 use rustix::io::Errno;
+use sandbox::HINT;
 use umem::Umem;
 
 use crate::error::{Error, Result};
@@ -216,10 +217,12 @@ fn start(depth: u32) -> std::io::Result<Started> {
 
 fn why(error: &std::io::Error) -> String {
     match Errno::from_io_error(error) {
-        Some(Errno::NOSYS) => "this kernel has none, or a filter of system calls hides it".into(),
-        Some(Errno::PERM) => {
-            "it is forbidden, by kernel.io_uring_disabled or a filter of system calls".into()
+        Some(Errno::NOSYS) => {
+            format!("this kernel has none, or a filter of system calls hides it{HINT}")
         }
+        Some(Errno::PERM) => format!(
+            "it is forbidden, by kernel.io_uring_disabled or a filter of system calls{HINT}"
+        ),
         Some(Errno::MFILE) => dmabuf::in_words(Errno::MFILE),
         _ => error.to_string(),
     }

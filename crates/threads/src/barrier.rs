@@ -49,7 +49,8 @@ fn ask() {
     let answer = membarrier(MembarrierCommand::RegisterPrivateExpedited)
         .and_then(|()| membarrier(MembarrierCommand::RegisterGlobalExpedited));
     if let Err(error) = answer {
-        tracing::info!(target: "peerdma::progress", "membarrier: {error}; every fence is a full one");
+        tracing::info!(target: "peerdma::progress", "membarrier: {error}; every fence is a full one{}",
+            sandbox::hint(error.raw_os_error()));
     }
     STATE.store(if answer.is_ok() { READY } else { REFUSED }, Ordering::Release);
 }

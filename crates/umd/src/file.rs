@@ -46,9 +46,11 @@ pub fn take(pid: u32, fd: i32, file: Identity) -> Result<OwnedFd> {
             tracing::warn!(
                 target: LOG,
                 "taking memory of process {pid} is not permitted (pidfd_getfd: {error}); both must be the same user's, and Yama \
-                 (kernel.yama.ptrace_scope) must permit it",
+                 (kernel.yama.ptrace_scope) must permit it{}",
+                sandbox::HINT,
             );
-            return Refusal::new(Kind::NotPermitted, format!("pidfd_getfd: {error}"));
+            let why = format!("pidfd_getfd: {error}{}", sandbox::HINT);
+            return Refusal::new(Kind::NotPermitted, why);
         }
         gone(&error.to_string())
     })?;

@@ -35,7 +35,7 @@ pub enum HostBufError {
     #[error("a buffer needs at least one byte")]
     Empty,
     /// The kernel refused.
-    #[error("{call} for {len:#x} bytes failed: {errno}")]
+    #[error("{call} for {len:#x} bytes failed: {errno}{}", sandbox::hint(errno.raw_os_error()))]
     System {
         /// The call that failed.
         call: &'static str,

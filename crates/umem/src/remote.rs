@@ -85,7 +85,7 @@ pub enum Refused {
         why: String,
     },
     /// The call does not exist here: an old kernel or a sandbox.
-    #[error("process_vm_readv is not available here: {errno}")]
+    #[error("process_vm_readv is not available here: {errno}{}", sandbox::hint(errno.raw_os_error()))]
     NotAvailable {
         /// What the kernel answered.
         errno: Errno,
@@ -438,7 +438,7 @@ fn why_not_permitted(pid: pid_t) -> String {
         return format!("it belongs to uid {owner} and we are uid {own}, or it is not dumpable");
     }
     let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
-    match scope.trim() {
+    let rule = match scope.trim() {
         "" | "0" => {
             "it is not dumpable, runs under other credentials or in another security domain"
                 .to_owned()
@@ -446,5 +446,6 @@ fn why_not_permitted(pid: pid_t) -> String {
         "1" => "Yama's ptrace_scope is 1, so only its ancestors may".to_owned(),
         "2" => "Yama's ptrace_scope is 2, so only processes with CAP_SYS_PTRACE may".to_owned(),
         scope => format!("Yama's ptrace_scope is {scope}, so nobody may"),
-    }
+    };
+    rule + sandbox::HINT
 }

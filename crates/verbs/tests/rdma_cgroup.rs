@@ -110,6 +110,7 @@ fn every_object_is_charged_and_a_destroyed_one_is_free_again() {
     assert_eq!(refusal.kind(), Kind::WouldBlock);
     let words = format!("rdma.max of cgroup /job/a allows 3 hca_object of {}", groups.nic);
     assert!(refusal.what().contains(&words), "{refusal}");
+    assert!(refusal.what().contains("`peerdma doctor`"), "{refusal}");
     assert_eq!(kind(context.alloc_dm(64)), Some(Kind::WouldBlock));
     assert_eq!(kind(pd.reg_mr(&buffer, Access::LOCAL_WRITE)), Some(Kind::WouldBlock));
     drop(mr);

@@ -14,7 +14,8 @@ impl Engine {
         if self.pin_limit() == Some(0) {
             refuse!(
                 NotPermitted,
-                "{call}: RLIMIT_MEMLOCK is 0, and this NIC pins what is registered"
+                "{call}: RLIMIT_MEMLOCK is 0, and this NIC pins what is registered{}",
+                sandbox::HINT
             );
         }
         Ok(())
@@ -64,6 +65,7 @@ impl Engine {
 fn over(call: &str, wanted: u64, held: u64, most: u64) -> Result<u64> {
     refuse!(
         NoMemory,
-        "{call}: {wanted} pages to pin besides the {held} of this process; RLIMIT_MEMLOCK allows {most}"
+        "{call}: {wanted} pages to pin besides the {held} of this process; RLIMIT_MEMLOCK allows {most}{}",
+        sandbox::HINT
     )
 }

@@ -134,7 +134,8 @@ impl Charged {
         };
         refuse!(
             WouldBlock,
-            "{call}: rdma.max of {group} allows {most} {name} of {nic}; this process has {used}, others {others}"
+            "{call}: rdma.max of {group} allows {most} {name} of {nic}; this process has {used}, others {others}{}",
+            sandbox::HINT
         )
     }
 

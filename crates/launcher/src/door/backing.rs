@@ -39,7 +39,8 @@ impl Backing {
         match detached(tree) {
             Ok(root) => Ok(Self { root, named: None }),
             Err(error) => {
-                tracing::info!(%error, "door: no mount of our own, the tree is in a directory");
+                let hint = sandbox::hint(error.raw_os_error());
+                tracing::info!(%error, "door: no mount of our own, the tree is in a directory{hint}");
                 Self::create_named(tree)
             }
         }

@@ -154,7 +154,8 @@ fn open(
         Ok(backing) => (Some(backing), None),
         Err(error) => {
             if launch.seccomp {
-                tracing::warn!(%error, "door: no seccomp user notification here");
+                let hint = sandbox::HINT;
+                tracing::warn!(%error, "door: no seccomp user notification here{hint}");
             }
             (None, fall_back(launch))
         }

@@ -7,6 +7,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
 
 use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use umem::Foreign;
 
@@ -20,7 +21,7 @@ pub(crate) const SEALS: SealFlags = SealFlags::SEAL.union(SealFlags::SHRINK).uni
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BadMemory {
     #[error("it is not a memory file with seals ({0})")]
-    NotMemfd(rustix::io::Errno),
+    NotMemfd(Errno),
     #[error("its memory file has seals {got:?}, and {need:?} are required")]
     Seals { got: SealFlags, need: SealFlags },
     #[error("its memory file has {got} bytes, and {need} are required")]
@@ -30,7 +31,7 @@ pub(crate) enum BadMemory {
     #[error("a ring cannot have {0} bytes")]
     Capacity(usize),
     #[error("its memory file cannot be mapped ({0})")]
-    Map(rustix::io::Errno),
+    Map(Errno),
 }
 
 /// A mapping of a sealed memory file, shared with one or more peers. Not inherited by fork.
@@ -49,7 +50,8 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// Creates a zeroed memory file of `len` bytes, maps it writable, and then seals it.
     pub(crate) fn create(name: &str, len: usize, seals: SealFlags) -> io::Result<(OwnedFd, Self)> {
-        let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
+            .map_err(no_memory_file)?;
         rustix::fs::ftruncate(&fd, len as u64)?;
         let mapping = Self::map(&fd, len, ProtFlags::READ | ProtFlags::WRITE)?;
         // F_SEAL_FUTURE_WRITE leaves the mapping above writable.
@@ -101,7 +103,7 @@ impl Mapping {
         // SAFETY: the kernel chooses the address, so that no other memory is affected.
         let base =
             unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, fd, 0) }?;
-        let base = NonNull::new(base.cast()).ok_or(rustix::io::Errno::NOMEM)?;
+        let base = NonNull::new(base.cast()).ok_or(Errno::NOMEM)?;
         let mapping = Self { base, len };
         // SAFETY: the range is the mapping above; the advice only concerns children.
         unsafe { rustix::mm::madvise(base.as_ptr().cast(), len, Advice::LinuxDontFork) }?;
@@ -147,5 +149,15 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: the range was mapped by `map`, and no `Foreign` outlives `self`.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+/// `vm.memfd_noexec` and filters of system calls forbid memory files; other errors stay as they
+/// are.
+fn no_memory_file(errno: Errno) -> io::Error {
+    let error = io::Error::from(errno);
+    match sandbox::hint(errno.raw_os_error()) {
+        "" => error,
+        hint => io::Error::new(error.kind(), format!("memfd_create: {error}{hint}")),
     }
 }

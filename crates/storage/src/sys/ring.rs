@@ -238,7 +238,9 @@ impl Ring {
         if let Err(errno) = self.update(index, addr, len as usize) {
             tracing::debug!(
                 target: "peerdma::storage",
-                "{len:#x} bytes are not registered with an io_uring: {errno}"
+                "{len:#x} bytes are not registered with an io_uring: {errno}{}",
+                // The kernel charges them to the limit of locked memory.
+                if errno == Errno::NOMEM { sandbox::HINT } else { "" }
             );
             lock(&self.free).push(index);
             return None;
