@@ -13,7 +13,7 @@
 //!
 //! ```
 //! let report = doctor::examine(std::path::Path::new("/")).expect("Linux");
-//! assert_eq!(report.uses.len(), 7);
+//! assert_eq!(report.uses.len(), 10);
 //! println!("{report}");
 //! ```
 #![forbid(unsafe_code)]

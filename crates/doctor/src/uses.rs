@@ -3,12 +3,15 @@
 mod direct;
 mod dma_buf;
 mod hardware;
+mod io_uring;
 mod memlock;
+mod migration;
 mod nic;
 mod p2pdma;
 mod peer_memory;
 mod peers;
 mod shared_memory;
+mod sysfs;
 mod udp;
 
 use crate::finding::Use;
@@ -25,5 +28,8 @@ pub(crate) fn all(host: &Host) -> Vec<Use> {
         each("peerdma_direct", "peerdma: straight into a peer's memory", direct::findings(host)),
         each("peerdma_shm", "peerdma: shared memory", shared_memory::findings(host)),
         each("peerdma_udp", "peerdma: RoCEv2 on UDP", udp::findings(host)),
+        each("peerdma_sysfs", "peerdma: /sys for every program", sysfs::findings(host)),
+        each("peerdma_io_uring", "peerdma: storage by io_uring", io_uring::findings(host)),
+        each("peerdma_migration", "peerdma: pages that migrate", migration::findings(host)),
     ]
 }

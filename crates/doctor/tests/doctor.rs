@@ -121,6 +121,24 @@ fn one_missing_thing_is_one_reason() {
             "peerdma_udp",
             "no network interface but loopback, which leads to no other host",
         ),
+        (
+            "yama-parent",
+            "/proc/sys/kernel/yama/ptrace_scope = 2",
+            "peerdma_sysfs",
+            "Yama's ptrace_scope is 2: a parent may not read what it starts",
+        ),
+        (
+            "uring",
+            "/proc/sys/kernel/io_uring_disabled = 2",
+            "peerdma_io_uring",
+            "kernel.io_uring_disabled is 2: nobody has it",
+        ),
+        (
+            "uffd",
+            "/boot/config-6.8.0-45-generic = CONFIG_PCI_P2PDMA=y",
+            "peerdma_migration",
+            "the kernel lacks CONFIG_USERFAULTFD",
+        ),
     ] {
         let report = server_with(name, lines);
         assert_eq!(verdict(&report, key), Verdict::DoesNotWork, "{name}: {report}");

@@ -35,6 +35,9 @@ fn programs_read_the_same_as_json() {
             "peerdma_direct",
             "peerdma_shm",
             "peerdma_udp",
+            "peerdma_sysfs",
+            "peerdma_io_uring",
+            "peerdma_migration",
         ]
     );
     for each in uses {

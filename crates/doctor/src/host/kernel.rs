@@ -25,10 +25,12 @@ pub(crate) enum Setting {
 }
 
 /// Options, and a function that exists if and only if the option is on.
-const SHOWN_BY: [(&str, &str); 3] = [
+const SHOWN_BY: [(&str, &str); 5] = [
     ("PCI_P2PDMA", "pci_p2pdma_distance_many"),
     ("CROSS_MEMORY_ATTACH", "sys_process_vm_readv"),
     ("DMA_SHARED_BUFFER", "dma_buf_export"),
+    ("IO_URING", "sys_io_uring_setup"),
+    ("USERFAULTFD", "sys_userfaultfd"),
 ];
 
 /// Modules that matter for a use.

@@ -27,6 +27,10 @@ pub(crate) struct Process {
     pub(crate) ptrace_scope: Option<u64>,
     /// `vm.memfd_noexec`; `None` in kernels that lack it.
     pub(crate) memfd_noexec: Option<u64>,
+    /// `kernel.io_uring_disabled`; `None` in kernels that lack it.
+    pub(crate) io_uring_disabled: Option<u64>,
+    /// `vm.unprivileged_userfaultfd`; `None` in kernels that lack it.
+    pub(crate) unprivileged_userfaultfd: Option<u64>,
     container: Option<&'static str>,
 }
 
@@ -55,6 +59,8 @@ impl Process {
             max_namespaces,
             is_filtered: value("Seccomp").map(|mode| mode != "0"),
             ptrace_scope: files.number("/proc/sys/kernel/yama/ptrace_scope"),
+            io_uring_disabled: files.number("/proc/sys/kernel/io_uring_disabled"),
+            unprivileged_userfaultfd: files.number("/proc/sys/vm/unprivileged_userfaultfd"),
             memfd_noexec: files.number("/proc/sys/vm/memfd_noexec"),
             container: marks.into_iter().find(|(path, _)| files.exists(path)).map(|(_, name)| name),
         }
