@@ -228,6 +228,18 @@ fn top_shows_processes_queue_pairs_rates_and_paths() {
     traffic.end();
 }
 
+#[test]
+fn top_is_a_screen_on_a_terminal_and_a_report_elsewhere() {
+    needs!(Need::Program("python3"), Need::Program("rping"), Need::Namespaces);
+    let traffic = Traffic::start();
+    let terminal = concat!(env!("CARGO_MANIFEST_DIR"), "/py/terminal.py");
+    let program = traffic.beside("/usr/bin/python3", &[terminal, &peerdma(), "rping"]);
+    program.mode(Mode::Plain).output().success().says("all shown");
+    let piped = traffic.beside(&peerdma(), &["top"]).mode(Mode::Plain).output();
+    piped.success().says("rping: ").says("RC RTS").never_says("\u{1b}");
+    traffic.end();
+}
+
 fn peerdma() -> String {
     Artefacts::find().peerdma().to_str().expect("text").to_owned()
 }

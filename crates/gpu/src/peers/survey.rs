@@ -13,7 +13,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A process that has a GPU open, as far as it reported.
 #[derive(Clone, Debug)]
-#[non_exhaustive]
+#[expect(clippy::exhaustive_structs, reason = "what is known of it")]
 pub struct Member {
     /// The GPU's name.
     pub gpu: String,

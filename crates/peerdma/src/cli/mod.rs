@@ -11,6 +11,7 @@ mod matrix;
 mod outcome;
 mod top;
 mod topo;
+mod tty;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;

@@ -1,11 +1,16 @@
 //! `peerdma top`: the processes of the NICs, their objects, how fast and by which path they send,
 //! what they lost, and the GPUs.
 
+mod cell;
+mod draw;
 #[cfg(test)]
 mod example;
 mod json;
+mod pane;
 mod sample;
+mod screen;
 mod table;
+mod terminal;
 
 use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
@@ -13,23 +18,21 @@ use std::time::Duration;
 
 use self::sample::{Rates, Sample};
 use super::outcome::Outcome;
+use super::tty::is_dumb;
 
 /// What `peerdma top` takes.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Print one report and end, instead of one after the other
+    /// Print one report and end, as is done where standard input or output is no terminal
     #[arg(long)]
     once: bool,
-    /// Print JSON, one object a line
+    /// Print JSON, one object a line, without end unless --once is there
     #[arg(long)]
     json: bool,
     /// Measure rates over this many seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = interval)]
     interval: f64,
 }
-
-/// Clears a terminal and begins in its first line.
-const CLEAR: &str = "\x1b[H\x1b[2J";
 
 pub(crate) fn main(args: Args) -> ExitCode {
     match run(&args) {
@@ -44,11 +47,15 @@ pub(crate) fn main(args: Args) -> ExitCode {
 fn run(args: &Args) -> Outcome<()> {
     let nics = device::nics()?;
     let nics: Vec<String> = nics.into_iter().map(|nic| nic.config.name).collect();
+    let interval = Duration::from_secs_f64(args.interval);
     let mut out = std::io::stdout();
-    let is_screen = out.is_terminal() && !args.json && !args.once;
+    let is_terminal = std::io::stdin().is_terminal() && out.is_terminal() && !is_dumb();
+    if is_terminal && !args.json && !args.once {
+        return terminal::run(nics, interval);
+    }
     let mut before = Sample::take(&nics)?;
     loop {
-        std::thread::sleep(Duration::from_secs_f64(args.interval));
+        std::thread::sleep(interval);
         let now = Sample::take(&nics)?;
         let rates = Rates::between(&before, &now);
         let text = if args.json {
@@ -56,13 +63,12 @@ fn run(args: &Args) -> Outcome<()> {
         } else {
             table::of(&now, &rates)
         };
-        let begin = if is_screen { CLEAR } else { "" };
-        match write!(out, "{begin}{text}").and_then(|()| out.flush()) {
+        match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
             // The reader has seen enough, as `head` has.
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => return Ok(()),
             done => done?,
         }
-        if args.once {
+        if args.once || !args.json {
             return Ok(());
         }
         before = now;

@@ -6,6 +6,7 @@ use std::io::{IsTerminal, Write as _, stderr, stdout};
 
 use rustix::termios::tcgetwinsize;
 
+use super::super::tty::is_dumb;
 use super::report::{OPERATIONS, Path, Report};
 
 /// Of a terminal that does not know its width.
@@ -48,11 +49,6 @@ impl Drop for Progress {
             let _ = stderr().write_all(format!("\r{ERASE}").as_bytes());
         }
     }
-}
-
-/// Whether the terminal says that it knows no sequences.
-fn is_dumb() -> bool {
-    environment::var("TERM").is_some_and(|term| term == "dumb")
 }
 
 /// How bars look.

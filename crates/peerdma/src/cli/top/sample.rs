@@ -34,6 +34,7 @@ impl Sample {
 type Key = (usize, u16, u64);
 
 /// How fast a process and its queue pairs are. What was not there before has no rate.
+#[derive(Default)]
 pub(super) struct Rates {
     seconds: f64,
     /// Counters of the sample before, by process.
