@@ -1,9 +1,10 @@
-//! The wheel of Python, and the examples for CI and images, on a clean root.
+//! The wheel of Python, what cargo installs, and the examples for CI and images, on a clean root.
 
 mod ci;
 mod pip;
 #[path = "../install/root.rs"]
 mod root;
+mod source;
 
 use interop::need::Need;
 
