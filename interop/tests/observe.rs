@@ -87,6 +87,24 @@ fn rdma_writes_json_that_others_read() {
 }
 
 #[test]
+fn rdma_lists_the_same_by_the_preload_library() {
+    needs!(Need::Program("rdma"), Need::Program("rping"), Need::Namespaces);
+    let traffic = Traffic::start();
+    let rdma = |args: &[&str]| {
+        let out = traffic.beside("rdma", args).env("PEERDMA_DOOR", "preload").output();
+        out.success();
+        out
+    };
+    rdma(&["dev"]).says("peerdma0").says("node_type ca");
+    rdma(&["link"]).says("link peerdma0/1 state ACTIVE physical_state LINK_UP");
+    rdma(&["resource", "show", "qp"]).says("state RTS").says("comm rping");
+    rdma(&["statistic"]).says("peerdma0/1").says("out_of_buffer");
+    let ibv_devices = traffic.beside("ibv_devices", &[]).env("PEERDMA_DOOR", "preload").output();
+    ibv_devices.success().says("peerdma0");
+    traffic.end();
+}
+
+#[test]
 fn a_static_program_has_the_same_socket_as_a_dynamic_one() {
     needs!(Need::Header("rdma/rdma_netlink.h"), Need::Program("rping"), Need::Namespaces);
     let traffic = Traffic::start();
@@ -146,6 +164,37 @@ fn counters_are_those_of_the_port_for_every_kind_of_program() {
     let out = traffic.beside("cat", &[&format!("{PORT}/counters/VL15_dropped")]).output();
     assert_eq!(out.success().stdout, "0\n", "nothing counts it");
     traffic.end();
+}
+
+/// What two processes of a host count that send 100 messages of 4096 bytes to each other.
+const MESSAGES: &str = "ibv_rc_pingpong -g 0 -n 100 -s 4096 > /dev/null & server=$!; \
+                        until ibv_rc_pingpong -g 0 -n 100 -s 4096 127.0.0.1 > /dev/null 2>&1; \
+                        do kill -0 $server || exit 1; done; wait $server";
+
+#[test]
+fn what_a_process_counted_that_ended_before_anybody_looked_is_not_lost() {
+    needs!(Need::Program("ibv_rc_pingpong"), Need::Namespaces);
+    let place = Place::wire();
+    let shell = |script: &str| place.server(Program::new("sh").args(["-c", script]));
+    let numbers = |text: &str| -> Vec<u64> { text.lines().flat_map(str::parse).collect() };
+    let look = format!("cat {PORT}/counters/port_xmit_packets {PORT}/counters/port_xmit_data");
+    // Nobody looks while they are there.
+    let alone = shell(&format!("{MESSAGES}; {look}")).output();
+    let alone = numbers(&alone.success().stdout);
+    assert!(alone[0] >= 200, "packets: {alone:?}");
+    assert!(alone[1] >= 200 * 4096 / 4, "words of 4 bytes: {alone:?}");
+    // Another run of peerdma is there meanwhile, from its first answer on.
+    let mut witness = shell(&format!("{look}; exec sleep infinity")).start();
+    witness.wait_until("it looked", |running| running.printed().lines().count() == 2);
+    let before = numbers(&witness.printed());
+    shell(MESSAGES).output().success();
+    // And those that begin later know it, too.
+    let first = numbers(&shell(&look).output().success().stdout);
+    assert!(first[0] >= before[0] + 200, "{before:?} {first:?}");
+    assert!(first[1] >= before[1] + 200 * 4096 / 4, "{before:?} {first:?}");
+    assert_eq!(numbers(&shell(&look).output().success().stdout), first, "they do not fall");
+    witness.kill();
+    witness.end();
 }
 
 #[test]
@@ -249,6 +298,8 @@ fn ibstatus_and_ibstat_read_the_port() {
     needs!(Need::Program("ibstatus"), Need::Program("ibstat"));
     // Without a name it changes into the directory, which no process can do behind the door.
     let out = Program::new("ibstatus").args(["peerdma0:1"]).output();
+    out.success().says("Infiniband device 'peerdma0' port 1 status").says("4: ACTIVE");
+    let out = Program::new("ibstatus").env("PEERDMA_DOOR", "preload").output();
     out.success().says("Infiniband device 'peerdma0' port 1 status").says("4: ACTIVE");
     let out = Program::new("ibstat").output();
     out.success().says("CA 'peerdma0'").says("State: Active").says("Link layer: Ethernet");

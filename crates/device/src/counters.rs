@@ -32,6 +32,10 @@ macro_rules! counters {
     };
 }
 
+/// Bytes that a packet between queue pairs of this host counts besides its payload: those of a base
+/// transport header and an ICRC.
+pub(crate) const STAYS: u64 = 12 + 4;
+
 counters! {
     /// Messages of connection management that were ignored: duplicates, late ones, and invalid
     /// ones.
@@ -112,6 +116,12 @@ counters! {
     rx_udp_packets,
     /// Packets sent over UDP.
     tx_udp_packets,
+    /// Bytes of packets sent: from the base transport header through the ICRC; of Ethernet frames,
+    /// all. A packet that stays on this host counts its payload and [`STAYS`].
+    tx_bytes,
+    /// The same of packets received. A datagram that is forwarded to its process is not counted
+    /// there again.
+    rx_bytes,
     /// Packets received for a multicast group.
     rx_multicast_packets,
     /// Packets sent to a multicast group.

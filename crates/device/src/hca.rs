@@ -241,6 +241,11 @@ pub fn finish_records() {
                 engine.leave_port();
                 engine.common.finish_records();
                 log_counters("left open", &engine.counters());
+                let last_words = engine.last_words();
+                drop(engine);
+                if let Some(words) = last_words {
+                    words.leave();
+                }
             }
         }
     };
@@ -302,8 +307,11 @@ impl Drop for Hca {
         let mut engine = self.lock();
         engine.leave_port();
         engine.common.finish_records();
-        let counters = engine.counters();
+        let (counters, last_words) = (engine.counters(), engine.last_words());
         drop(engine);
+        if let Some(words) = last_words {
+            words.leave();
+        }
         log_counters("closed", &counters);
         closed().merge(&counters);
     }

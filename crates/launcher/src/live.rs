@@ -1,10 +1,10 @@
 //! What the processes of our NICs have and count, asked when somebody looks.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use view::{Counts, Gathered, PortTotals};
+use view::{Counts, Gathered, Keeper, Ledger, PortTotals};
 
 use crate::netlink::Machine;
 use crate::sysfs::NicFacts;
@@ -16,11 +16,19 @@ const GOOD_FOR: Duration = Duration::from_millis(10);
 /// How long to wait for processes that may be stopped.
 const PATIENCE: Duration = Duration::from_millis(200);
 
+/// TIMEOUT: how long to wait for what another keeper knows. It answers at once, unless it was
+/// stopped; on a busy machine it may be late.
+const INHERITANCE: Duration = Duration::from_secs(1);
+
 /// The NICs of a program, and what was last seen of their processes.
 #[derive(Debug)]
 pub(crate) struct Live {
     nics: Vec<NicFacts>,
     seen: Mutex<BTreeMap<usize, Seen>>,
+    /// What processes left that have ended.
+    ledgers: Mutex<BTreeMap<usize, Ledger>>,
+    /// Where they leave it, by NIC.
+    keepers: OnceLock<Vec<(usize, Keeper)>>,
 }
 
 #[derive(Debug)]
@@ -37,7 +45,7 @@ pub(crate) struct Still<'a> {
 
 impl Live {
     pub(crate) fn new(nics: Vec<NicFacts>) -> Self {
-        Self { nics, seen: Mutex::default() }
+        Self { nics, seen: Mutex::default(), ledgers: Mutex::default(), keepers: OnceLock::new() }
     }
 
     /// Waits until nobody is being asked, and asks nobody from then on.
@@ -64,7 +72,9 @@ impl Live {
         if is_new || now.duration_since(known.at) >= GOOD_FOR {
             match view::gather(&self.nics[nic].name, PATIENCE) {
                 Ok(gathered) => {
-                    known.totals.see(&gathered);
+                    // A process that is not there any more has left its counters by now.
+                    self.hear();
+                    self.ledger(nic, |ledger| known.totals.see(&gathered, ledger));
                     known.objects = Arc::new(gathered);
                 }
                 Err(error) => tracing::warn!(%error, "door: the processes of the NIC"),
@@ -72,6 +82,44 @@ impl Live {
             known.at = Instant::now();
         }
         read(known)
+    }
+
+    /// Begins to keep what processes count that end from now on, and learns from another keeper
+    /// what those counted that have ended. The caller calls [`Live::hear`] when one of
+    /// [`Live::keepers`] is readable.
+    pub(crate) fn keep(&self) {
+        let mut keepers = Vec::new();
+        for (index, nic) in self.nics.iter().enumerate() {
+            match Keeper::open(&nic.name, INHERITANCE) {
+                Ok((keeper, inherited)) => {
+                    self.ledger(index, |ledger| *ledger = inherited);
+                    keepers.push((index, keeper));
+                }
+                Err(error) => {
+                    tracing::info!(%error, "door: what processes count is forgotten with them");
+                }
+            }
+        }
+        // Nobody else sets it.
+        let _ = self.keepers.set(keepers);
+    }
+
+    /// Where processes leave what they counted.
+    pub(crate) fn keepers(&self) -> impl Iterator<Item = &Keeper> {
+        self.keepers.get().into_iter().flatten().map(|(_, keeper)| keeper)
+    }
+
+    /// Takes in what was left. Descriptors are opened and closed meanwhile.
+    pub(crate) fn hear(&self) {
+        for (nic, keeper) in self.keepers.get().into_iter().flatten() {
+            self.ledger(*nic, |ledger| keeper.hear(ledger));
+        }
+    }
+
+    /// Reads or changes the ledger of a NIC.
+    fn ledger<T>(&self, nic: usize, act: impl FnOnce(&mut Ledger) -> T) -> T {
+        let mut ledgers = self.ledgers.lock().unwrap_or_else(PoisonError::into_inner);
+        act(ledgers.entry(nic).or_default())
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<usize, Seen>> {
@@ -89,6 +137,6 @@ impl Machine for Live {
     }
 
     fn counters(&self, nic: usize) -> Counts {
-        self.look(nic, |seen| seen.totals.counts())
+        self.look(nic, |seen| self.ledger(nic, |ledger| seen.totals.counts(ledger)))
     }
 }

@@ -13,6 +13,8 @@
 //!     -> hooks::open  -> redirect: not ours                                              -> libc's open
 //! ```
 //!
+//! A socket of NETLINK_RDMA becomes one to `peerdma run`, which lists devices and objects there.
+//!
 //! With `peerdma run --gpu` it also shows the program nodes of GPUs and other devices: their
 //! `open`, `ioctl`, `mmap` and `close` go to `libpeerdma.so`, which is loaded with it and has the
 //! software GPU (`docs/DRM.md`, `docs/EXPORTERS.md`). `PEERDMA_DRM_NODE` lists the nodes.
@@ -29,6 +31,8 @@
 mod buffers;
 #[cfg_attr(test, expect(dead_code, reason = "the hooks are not in the tests"))]
 mod drm;
+#[cfg_attr(test, expect(dead_code, reason = "the hooks are not in the tests"))]
+mod netlink;
 mod redirect;
 mod variable;
 
@@ -42,3 +46,5 @@ mod hooks;
 mod next;
 #[cfg(not(test))]
 mod polls;
+#[cfg(not(test))]
+mod sockets;

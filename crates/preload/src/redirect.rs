@@ -126,6 +126,17 @@ pub(crate) unsafe fn redirect(path: *const c_char, room: &mut Room) -> *const c_
     if is_ours { room.0.as_ptr().cast() } else { path }
 }
 
+/// Whether there is a tree.
+pub(crate) fn has_tree() -> bool {
+    DIRECTORY.get().is_some()
+}
+
+/// The path of a file beside the tree, if there is a tree.
+pub(crate) fn beside_tree(room: &mut Room, file: &[u8]) -> Option<*const c_char> {
+    let directory = DIRECTORY.get()?;
+    write(room, &[directory, b"/../", file]).then(|| room.0.as_ptr().cast())
+}
+
 /// The device number of a uverbs device of ours: that of the kernel's (`IB_UVERBS_MAJOR`,
 /// `IB_UVERBS_BASE_MINOR`).
 ///

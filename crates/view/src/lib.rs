@@ -18,17 +18,24 @@
 //! every length is checked, and what does not decode is refused in words. A process that is stopped
 //! or has no time to answer is [`Missing`] after the caller's patience.
 //!
+//! A process that ends leaves its counters with those that keep a [`Ledger`], so that the counters
+//! of a port do not fall.
+//!
 //! This crate describes; it changes nothing and owns nothing.
 #![forbid(unsafe_code)]
 
 mod codec;
 mod gather;
+mod keeper;
+mod ledger;
 mod names;
 mod port;
 mod process;
 
 pub use codec::BadView;
 pub use gather::{Gathered, Missing, gather};
+pub use keeper::Keeper;
+pub use ledger::{Ledger, leave};
 pub use names::{cm_state_name, port_space_name, qp_state_name, qp_type_name};
 pub use port::{Counts, PortTotals};
 pub use process::{Address, CmId, Context, Counter, Cq, LIST_MAX, Mr, Path, Pd, Process, Qp, Srq};

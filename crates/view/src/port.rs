@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::gather::Gathered;
+use crate::ledger::Ledger;
 use crate::process::Process;
 
 /// Counters by name.
@@ -10,20 +11,19 @@ pub type Counts = BTreeMap<String, u64>;
 
 /// The counters of a port, as someone sees them that looks from time to time.
 ///
-/// Those of a process that has ended stay in the sum with the values that were seen last, so that
-/// no counter ever falls. What a process counted after that, or between two looks if it lived no
-/// longer, is in nobody's memory.
+/// A process that ends leaves what it counted in a [`Ledger`]. One that was killed cannot; it stays
+/// in the sum with the values that were seen last, so that no counter ever falls.
 #[derive(Clone, Debug, Default)]
 pub struct PortTotals {
     /// The processes that are there, by VF and nonce.
     there: BTreeMap<(u16, u64), Counts>,
-    /// The sum of those that have ended.
-    ended: Counts,
+    /// The sum of those that were killed.
+    killed: Counts,
 }
 
 impl PortTotals {
     /// Takes in what the processes of the port show now.
-    pub fn see(&mut self, gathered: &Gathered) {
+    pub fn see(&mut self, gathered: &Gathered, ledger: &Ledger) {
         for (_, _, process) in &gathered.processes {
             self.there.insert((process.vf, process.nonce), counts(process));
         }
@@ -32,41 +32,76 @@ impl PortTotals {
                 || gathered.missing.iter().any(|missing| missing.vf == vf)
         };
         for ((vf, nonce), counts) in std::mem::take(&mut self.there) {
+            if ledger.has(vf, nonce) {
+                continue;
+            }
             if is_there(vf, nonce) {
                 self.there.insert((vf, nonce), counts);
             } else {
-                add(&mut self.ended, &counts);
+                add(&mut self.killed, of(&counts));
             }
         }
     }
 
     /// Whether a counter is one that is made from others.
     pub fn is_made(name: &str) -> bool {
-        PORT.iter().any(|(made, _)| *made == name)
+        PORT.iter().any(|made| made.name == name)
     }
 
     /// The counters of the port by the names of the device's counters, and of the port counters of
     /// the InfiniBand specification that are made from them.
-    pub fn counts(&self) -> Counts {
-        let mut sum = self.ended.clone();
-        self.there.values().for_each(|counts| add(&mut sum, counts));
+    pub fn counts(&self, ledger: &Ledger) -> Counts {
+        let mut sum = self.killed.clone();
+        add(&mut sum, of(ledger.counts()));
+        // One may have ended since it was seen.
+        let there = self.there.iter().filter(|((vf, nonce), _)| !ledger.has(*vf, *nonce));
+        there.for_each(|(_, counts)| add(&mut sum, of(counts)));
         let of = |names: &[&str]| names.iter().filter_map(|name| sum.get(*name)).sum::<u64>();
-        let made = PORT.map(|(name, parts)| (name.to_owned(), of(parts)));
+        let value = |made: &Made| of(made.of).saturating_sub(of(made.without)) / made.unit;
+        let made = PORT.map(|made| (made.name.to_owned(), value(&made)));
         sum.extend(made);
         sum
     }
 }
 
-/// Port counters, and the counters of the device whose sum each is. Packets between processes of
-/// this host are packets of the port. One-sided operations that need none are not.
-const PORT: [(&str, &[&str]); 7] = [
-    ("port_xmit_packets", &SENT),
-    ("unicast_xmit_packets", &SENT),
-    ("port_rcv_packets", &RECEIVED),
-    ("unicast_rcv_packets", &RECEIVED),
-    ("multicast_xmit_packets", &["tx_multicast_packets"]),
-    ("multicast_rcv_packets", &["rx_multicast_packets"]),
-    ("port_rcv_errors", &["rx_malformed_packets", "rx_icrc_encapsulated"]),
+/// A port counter, and the counters of the device that it is made from.
+struct Made {
+    name: &'static str,
+    /// What is added up.
+    of: &'static [&'static str],
+    /// What is in that sum and does not belong there.
+    without: &'static [&'static str],
+    /// How many one of it is.
+    unit: u64,
+}
+
+const fn sum(name: &'static str, of: &'static [&'static str]) -> Made {
+    Made { name, of, without: &[], unit: 1 }
+}
+
+/// `PortXmitData` and `PortRcvData` count words of 32 bits (IBA 16.1.3.5).
+const fn words(name: &'static str, of: &'static [&'static str]) -> Made {
+    Made { unit: 4, ..sum(name, of) }
+}
+
+/// The process that the kernel gives a datagram to and the one that it is for both count it as
+/// received.
+const fn received(name: &'static str) -> Made {
+    Made { without: &["forwarded_packets"], ..sum(name, &RECEIVED) }
+}
+
+/// Packets between processes of this host are packets of the port. One-sided operations that need
+/// none are not.
+const PORT: [Made; 9] = [
+    sum("port_xmit_packets", &SENT),
+    sum("unicast_xmit_packets", &SENT),
+    received("port_rcv_packets"),
+    received("unicast_rcv_packets"),
+    sum("multicast_xmit_packets", &["tx_multicast_packets"]),
+    sum("multicast_rcv_packets", &["rx_multicast_packets"]),
+    words("port_xmit_data", &["tx_bytes"]),
+    words("port_rcv_data", &["rx_bytes"]),
+    sum("port_rcv_errors", &["rx_malformed_packets", "rx_icrc_encapsulated"]),
 ];
 const SENT: [&str; 4] = ["tx_udp_packets", "tx_shm_packets", "tx_raw_packets", "loopback_packets"];
 const RECEIVED: [&str; 4] =
@@ -76,10 +111,15 @@ fn counts(process: &Process) -> Counts {
     process.counters.iter().map(|counter| (counter.name.clone(), counter.value)).collect()
 }
 
-fn add(sum: &mut Counts, counts: &Counts) {
+fn of(counts: &Counts) -> impl Iterator<Item = (&str, u64)> {
+    counts.iter().map(|(name, value)| (name.as_str(), *value))
+}
+
+/// Adds up, by name.
+pub(crate) fn add<'a>(sum: &mut Counts, counts: impl Iterator<Item = (&'a str, u64)>) {
     for (name, value) in counts {
-        let total = sum.entry(name.clone()).or_default();
-        *total = total.wrapping_add(*value);
+        let total = sum.entry(name.to_owned()).or_default();
+        *total = total.wrapping_add(value);
     }
 }
 
@@ -105,22 +145,64 @@ mod tests {
         Gathered { processes, missing: missing.collect() }
     }
 
-    fn sent(totals: &PortTotals) -> u64 {
-        totals.counts()["port_xmit_packets"]
+    fn sent(totals: &PortTotals, ledger: &Ledger) -> u64 {
+        totals.counts(ledger)["port_xmit_packets"]
+    }
+
+    #[test]
+    fn a_process_that_ends_counts_all_it_did_and_once() {
+        let (mut totals, mut ledger) = (PortTotals::default(), Ledger::default());
+        ledger.add(&process(3, 1, 100).2);
+        assert_eq!(sent(&totals, &ledger), 100, "nobody had seen it");
+        totals.see(&seen(vec![process(0, 1, 5)], &[]), &ledger);
+        ledger.add(&process(0, 1, 8).2);
+        assert_eq!(sent(&totals, &ledger), 108, "it went on after it was seen");
+        totals.see(&seen(vec![process(0, 1, 8)], &[]), &ledger);
+        assert_eq!(sent(&totals, &ledger), 108, "it was seen again before it was gone");
+        totals.see(&seen(vec![], &[]), &ledger);
+        assert_eq!(sent(&totals, &ledger), 108);
+    }
+
+    #[test]
+    fn data_is_counted_in_words_and_what_is_forwarded_once() {
+        let counters = [
+            ("tx_bytes", 4098),
+            ("rx_bytes", 80),
+            ("tx_shm_packets", 9),
+            ("tx_udp_packets", 7),
+            ("rx_udp_packets", 5),
+            ("forwarded_packets", 1),
+        ];
+        let counter = |(name, value): (&str, u64)| Counter { name: name.to_owned(), value };
+        let counters = counters.map(counter).to_vec();
+        let process = (String::new(), 1, Process { counters, ..Process::default() });
+        let mut totals = PortTotals::default();
+        let ledger = Ledger::default();
+        totals.see(&seen(vec![process], &[]), &ledger);
+        let counts = totals.counts(&ledger);
+        let values = [
+            ("port_xmit_data", 1024),
+            ("port_rcv_data", 20),
+            ("port_xmit_packets", 16),
+            ("port_rcv_packets", 4),
+        ];
+        for (name, value) in values {
+            assert_eq!(counts[name], value, "{name}");
+        }
     }
 
     #[test]
     fn the_counters_of_a_port_are_those_of_all_its_processes_and_never_fall() {
-        let mut totals = PortTotals::default();
-        totals.see(&seen(vec![process(0, 1, 5), process(1, 2, 7)], &[]));
-        assert_eq!(sent(&totals), 12);
-        totals.see(&seen(vec![process(1, 2, 8)], &[]));
-        assert_eq!(sent(&totals), 13, "one has ended");
-        totals.see(&seen(vec![process(0, 9, 1), process(1, 2, 8)], &[]));
-        assert_eq!(sent(&totals), 14, "another process has its VF");
-        totals.see(&seen(vec![], &[0, 1]));
-        assert_eq!(sent(&totals), 14, "both are stopped");
-        totals.see(&seen(vec![process(0, 9, 2)], &[1]));
-        assert_eq!(sent(&totals), 15, "each counts once");
+        let (mut totals, ledger) = (PortTotals::default(), Ledger::default());
+        totals.see(&seen(vec![process(0, 1, 5), process(1, 2, 7)], &[]), &ledger);
+        assert_eq!(sent(&totals, &ledger), 12);
+        totals.see(&seen(vec![process(1, 2, 8)], &[]), &ledger);
+        assert_eq!(sent(&totals, &ledger), 13, "one has ended");
+        totals.see(&seen(vec![process(0, 9, 1), process(1, 2, 8)], &[]), &ledger);
+        assert_eq!(sent(&totals, &ledger), 14, "another process has its VF");
+        totals.see(&seen(vec![], &[0, 1]), &ledger);
+        assert_eq!(sent(&totals, &ledger), 14, "both are stopped");
+        totals.see(&seen(vec![process(0, 9, 2)], &[1]), &ledger);
+        assert_eq!(sent(&totals, &ledger), 15, "each counts once");
     }
 }

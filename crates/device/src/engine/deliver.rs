@@ -52,7 +52,8 @@ pub(super) fn deliver_train(
     train: &link::udp::Train<'_>,
     touched: &mut Vec<QpId>,
 ) {
-    let Some(flow) = flow_of(common, about, train.len()) else { return };
+    let bytes = train.payloads().bytes().len();
+    let Some(flow) = flow_of(common, about, train.len(), bytes) else { return };
     intake.verifier.begin_train(&flow);
     let mut rest = train.payloads();
     let mut took = false;

@@ -19,6 +19,7 @@ use crate::carrier::shm::PushError;
 use crate::carrier::shm::direct::Parties;
 use crate::carrier::shm::record::{MAX_PREFIX, Record, write_prefix};
 use crate::carrier::udp::ecn;
+use crate::counters::STAYS;
 use crate::ids::PdId;
 use crate::memory::BroughtIn;
 use crate::objects::EventSource;
@@ -216,6 +217,7 @@ impl<'a> QpEnv<'a, '_> {
             Ok(position) => {
                 self.context.ring_position = position;
                 self.common.counters.tx_shm_packets += 1;
+                self.common.counters.tx_bytes += u64::from(length) + STAYS;
                 Ok(())
             }
             // A slow receiver slows its senders, as priority flow control does; a stopped one does

@@ -16,6 +16,7 @@ use super::Engine;
 use super::delayed_acks::End;
 use super::env::QpEnv;
 use crate::carrier::fast_path::{Arrived, read};
+use crate::counters::STAYS;
 use crate::ids::QpId;
 use crate::payload::InPayload;
 
@@ -49,6 +50,7 @@ impl Engine {
                 return None;
             }
             common.counters.rx_shm_packets += 1;
+            common.counters.rx_bytes += u64::from(length) + STAYS;
             polls.takes_turns = matches!(packet, FastPacket::Ack { .. });
             Some((id, entry.qp.owes_answers()))
         });

@@ -67,7 +67,8 @@ impl Engine {
         let Self { common, qps, receivers, clock, .. } = self;
         common.catch_up(clock);
         receivers.udp.drain(|about, train, intake| {
-            let Some(flow) = flow_of(common, about, train.len()) else { return };
+            let bytes = train.payloads().bytes().len();
+            let Some(flow) = flow_of(common, about, train.len(), bytes) else { return };
             let arrival = Arrival { way: Way::Socket, about, flow: &flow, clock };
             let own = common.nic.vf;
             for bytes in train.payloads().filter(|bytes| !is_for(own, bytes)) {

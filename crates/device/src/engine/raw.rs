@@ -75,7 +75,10 @@ impl QpEnv<'_, '_> {
             return Ok(());
         };
         match sent {
-            Ok(()) => self.common.counters.tx_raw_packets += 1,
+            Ok(()) => {
+                self.common.counters.tx_raw_packets += 1;
+                self.common.counters.tx_bytes += bytes.len() as u64;
+            }
             Err(ether::SendError::WouldBlock) => return Err(TransmitError::Blocked),
             Err(error) => {
                 tracing::debug!(

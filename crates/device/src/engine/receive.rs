@@ -15,6 +15,7 @@ use crate::carrier::Receivers;
 use crate::carrier::shm::record::{self, Incoming};
 use crate::carrier::shm::{GONE_BURST, RING_BURST};
 use crate::carrier::udp::Look;
+use crate::counters::STAYS;
 use crate::payload::InPayload;
 use crate::qp::{QpTable, vf_of};
 use crate::receiver::{Receiver, Sender};
@@ -101,6 +102,7 @@ impl Engine {
                         return None;
                     }
                     common.counters.rx_shm_packets += 1;
+                    common.counters.rx_bytes += u64::from(length) + STAYS;
                     if !common.is_plain() {
                         // A record that came since the turn began was not there before it was sent.
                         common.now = clock.now();
@@ -141,7 +143,8 @@ impl Engine {
                     if common.out.udp.is_deaf() {
                         udp.heard_by_forwarding(common.now);
                     }
-                    if let Some(flow) = flow_of(common, &about, 1) {
+                    // Its bytes are counted where it arrived.
+                    if let Some(flow) = flow_of(common, &about, 1, 0) {
                         let way = Way::Forwarded;
                         let at = Arrival { way, about: &about, flow: &flow, clock };
                         let mut one = Payloads::one(&bytes);
@@ -186,7 +189,10 @@ impl Engine {
         for _ in 0..most {
             let Some(packet) = self.common.out.loopback.pop() else { break };
             moved = true;
+            let bytes = u64::from(packet.length) + STAYS;
             self.common.counters.loopback_packets += 1;
+            self.common.counters.tx_bytes += bytes;
+            self.common.counters.rx_bytes += bytes;
             let payload = packet.payload.as_received();
             let rx = Rx {
                 headers: &packet.headers,

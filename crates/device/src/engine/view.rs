@@ -23,6 +23,22 @@ const SRQ_BASIC: u8 = 0;
 const SRQ_XRC: u8 = 1;
 const SRQ_TM: u8 = 2;
 
+/// What a process counted until its end.
+pub(crate) struct LastWords {
+    nic: String,
+    process: view::Process,
+}
+
+impl LastWords {
+    /// Leaves it. The engine's lock is not needed.
+    pub(crate) fn leave(self) {
+        let Self { nic, process } = self;
+        if let Err(error) = view::leave(&nic, process) {
+            tracing::info!(target: "peerdma::peer", %error, "the port forgets what was counted");
+        }
+    }
+}
+
 impl Engine {
     /// Answers processes that asked for our objects.
     pub(super) fn show_objects(&self, askers: Vec<Asker>) {
@@ -37,22 +53,35 @@ impl Engine {
         }
     }
 
-    /// The objects of this process on the NIC.
-    pub(crate) fn view(&self) -> view::Process {
+    /// Which process this is, and what it counted.
+    fn counted(&self) -> view::Process {
         let common = &self.common;
-        let objects = &common.objects;
-        let mut process = view::Process {
+        let counter = |(name, value): (&str, u64)| view::Counter { name: name.to_owned(), value };
+        view::Process {
             vf: common.nic.vf,
             pid: std::process::id(),
             nonce: common.out.shm.claim.as_ref().map_or(0, |claim| Claim::probe(claim).value),
             ifindex: common.nic.port.ifindex,
+            counters: self.counters().iter().map(counter).collect(),
             ..view::Process::default()
-        };
-        let counters = self.counters();
-        process.counters = counters
-            .iter()
-            .map(|(name, value)| view::Counter { name: name.to_owned(), value })
-            .collect();
+        }
+    }
+
+    /// What it leaves with those that keep the port's counters when it ends; nothing in a forked
+    /// child, whose counters are the parent's, and without a claim, as nobody sees it then.
+    pub(crate) fn last_words(&self) -> Option<LastWords> {
+        let is_seen = !self.is_husk() && self.common.out.shm.claim.is_some();
+        is_seen.then(|| LastWords {
+            nic: self.common.nic.config.name.clone(),
+            process: self.counted(),
+        })
+    }
+
+    /// The objects of this process on the NIC.
+    pub(crate) fn view(&self) -> view::Process {
+        let common = &self.common;
+        let objects = &common.objects;
+        let mut process = self.counted();
         let left_out = &mut process.left_out;
         let contexts = objects.ctxs.iter().map(|(id, _)| view::Context { id: id as u32 });
         process.contexts = some(contexts, left_out);

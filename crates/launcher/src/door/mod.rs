@@ -43,6 +43,7 @@ mod launch;
 mod listener;
 mod netlink;
 mod place;
+mod preload;
 mod process;
 mod program;
 mod remote;

@@ -7,17 +7,16 @@
 //! address) is answered here.
 
 use std::collections::BTreeMap;
-use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
 use super::listener::{Answer, Notification};
-use super::remote;
 use super::socket_call::{ADDRESS, Ask};
+use super::{preload, remote};
 use crate::live::Live;
 use crate::netlink;
 
@@ -82,7 +81,27 @@ impl Sockets {
         let inode = rustix::fs::fstat(&theirs)?.st_ino;
         // CAST: a thread id is positive; the kernel also takes the process's for a first socket.
         let socket = Socket { ours: Arc::new(ours), port: Arc::new(AtomicU32::new(tid as u32)) };
-        let (ours, port) = (Arc::clone(&socket.ours), Arc::clone(&socket.port));
+        let port = Arc::clone(&socket.port);
+        self.start(live, inode, socket, move |_| port.load(Ordering::Relaxed))?;
+        Ok(Answer::File { file: theirs, cloexec })
+    }
+
+    /// Answers at our end of a socket that a program connected.
+    pub(super) fn adopt(&self, live: &Arc<Live>, ours: OwnedFd) -> Result<(), Errno> {
+        let inode = rustix::fs::fstat(&ours)?.st_ino;
+        let socket = Socket { ours: Arc::new(ours), port: Arc::default() };
+        self.start(live, inode, socket, preload::port_of_peer)
+    }
+
+    /// Starts the thread that answers at our end.
+    fn start(
+        &self,
+        live: &Arc<Live>,
+        inode: u64,
+        socket: Socket,
+        port: impl Fn(BorrowedFd<'_>) -> u32 + Send + 'static,
+    ) -> Result<(), Errno> {
+        let ours = Arc::clone(&socket.ours);
         {
             let mut sockets = self.lock();
             if sockets.len() >= MOST {
@@ -92,7 +111,7 @@ impl Sockets {
         }
         let (sockets, live) = (self.clone(), Arc::clone(live));
         let serve = move || {
-            serve(&live, ours.as_fd(), &port);
+            serve(&live, ours.as_fd(), port);
             let mut sockets = sockets.lock();
             sockets.remove(&inode);
             // Closed while nobody else closes what has no owner.
@@ -103,7 +122,7 @@ impl Sockets {
             self.lock().remove(&inode);
             return Err(Errno::NOMEM);
         }
-        Ok(Answer::File { file: theirs, cloexec })
+        Ok(())
     }
 
     /// The port of a descriptor of the program, if it is a socket of ours.
@@ -139,26 +158,12 @@ fn pair() -> Result<(OwnedFd, OwnedFd), Errno> {
         SocketFlags::CLOEXEC,
         None,
     )?;
-    let mut tries = 0;
-    loop {
-        // Behind the family and the first byte of an abstract name: the second byte of the padding,
-        // the port, the groups. Tools that list sockets expect text.
-        let mut random = RandomState::new().build_hasher().finish();
-        let mut name = [0; ADDRESS - 3];
-        for at in [0, 5, 6, 7, 8] {
-            // CAST: below 26.
-            name[at] = b'a' + (random % 26) as u8;
-            random /= 26;
-        }
-        match rustix::net::bind(&ours, &SocketAddrUnix::new_abstract_name(&name)?) {
-            Err(Errno::ADDRINUSE) if tries < 100 => tries += 1,
-            other => return other.map(|()| (ours, theirs)),
-        }
-    }
+    preload::bind(&ours)?;
+    Ok((ours, theirs))
 }
 
 /// Answers requests until the program has closed its end.
-fn serve(live: &Live, ours: BorrowedFd<'_>, port: &AtomicU32) {
+fn serve(live: &Live, ours: BorrowedFd<'_>, port: impl Fn(BorrowedFd<'_>) -> u32) {
     let mut request = vec![0; REQUEST];
     loop {
         let length = match rustix::net::recv(ours, &mut request[..], RecvFlags::empty()) {
@@ -167,7 +172,7 @@ fn serve(live: &Live, ours: BorrowedFd<'_>, port: &AtomicU32) {
             Err(Errno::INTR | Errno::CONNRESET) => continue,
             Err(_) => return,
         };
-        for answer in netlink::answer(&request[..length], port.load(Ordering::Relaxed), live) {
+        for answer in netlink::answer(&request[..length], port(ours), live) {
             // A program that does not read holds up nobody else.
             let send = || rustix::net::send(ours, &answer, SendFlags::NOSIGNAL);
             if rustix::io::retry_on_intr(send).is_err() {

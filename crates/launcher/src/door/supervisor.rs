@@ -14,6 +14,7 @@ use super::channel::{self, Channel, Message, SharedDoor};
 use super::counters::{Counter, Counting};
 use super::listener::{Answer, Listener};
 use super::netlink::{Sockets, StillSockets};
+use super::preload::Netlink;
 use super::process::{self, Mask, Signals};
 use super::{Launch, program, remote, serve};
 use crate::live::Live;
@@ -128,23 +129,28 @@ pub(super) fn run(
     let keep = [front.as_fd(), here.as_fd(), children.as_fd(), handle.as_fd()];
     process::let_go(&keep, process::is_explaining());
 
-    let (door, left) = open(&launch, &here, program)?;
+    let live = Arc::clone(&launch.live);
+    let (door, left, netlink) = open(&launch, &here, program)?;
     drop(here);
+    if door.is_some() || netlink.is_some() {
+        live.keep();
+    }
     // The front may have been killed by now, which the poll below will show; the program must be
     // looked after even then.
     let shared = door.as_ref().and_then(|door| share(door).ok());
     let _ = front.send(&Message::Started { program: handle, door: shared });
-    Supervisor { front: Some(front), children, program: Some(program), door, left }.stay();
+    let (front, program) = (Some(front), Some(program));
+    Supervisor { front, children, program, live, door, left, netlink }.stay();
     Ok(ExitCode::SUCCESS)
 }
 
 /// Learns whether the program has a filter, and lets it continue. Returns the door, and the backing
-/// of the preload library if the program uses that.
+/// and the sockets of the preload library if the program uses that.
 fn open(
     launch: &Launch,
     channel: &Channel,
     program: Pid,
-) -> io::Result<(Option<Door>, Option<Backing>)> {
+) -> io::Result<(Option<Door>, Option<Backing>, Option<Netlink>)> {
     let (listener, backing) = match channel.receive()? {
         Some(Message::Filtered(listener)) => (Some(listener), behind(launch, program)),
         Some(Message::Unfiltered(errno)) => (None, Err(io::Error::from_raw_os_error(errno))),
@@ -168,8 +174,13 @@ fn open(
         // continues.
         (Some(listener), None) => Some(Door::new(listener, Backing::empty()?, live())?),
     };
+    let netlink = left.as_ref().and_then(Backing::named).and_then(|directory| {
+        Netlink::open(directory, live())
+            .inspect_err(|error| tracing::info!(%error, "door: no netlink for the preload library"))
+            .ok()
+    });
     channel.send(&Message::Go(left.as_ref().and_then(Backing::named).map(|it| it.join("sys"))))?;
-    Ok((door, left))
+    Ok((door, left, netlink))
 }
 
 /// What is behind the door: a tree, if this process may read the paths that the program will name.
@@ -205,9 +216,12 @@ struct Supervisor {
     children: Signals,
     /// The program, until it is reaped.
     program: Option<Pid>,
+    live: Arc<Live>,
     door: Option<Door>,
     /// The tree that the preload library reads, until the program has ended.
     left: Option<Backing>,
+    /// Where the preload library connects sockets of NETLINK_RDMA.
+    netlink: Option<Netlink>,
 }
 
 impl Supervisor {
@@ -221,11 +235,15 @@ impl Supervisor {
     }
 
     fn step(&mut self) -> bool {
-        let (front_ready, door_ready) = {
+        let (front_ready, door_ready, netlink_ready, keeper_ready) = {
             let fds = (self.front.as_ref(), self.door.as_ref());
             let mut polled = vec![PollFd::new(&self.children, PollFlags::IN)];
             polled.extend(fds.1.map(|door| PollFd::new(door, PollFlags::IN)));
             polled.extend(fds.0.map(|front| PollFd::new(front, PollFlags::IN)));
+            let netlink = self.netlink.as_ref();
+            polled.extend(netlink.map(|netlink| PollFd::new(netlink, PollFlags::IN)));
+            let keepers = self.live.keepers();
+            polled.extend(keepers.map(|keeper| PollFd::new(keeper, PollFlags::IN)));
             match rustix::event::poll(&mut polled, None) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => {
@@ -235,8 +253,16 @@ impl Supervisor {
             }
             let mut ready = polled.iter().skip(1).map(PollFd::revents);
             let door = fds.1.and_then(|_| ready.next()).unwrap_or(PollFlags::empty());
-            (fds.0.and_then(|_| ready.next()).unwrap_or(PollFlags::empty()), door)
+            let front = fds.0.and_then(|_| ready.next()).unwrap_or(PollFlags::empty());
+            let netlink = netlink.and_then(|_| ready.next()).unwrap_or(PollFlags::empty());
+            (front, door, !netlink.is_empty(), ready.any(|keeper| !keeper.is_empty()))
         };
+        if netlink_ready && let Some(netlink) = &self.netlink {
+            netlink.accept();
+        }
+        if keeper_ready {
+            self.live.hear();
+        }
         if let Some(door) = &mut self.door
             && !door.serve(door_ready)
             && let Some(door) = self.door.take()
@@ -294,16 +320,19 @@ impl Supervisor {
 
     /// Closes what this process does not need any more, while no other thread of it opens anything.
     fn let_go(&self) {
-        let _still = self.door.as_ref().map(|door| door.live.keep_still());
+        let _still = self.live.keep_still();
         let sockets = self.door.as_ref().map(|door| door.sockets.keep_still());
+        let others = self.netlink.as_ref().map(|netlink| netlink.sockets.keep_still());
         let mut keep = self.fds();
-        keep.extend(sockets.iter().flat_map(StillSockets::fds));
+        keep.extend(sockets.iter().chain(&others).flat_map(StillSockets::fds));
         process::let_go(&keep, false);
     }
 
     fn fds(&self) -> Vec<BorrowedFd<'_>> {
         let mut fds = vec![self.children.as_fd()];
         fds.extend(self.front.as_ref().map(AsFd::as_fd));
+        fds.extend(self.netlink.as_ref().map(AsFd::as_fd));
+        fds.extend(self.live.keepers().map(AsFd::as_fd));
         if let Some(door) = &self.door {
             fds.extend([door.as_fd(), door.backing.root()]);
         }

@@ -169,14 +169,18 @@ impl Receiver {
             match gone {
                 Ok(()) => {
                     counters.tx_udp_packets += batch.count as u64;
+                    counters.tx_bytes += batch.bytes().len() as u64;
                     sent(batch, link.source_port(dst));
                 }
                 Err(SendError::WouldBlock { sent }) => {
+                    counters.tx_udp_packets += (sent / batch.segment) as u64;
+                    counters.tx_bytes += sent as u64;
                     queue.sent(sent);
                     return;
                 }
                 Err(SendError::NotSplit { sent }) => {
-                    counters.tx_udp_packets += 1;
+                    counters.tx_udp_packets += (sent / batch.segment) as u64;
+                    counters.tx_bytes += sent as u64;
                     queue.set_max_segments(1);
                     queue.sent(sent);
                     continue;

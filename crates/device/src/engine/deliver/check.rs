@@ -36,9 +36,15 @@ pub(super) enum Dest {
 
 /// The part of the outer headers that the ICRC of these datagrams covers; `None` if they are not
 /// for this port, which is counted.
-pub(in crate::engine) fn flow_of(common: &mut Common, about: &About, count: usize) -> Option<Flow> {
+pub(in crate::engine) fn flow_of(
+    common: &mut Common,
+    about: &About,
+    count: usize,
+    bytes: usize,
+) -> Option<Flow> {
     let &About { src, dst, .. } = about;
     common.counters.rx_udp_packets += count as u64;
+    common.counters.rx_bytes += bytes as u64;
     // The socket receives on every address of the host; the port has only those of its netdev (the
     // kernel's rxe_match_dgid).
     if !dst.ip().is_multicast() && !common.nic.port.gids.contains(&dst.ip().into()) {

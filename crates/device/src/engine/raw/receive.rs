@@ -114,6 +114,7 @@ fn deliver(common: &mut Common, qps: &mut QpTable, id: QpId, bytes: &[u8], flags
         return;
     };
     common.counters.rx_raw_packets += 1;
+    common.counters.rx_bytes += bytes.len() as u64;
     let mut env = QpEnv::new(common, &mut entry.context);
     entry.qp.receive_frame(&mut env, &wr, &InPayload::Bytes(bytes), bytes.len() as u32, flags);
 }
