@@ -388,6 +388,8 @@ fn each_failed_work_request_is_explained_in_a_sentence() {
                 "(this process): the peer refused access",
                 "; sent as PSN 0x00000f to 0x000012, last acknowledged PSN 0x00000e",
                 "REM_ACCESS_ERR is usually one of these:",
+                "`--trace FILE` shows what led to it",
+                "`peerdma top` shows the queue pairs",
             ][..],
         ),
         (

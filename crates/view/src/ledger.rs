@@ -9,8 +9,8 @@ use crate::codec::{BadView, Coded, VERSION};
 use crate::port::{Counts, add};
 use crate::process::{Counter, Process};
 
-/// Ended processes that are known by their number, so that none counts twice. It may be counted
-/// again as one that merely is not there any more only while it is among them.
+/// Ended processes that are known by their number, so that none counts twice. One that is not among
+/// them any more would count again if a look still finds it.
 const KNOWN: usize = 1 << 16;
 
 /// Those that another keeper is told of: only a process that ends while that one begins may come

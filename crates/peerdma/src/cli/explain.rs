@@ -224,6 +224,9 @@ fn run(program: &[OsString], trace: Option<&Path>) -> std::io::Result<ExitCode> 
         }
         None => {}
     }
+    if !lines.is_empty() {
+        eprintln!("`peerdma top` shows the queue pairs of programs that run (docs/OBSERVE.md)");
+    }
     // As a shell does for a program that a signal ended.
     let code = status.code().and_then(|code| u8::try_from(code).ok());
     let by_signal = status.signal();
