@@ -202,7 +202,7 @@ mod tests {
     fn assert_shown(name: &str, shown: String) {
         let path = Path::new(env!("CARGO_MANIFEST_DIR"));
         let path = path.join(format!("src/cli/top/screens/{name}.txt"));
-        if std::env::var_os("PEERDMA_BLESS").is_some() {
+        if environment::var_os("PEERDMA_BLESS").is_some() {
             return std::fs::write(path, shown).expect("writable");
         }
         assert_eq!(shown, std::fs::read_to_string(path).expect("a file"), "\n{shown}");
