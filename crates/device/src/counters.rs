@@ -117,7 +117,7 @@ counters! {
     /// Packets sent over UDP.
     tx_udp_packets,
     /// Bytes of packets sent: from the base transport header through the ICRC; of Ethernet frames,
-    /// all. A packet that stays on this host counts its payload and [`STAYS`].
+    /// all. A packet that stays on this host counts its payload and 16.
     tx_bytes,
     /// The same of packets received. A datagram that is forwarded to its process is not counted
     /// there again.
