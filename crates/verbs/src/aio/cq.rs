@@ -56,8 +56,9 @@ impl Cq {
         Ok(cq)
     }
 
-    /// [`with_driver`](Self::with_driver) for a program that has something of its own that says when a descriptor is
-    /// readable. `readiness` makes it from the queue, whose descriptor [`AsFd`] gives.
+    /// [`with_driver`](Self::with_driver) for a program that has something of its own that says when
+    /// a descriptor is readable. `readiness` makes it from the queue, whose descriptor [`AsFd`]
+    /// gives.
     ///
     /// # Errors
     ///

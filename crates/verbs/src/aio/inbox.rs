@@ -2,11 +2,12 @@
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Waker};
+use std::task::Context;
 
 use iba::WcOpcode;
 
 use super::error::{Error, Failure};
+use super::wakers::Wakers;
 use crate::Wc;
 use crate::owned::Buffer;
 
@@ -17,7 +18,7 @@ pub(super) struct Inbox(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     arrived: VecDeque<(Wc, Buffer)>,
-    wakers: Vec<Waker>,
+    wakers: Wakers,
     /// Why nothing more will arrive.
     end: Option<Error>,
 }
@@ -39,13 +40,11 @@ impl Inbox {
                 state.end = Some(Failure::new(wc, why, true).into());
             }
         }
-        for waker in self.wakers() {
-            waker.wake();
-        }
+        self.wakers().wake();
     }
 
-    pub(super) fn wakers(&self) -> Vec<Waker> {
-        std::mem::take(&mut self.state().wakers)
+    pub(super) fn wakers(&self) -> Wakers {
+        self.state().wakers.take()
     }
 
     pub(super) fn has_ended(&self) -> bool {
@@ -61,9 +60,7 @@ impl Inbox {
         if let Some(end) = &state.end {
             return Some(Err(end.clone()));
         }
-        if !state.wakers.iter().any(|waker| waker.will_wake(cx.waker())) {
-            state.wakers.push(cx.waker().clone());
-        }
+        state.wakers.add(cx);
         None
     }
 }

@@ -1,7 +1,6 @@
 //! A queue pair and its requests, as what is in flight holds it.
 
 use std::sync::{Arc, OnceLock};
-use std::task::Waker;
 
 use iba::{Access, QpCap, QpType};
 use smallvec::SmallVec;
@@ -12,6 +11,7 @@ use super::inbox::Inbox;
 use super::op::Op;
 use super::request::Request;
 use super::table::{Entry, Memory, Receiver, Sending, Waiter};
+use super::wakers::Wakers;
 use crate::owned::{Buffer, Held, Pool};
 use crate::slots::{Permit, Slots};
 use crate::{Kind, Pd, PostError, QpSpec, Refusal, Slice, Wc};
@@ -257,7 +257,7 @@ impl Receiver for Inner {
         self.inbox.arrive(wc, why, buffer);
     }
 
-    fn wakers(&self) -> Vec<Waker> {
+    fn wakers(&self) -> Wakers {
         self.inbox.wakers()
     }
 }

@@ -86,6 +86,7 @@ mod table;
 mod tasks;
 #[cfg(feature = "tokio")]
 mod tokio;
+mod wakers;
 
 pub use batch::Batch;
 pub use connect::{

@@ -9,6 +9,7 @@ use slab::Slab;
 use smallvec::SmallVec;
 
 use super::error::{Error, Failure};
+use super::wakers::Wakers;
 use crate::owned::{Buffer, Held};
 use crate::slots::Permit;
 use crate::{Cq, Wc};
@@ -35,7 +36,7 @@ pub(super) trait Receiver: Debug + Send + Sync {
     fn arrive(&self, wc: Wc, why: Option<String>, buffer: Buffer);
 
     /// Takes the wakers of all tasks that wait for messages.
-    fn wakers(&self) -> Vec<Waker>;
+    fn wakers(&self) -> Wakers;
 }
 
 /// One request, or a batch that completes as one.
@@ -90,7 +91,7 @@ impl Table {
         let mut wakers = Vec::new();
         for (_, entry) in self.lock().iter_mut() {
             match entry {
-                Entry::Receive(_, qp) => wakers.append(&mut qp.wakers()),
+                Entry::Receive(_, qp) => wakers.extend(qp.wakers()),
                 Entry::Send(sending) => {
                     if let Waiter::Task(waker) = &sending.waiter {
                         wakers.push(waker.clone());

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use crate::aio::reactor::{self, Watch};
 use crate::aio::readiness::Readiness;
+use crate::aio::wakers::Wakers;
 use crate::cm::{Event, EventChannel, EventKind, Id};
 use crate::{Refusal, Result};
 
@@ -41,7 +42,7 @@ pub(super) struct Mailbox(Mutex<Waiting>);
 #[derive(Default)]
 struct Waiting {
     events: VecDeque<Event>,
-    wakers: Vec<Waker>,
+    wakers: Wakers,
     /// Why nothing more will come.
     end: Option<Refusal>,
 }
@@ -94,21 +95,17 @@ impl Shared {
             let Some(mailbox) = boxes.get(&of) else { return };
             let mut waiting = mailbox.waiting();
             waiting.events.push_back(event);
-            std::mem::take(&mut waiting.wakers)
+            waiting.wakers.take()
         };
-        wakers.into_iter().for_each(Waker::wake);
+        wakers.wake();
     }
 
     /// Nothing more comes.
     fn end(&self, why: &Refusal) {
         let boxes: Vec<_> = self.boxes().values().cloned().collect();
         for mailbox in boxes {
-            let wakers = {
-                let mut waiting = mailbox.waiting();
-                waiting.end = Some(why.clone());
-                std::mem::take(&mut waiting.wakers)
-            };
-            wakers.into_iter().for_each(Waker::wake);
+            mailbox.waiting().end = Some(why.clone());
+            mailbox.wake();
         }
     }
 }
@@ -127,16 +124,14 @@ impl Mailbox {
         if let Some(end) = &waiting.end {
             return Poll::Ready(Err(end.clone()));
         }
-        if !waiting.wakers.iter().any(|waker| waker.will_wake(cx.waker())) {
-            waiting.wakers.push(cx.waker().clone());
-        }
+        waiting.wakers.add(cx);
         Poll::Pending
     }
 
     /// Wakes all tasks that wait.
     pub(super) fn wake(&self) {
-        let wakers = std::mem::take(&mut self.waiting().wakers);
-        wakers.into_iter().for_each(Waker::wake);
+        let wakers = self.waiting().wakers.take();
+        wakers.wake();
     }
 }
 
@@ -170,7 +165,8 @@ impl End {
         let events = std::mem::take(&mut shared.events);
         let (mine, others) = events.into_iter().partition(|event| event.id == self.id);
         shared.events = others;
-        *own.waiting() = Waiting { events: mine, wakers: Vec::new(), end: shared.end.clone() };
+        *own.waiting() =
+            Waiting { events: mine, wakers: Wakers::default(), end: shared.end.clone() };
         drop((shared, boxes));
         self.mailbox = own;
     }
