@@ -1,6 +1,8 @@
 //! Tests of crate `verbs`, unchanged, with a NIC of a library: the library of this package, found
 //! as any `libibverbs.so.1` is.
 
+#![expect(clippy::duplicate_mod, reason = "each file is a program of its own in crate `verbs`")]
+
 mod common;
 
 #[path = "../../verbs/tests/connections.rs"]

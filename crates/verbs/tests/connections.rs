@@ -1,22 +1,16 @@
 //! Connections by address and port, and groups. `crates/peerdma` runs this file with a library,
 //! too.
 
+mod chosen;
+
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use verbs::cm::{ConnParam, Event, EventChannel, EventKind, Group, Id, MULTICAST_QPN, RejReason};
-use verbs::{
-    Access, Context, Cq, Device, HostBuf, Kind, NicConfig, Pd, Qp, QpSpec, SendRequest, Wc,
-    WcStatus,
-};
+use verbs::{Access, Context, Cq, HostBuf, Kind, Pd, Qp, QpSpec, SendRequest, Wc, WcStatus};
 
 const PATIENCE: Duration = Duration::from_secs(30);
-
-/// Whether this runs on the kernel's `rdma_rxe` and `rdma_cm`.
-fn is_rxe() -> bool {
-    std::env::var_os("PEERDMA_PROVIDER").is_some_and(|provider| provider == "system")
-}
 
 /// One role of a program, with a virtual function of its own.
 struct Part {
@@ -75,12 +69,7 @@ fn said(private_data: &[u8]) -> ConnParam {
 
 /// Two parts, as two processes have them. A software NIC is one of this test's own.
 fn parts(name: &str) -> (Part, Part) {
-    let device = if std::env::var_os("PEERDMA_PROVIDER").is_some() {
-        verbs::devices().unwrap().remove(0)
-    } else {
-        let name = format!("conn-{name}-{}", std::process::id());
-        Device::from_config(NicConfig { name, ..NicConfig::default() }).unwrap()
-    };
+    let device = chosen::device_for(&format!("conn-{name}"));
     (Part::new(device.open().unwrap()), Part::new(device.open_another().unwrap()))
 }
 
@@ -216,7 +205,7 @@ fn an_identifier_moves_to_another_channel_with_its_events() {
     let (a, b) = parts("moved");
     let other = EventChannel::new(&b.context).unwrap();
     let (listener, at) = b.listen();
-    if is_rxe() {
+    if chosen::is_rxe() {
         // The kernel loses a request that waits: the identifier that it made for it stays with the
         // first channel (`ucma_migrate_id`).
         listener.migrate(&other).unwrap();

@@ -1,26 +1,23 @@
 //! Connections as futures. `crates/peerdma` runs this file with a library, too.
 
+mod chosen;
+
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::task::{Context as Task, Waker};
 use std::thread;
 
 use pollster::block_on;
+use verbs::Kind;
 use verbs::aio::{
     Closed, ConnectError, Connection, ConnectionOptions, Drive, Listener, Nic, QpOptions,
 };
 use verbs::cm::{ConnParam, RejReason};
 use verbs::owned::Pool;
-use verbs::{Device, Kind, NicConfig};
 
 /// Two open NICs, as two processes have them. A software NIC is one of this test's own.
 fn nics(name: &str, drive: Drive) -> (Nic, Nic) {
-    let device = if std::env::var_os("PEERDMA_PROVIDER").is_some() {
-        verbs::devices().unwrap().remove(0)
-    } else {
-        let name = format!("conf-{name}-{}", std::process::id());
-        Device::from_config(NicConfig { name, ..NicConfig::default() }).unwrap()
-    };
+    let device = chosen::device_for(&format!("conf-{name}"));
     let contexts = [device.open().unwrap(), device.open_another().unwrap()];
     let [a, b] = contexts.map(|context| Nic::new(&context, drive).unwrap());
     (a, b)

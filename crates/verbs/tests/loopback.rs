@@ -1,5 +1,7 @@
 //! Every operation between two QPs of one process.
 
+mod chosen;
+
 use std::time::Duration;
 
 use verbs::{
@@ -14,11 +16,6 @@ struct Side {
     qp: Qp,
     buffer: HostBuf,
     mr: Mr,
-}
-
-/// Whether this runs on the kernel's `rdma_rxe`, which differs in places that each test names.
-fn is_rxe() -> bool {
-    std::env::var_os("PEERDMA_PROVIDER").is_some_and(|provider| provider == "system")
 }
 
 fn open() -> (Context, Pd) {
@@ -123,7 +120,7 @@ fn every_kind_of_memory_works_with_every_other() {
     let (a, b) = pair(QpSpec::rc, 4096);
     drop((context, pd));
     let pd = a.mr_pd();
-    if is_rxe() {
+    if chosen::is_rxe() {
         // It has no device memory, and takes dma-bufs of the kernel's exporters only.
         let refusal = pd.context().alloc_dm(4096).unwrap_err();
         assert_eq!(refusal.kind(), Kind::NotSupported, "{refusal}");
@@ -190,7 +187,7 @@ fn a_range_outside_the_region_is_a_local_protection_error() {
     let (a, b) = pair(QpSpec::rc, 4096);
     a.qp.post_send(&SendRequest::write(1, &[a.mr.slice(4090, 8)], b.mr.remote(0))).unwrap();
     // rxe flushes it, as all that is posted (`rxe_requester` calls `rxe_qp_error`).
-    let expected = if is_rxe() { WcStatus::WrFlushErr } else { WcStatus::LocProtErr };
+    let expected = if chosen::is_rxe() { WcStatus::WrFlushErr } else { WcStatus::LocProtErr };
     assert_eq!(completion(&a.cq).status, expected);
 }
 
@@ -227,8 +224,8 @@ fn a_failure_is_explained() {
 
     let (failed, flushed, received) = (completion(&a.cq), completion(&a.cq), completion(&b.cq));
     // `crates/peerdma` also runs this file with a library, which gives no reasons.
-    if std::env::var_os("PEERDMA_PROVIDER").is_some() {
-        let expected = if is_rxe() {
+    if chosen::is_library() {
+        let expected = if chosen::is_rxe() {
             // It has no NAK for this (`RESPST_ERR_LENGTH` of `rxe_responder`).
             (WcStatus::RemOpErr, WcStatus::LocQpOpErr)
         } else {

@@ -1,6 +1,8 @@
 //! What differs between the software device and a NIC of a library. `crates/peerdma` runs this file
 //! with both.
 
+mod chosen;
+
 use std::thread;
 use std::time::Duration;
 
@@ -8,16 +10,6 @@ use verbs::{
     Access, AckTimeout, AttrMask, ConnectOptions, Context, Endpoint, HostBuf, Kind, Mtu, Pd,
     PostError, QpAttr, QpSpec, QpState, RnrTimer, SendRequest, WcStatus,
 };
-
-/// Whether the user chose a library.
-fn is_library() -> bool {
-    std::env::var_os("PEERDMA_PROVIDER").is_some()
-}
-
-/// Whether this runs on the kernel's `rdma_rxe`, which differs in places that each test names.
-fn is_rxe() -> bool {
-    std::env::var_os("PEERDMA_PROVIDER").is_some_and(|provider| provider == "system")
-}
 
 fn open() -> (Context, Pd) {
     let context = verbs::devices().unwrap()[0].open().unwrap();
@@ -28,7 +20,7 @@ fn open() -> (Context, Pd) {
 #[test]
 fn the_device_is_of_the_provider_that_was_chosen() {
     let device = &verbs::devices().unwrap()[0];
-    assert_eq!(device.is_soft(), !is_library());
+    assert_eq!(device.is_soft(), !chosen::is_library());
     assert!(!device.name().is_empty());
 }
 
@@ -55,10 +47,10 @@ fn what_a_library_does_not_have_is_refused_in_words() {
     ];
     for refusal in refused {
         let Some(refusal) = refusal else {
-            assert!(!is_library());
+            assert!(!chosen::is_library());
             continue;
         };
-        assert!(is_library(), "{refusal}");
+        assert!(chosen::is_library(), "{refusal}");
         assert_eq!(refusal.kind(), Kind::NotSupported);
         assert!(refusal.what().contains("only the software device has this"), "{refusal}");
     }
@@ -221,7 +213,7 @@ fn a_qp_is_connected_as_its_options_say() {
     let av = &attr.av;
     assert_eq!((attr.state, attr.dest_qpn), (QpState::Rts, b.qpn()));
     // rxe keeps no service level, and takes the hops of the route (`rxe_av_to_attr`).
-    let (level, hops) = if is_rxe() { (0, 64) } else { (1, 9) };
+    let (level, hops) = if chosen::is_rxe() { (0, 64) } else { (1, 9) };
     assert_eq!((av.sl, av.hop_limit), (level, hops));
     assert_eq!((av.sgid_index, av.traffic_class), (index, 32));
     assert_eq!((attr.path_mtu, attr.timeout.code()), (Mtu::Mtu512, 16));

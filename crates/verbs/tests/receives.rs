@@ -1,5 +1,7 @@
 //! Receives: when they are flushed, and in which protection domain their memory is.
 
+mod chosen;
+
 use std::time::Duration;
 
 use verbs::{
@@ -8,11 +10,6 @@ use verbs::{
 };
 
 const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE);
-
-/// Whether this runs on the kernel's `rdma_rxe`, which differs in places that each test names.
-fn is_rxe() -> bool {
-    std::env::var_os("PEERDMA_PROVIDER").is_some_and(|provider| provider == "system")
-}
 
 fn open() -> Context {
     verbs::devices().unwrap()[0].open().unwrap()
@@ -46,7 +43,7 @@ fn a_receive_posted_to_a_qp_in_error_is_flushed_at_once() {
         to_error(&qp);
         for wr_id in 0..3 {
             qp.post_recv(wr_id, &[]).unwrap();
-            if is_rxe() {
+            if chosen::is_rxe() {
                 // The queue is memory that its library shares with the kernel, and nothing tells
                 // the kernel that it is not empty (`rxe_post_recv` of rdma-core).
                 assert_eq!(cq.poll(), None);
@@ -69,7 +66,7 @@ fn a_receive_of_a_shared_queue_is_in_the_domain_of_the_queue() {
     // rxe looks in the domain of the QP (`copy_data` in `send_data_in` of `rxe_responder`).
     let of_the_queue = [(&of_srq, WcStatus::Success), (&of_qp, WcStatus::LocProtErr)];
     let of_the_qp = [(&of_qp, WcStatus::Success), (&of_srq, WcStatus::LocQpOpErr)];
-    for (domain, expected) in if is_rxe() { of_the_qp } else { of_the_queue } {
+    for (domain, expected) in if chosen::is_rxe() { of_the_qp } else { of_the_queue } {
         let cq = context.create_cq(8).unwrap();
         let sender = of_qp.create_qp(&QpSpec::rc(&cq)).unwrap();
         let receiver =
@@ -102,6 +99,6 @@ fn the_receive_of_a_write_with_a_wrong_key_is_a_local_access_error() {
     sender.post_send(&write).unwrap();
     assert_eq!(completion(&cqs[0]).status, WcStatus::RemAccessErr);
     // Of rxe, with the status of the requester.
-    let expected = if is_rxe() { WcStatus::RemAccessErr } else { WcStatus::LocAccessErr };
+    let expected = if chosen::is_rxe() { WcStatus::RemAccessErr } else { WcStatus::LocAccessErr };
     assert_eq!(completion(&cqs[1]).status, expected);
 }

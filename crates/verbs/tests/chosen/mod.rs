@@ -1,0 +1,27 @@
+//! Which provider the tests run on: `PEERDMA_PROVIDER` says it.
+#![allow(dead_code, reason = "each test program uses its part")]
+
+use verbs::{Device, NicConfig};
+
+fn provider() -> Option<std::ffi::OsString> {
+    std::env::var_os("PEERDMA_PROVIDER")
+}
+
+/// Whether this runs on a NIC of a library.
+pub(crate) fn is_library() -> bool {
+    provider().is_some()
+}
+
+/// Whether this runs on the kernel's `rdma_rxe`, which differs in places that each test names.
+pub(crate) fn is_rxe() -> bool {
+    provider().is_some_and(|provider| provider == "system")
+}
+
+/// The NIC of a library, or a software one of this test's own.
+pub(crate) fn device_for(test: &str) -> Device {
+    if is_library() {
+        return verbs::devices().unwrap().remove(0);
+    }
+    let name = format!("{test}-{}", std::process::id());
+    Device::from_config(NicConfig { name, ..NicConfig::default() }).unwrap()
+}
