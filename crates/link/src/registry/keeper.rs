@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 
 use descriptors::peer_cred;
 use descriptors::strangers::{self, Listener, PeerSocket};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, SocketAddrUnix, SocketFlags};
 
-use super::name::{SO_ACCEPTCON, sockets};
+use super::list::wait;
+use super::name::{SO_ACCEPTCON, numbered, sockets};
 use super::socket::{dial_to, new_socket};
 
 /// Keepers of a nic in a network namespace. More are not told, and see what others do only as far
@@ -191,15 +191,7 @@ fn receive(socket: &PeerSocket) -> Result<Vec<u8>, Errno> {
 
 /// Waits until one can be read. False after the deadline.
 fn wait_for(sockets: &[BorrowedFd<'_>], deadline: Instant) -> bool {
-    let left = deadline.saturating_duration_since(Instant::now());
-    let mut polled: Vec<_> =
-        sockets.iter().map(|socket| PollFd::new(socket, PollFlags::IN)).collect();
-    // The end of a short wait is a time of the kernel's.
-    let timeout = Timespec::try_from(left).ok();
-    match poll(&mut polled, timeout.as_ref()) {
-        Ok(ready) => ready > 0,
-        Err(error) => error == Errno::INTR,
-    }
+    wait(sockets.iter().copied(), deadline).unwrap_or(false)
 }
 
 fn address(nic: &str, number: u16) -> Result<SocketAddrUnix, Errno> {
@@ -217,11 +209,7 @@ fn keepers(nic: &str) -> io::Result<Vec<u16>> {
 
 /// The number of the keeper whose listener a line of /proc/net/unix describes.
 fn of_line(line: &str, nic: &str) -> Option<u16> {
-    let mut fields = line.split_ascii_whitespace().skip(3);
-    let flags = u32::from_str_radix(fields.next()?, 16).ok()?;
-    let path = fields.nth(3)?;
-    let number = path.strip_prefix("@peerdma/")?.strip_prefix(nic)?.strip_prefix("/keep/")?;
-    let number: u16 = number.parse().ok()?;
+    let (flags, number) = numbered(line, nic, "keep")?;
     (flags & SO_ACCEPTCON != 0 && number < KEEPERS).then_some(number)
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use descriptors::PeerCred;
@@ -48,7 +49,7 @@ pub enum Answer {
 pub fn list(nic: &str, patience: Duration) -> io::Result<Vec<VfInfo>> {
     let mut asked: Vec<_> = held(nic)?.into_iter().filter_map(|vf| Asked::new(nic, vf)).collect();
     let deadline = Instant::now() + patience;
-    while wait(asked.iter().filter_map(Asked::pending), deadline)? {
+    while wait(asked.iter().filter_map(Asked::pending).map(AsFd::as_fd), deadline)? {
         asked.iter_mut().for_each(Asked::listen);
     }
     Ok(asked.into_iter().map(Asked::into_info).collect())
@@ -119,10 +120,11 @@ pub(super) fn comm(pid: u32) -> Option<String> {
 /// Waits until one of those that have not answered does. Returns false when there is nothing to
 /// wait for.
 pub(super) fn wait<'a>(
-    pending: impl Iterator<Item = &'a PeerSocket>,
+    pending: impl Iterator<Item = BorrowedFd<'a>>,
     deadline: Instant,
 ) -> io::Result<bool> {
-    let mut fds: Vec<_> = pending.map(|socket| PollFd::new(socket, PollFlags::IN)).collect();
+    let mut fds: Vec<_> =
+        pending.map(|socket| PollFd::from_borrowed_fd(socket, PollFlags::IN)).collect();
     let left = deadline.saturating_duration_since(Instant::now());
     if fds.is_empty() || left.is_zero() {
         return Ok(false);

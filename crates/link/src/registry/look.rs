@@ -86,7 +86,7 @@ pub fn look(nic: &str, patience: Duration) -> io::Result<Vec<Seen>> {
     let mut asked: Vec<_> = held(nic)?.into_iter().filter_map(|vf| Asked::new(nic, vf)).collect();
     let deadline = Instant::now() + patience;
     let mut room = ANSWERS_MAX;
-    while wait(asked.iter().filter_map(|asked| asked.socket.as_ref()), deadline)? {
+    while wait(asked.iter().filter_map(|asked| Some(asked.socket.as_ref()?.as_fd())), deadline)? {
         asked.iter_mut().for_each(|asked| asked.listen(&mut room));
     }
     Ok(asked.into_iter().map(Asked::into_seen).collect())

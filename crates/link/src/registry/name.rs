@@ -47,14 +47,21 @@ pub(super) fn sockets() -> std::io::Result<String> {
 }
 
 fn parse(line: &str, nic: &str) -> Option<(u32, u16)> {
+    let (flags, vf) = numbered(line, nic, "vf")?;
+    (vf < VF_COUNT).then_some((flags, vf))
+}
+
+/// The flags of the socket `peerdma/NIC/KIND/n` that a line of /proc/net/unix describes, and n.
+pub(super) fn numbered(line: &str, nic: &str, kind: &str) -> Option<(u32, u16)> {
     // Num RefCount Protocol Flags Type St Inode Path; an abstract path begins with @.
     let mut fields = line.split_ascii_whitespace().skip(3);
     let flags = u32::from_str_radix(fields.next()?, 16).ok()?;
     let path = fields.nth(3)?;
-    let number = path.strip_prefix("@peerdma/")?.strip_prefix(nic)?.strip_prefix("/vf/")?;
-    let vf = number.parse().ok().filter(|vf| *vf < VF_COUNT)?;
+    let of_nic = path.strip_prefix("@peerdma/")?.strip_prefix(nic)?.strip_prefix('/')?;
+    let text = of_nic.strip_prefix(kind)?.strip_prefix('/')?;
+    let number: u16 = text.parse().ok()?;
     // One name per number: "007" and "+7" are not ours.
-    (number == format!("{vf}")).then_some((flags, vf))
+    (text == format!("{number}")).then_some((flags, number))
 }
 
 /// `__SO_ACCEPTCON`, the flag of listening sockets in /proc/net/unix.
