@@ -44,6 +44,24 @@ pub(crate) trait Coded: Sized {
     fn take(from: &mut &[u8]) -> Result<Self, BadView>;
 }
 
+/// A description as bytes, with the version in front.
+pub(crate) fn encode(what: &impl Coded) -> Vec<u8> {
+    let mut out = Vec::with_capacity(4096);
+    VERSION.put(&mut out);
+    what.put(&mut out);
+    out
+}
+
+/// The description in bytes that another process gave.
+pub(crate) fn decode<T: Coded>(mut bytes: &[u8]) -> Result<T, BadView> {
+    let version = u32::take(&mut bytes)?;
+    if version != VERSION {
+        return Err(BadView::Version(version));
+    }
+    let what = T::take(&mut bytes)?;
+    if bytes.is_empty() { Ok(what) } else { Err(BadView::Long) }
+}
+
 macro_rules! numbers {
     ($($number:ty)*) => {$(
         impl Coded for $number {

@@ -5,7 +5,7 @@ use std::io;
 
 use link::registry;
 
-use crate::codec::{BadView, Coded, VERSION};
+use crate::codec::{self, BadView, Coded};
 use crate::port::{Counts, add};
 use crate::process::{Counter, Process};
 
@@ -43,9 +43,13 @@ impl Ledger {
     /// Takes in what a process left; once, however often it comes.
     pub fn add(&mut self, process: &Process) {
         if self.know((process.vf, process.nonce)) {
-            let left = process.counters.iter();
-            add(&mut self.counts, left.map(|counter| (counter.name.as_str(), counter.value)));
+            self.sum(&process.counters);
         }
+    }
+
+    fn sum(&mut self, counters: &[Counter]) {
+        let counters = counters.iter();
+        add(&mut self.counts, counters.map(|counter| (counter.name.as_str(), counter.value)));
     }
 
     /// Whether a process has left what it counted.
@@ -74,17 +78,7 @@ impl Ledger {
 
     /// For another keeper, which begins.
     pub fn encode(&self) -> Vec<u8> {
-        let counter =
-            |(name, value): (&String, &u64)| Counter { name: name.clone(), value: *value };
-        let counters: Vec<Counter> = self.counts.iter().map(counter).collect();
-        let latest = self.order.iter().skip(self.order.len().saturating_sub(TOLD));
-        let (vfs, nonces): (Vec<u16>, Vec<u64>) = latest.copied().unzip();
-        let mut out = Vec::new();
-        VERSION.put(&mut out);
-        counters.put(&mut out);
-        vfs.put(&mut out);
-        nonces.put(&mut out);
-        out
+        codec::encode(self)
     }
 
     /// What another keeper told.
@@ -92,22 +86,31 @@ impl Ledger {
     /// # Errors
     ///
     /// What is wrong with the bytes.
-    pub fn decode(mut bytes: &[u8]) -> Result<Self, BadView> {
-        let version = u32::take(&mut bytes)?;
-        if version != VERSION {
-            return Err(BadView::Version(version));
-        }
-        let counters = Vec::<Counter>::take(&mut bytes)?;
-        let (vfs, nonces) = (Vec::<u16>::take(&mut bytes)?, Vec::<u64>::take(&mut bytes)?);
-        if !bytes.is_empty() {
-            return Err(BadView::Long);
-        }
+    pub fn decode(bytes: &[u8]) -> Result<Self, BadView> {
+        codec::decode(bytes)
+    }
+}
+
+impl Coded for Ledger {
+    fn put(&self, out: &mut Vec<u8>) {
+        let counter =
+            |(name, value): (&String, &u64)| Counter { name: name.clone(), value: *value };
+        let counters: Vec<Counter> = self.counts.iter().map(counter).collect();
+        let latest = self.order.iter().skip(self.order.len().saturating_sub(TOLD));
+        let (vfs, nonces): (Vec<u16>, Vec<u64>) = latest.copied().unzip();
+        counters.put(out);
+        vfs.put(out);
+        nonces.put(out);
+    }
+
+    fn take(from: &mut &[u8]) -> Result<Self, BadView> {
+        let counters = Vec::<Counter>::take(from)?;
+        let (vfs, nonces) = (Vec::<u16>::take(from)?, Vec::<u64>::take(from)?);
         if vfs.len() != nonces.len() {
             return Err(BadView::Value);
         }
         let mut ledger = Self::default();
-        let counters = counters.iter();
-        add(&mut ledger.counts, counters.map(|counter| (counter.name.as_str(), counter.value)));
+        ledger.sum(&counters);
         for opening in vfs.into_iter().zip(nonces) {
             ledger.know(opening);
         }

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use crate::codec::{BadView, Coded, VERSION, record};
+use crate::codec::{self, BadView, record};
 
 /// Objects of a kind that one process describes; of more it says how many it left out.
 pub const LIST_MAX: usize = 1 << 16;
@@ -245,10 +245,7 @@ impl From<SocketAddr> for Address {
 impl Process {
     /// The description as bytes.
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(4096);
-        VERSION.put(&mut out);
-        self.put(&mut out);
-        out
+        codec::encode(self)
     }
 
     /// The description in bytes that another process gave.
@@ -256,13 +253,8 @@ impl Process {
     /// # Errors
     ///
     /// What is wrong with them.
-    pub fn decode(mut bytes: &[u8]) -> Result<Self, BadView> {
-        let version = u32::take(&mut bytes)?;
-        if version != VERSION {
-            return Err(BadView::Version(version));
-        }
-        let process = Self::take(&mut bytes)?;
-        if bytes.is_empty() { Ok(process) } else { Err(BadView::Long) }
+    pub fn decode(bytes: &[u8]) -> Result<Self, BadView> {
+        codec::decode(bytes)
     }
 
     /// A counter by name; 0 if there is none.
@@ -341,7 +333,7 @@ mod tests {
 
     #[test]
     fn a_list_that_claims_more_than_there_is_takes_no_memory() {
-        let mut bytes = VERSION.to_ne_bytes().to_vec();
+        let mut bytes = codec::VERSION.to_ne_bytes().to_vec();
         // All numbers before the counters, and then a count that no answer can have.
         bytes.extend([0; 2 + 4 + 8 + 4 + 8]);
         bytes.extend(u32::MAX.to_ne_bytes());
