@@ -8,6 +8,7 @@ use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::drm::{self, FileOps};
+use crate::errno;
 
 /// How the link of a buffer's descriptor begins.
 const LINK: &[u8] = b"/memfd:peerdma:";
@@ -91,13 +92,9 @@ fn is_named(fd: c_int) -> bool {
 
 /// Leaves errno as it was.
 fn keep_errno<T>(body: impl FnOnce() -> T) -> T {
-    // SAFETY: __errno_location gives the thread's errno, always valid.
-    let errno = unsafe { libc::__errno_location() };
-    // SAFETY: as above.
-    let before = unsafe { *errno };
+    let before = errno::get();
     let result = body();
-    // SAFETY: as above.
-    unsafe { *errno = before };
+    errno::set(before);
     result
 }
 

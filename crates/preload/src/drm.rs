@@ -11,6 +11,7 @@
 use core::ffi::{CStr, c_char, c_int, c_ulong, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
+use crate::errno;
 use crate::variable::variable;
 
 /// How the paths of nodes begin. A number follows.
@@ -212,10 +213,7 @@ pub(crate) fn open(node: Node, flags: c_int) -> c_int {
         // CAST: at most MOST.
         Some(ops) => (ops.open)(node.index as c_int, node.kind as c_int, flags),
         None => {
-            // SAFETY: __errno_location gives the thread's errno, always valid.
-            let errno = unsafe { libc::__errno_location() };
-            // SAFETY: as above.
-            unsafe { *errno = libc::ENXIO };
+            errno::set(libc::ENXIO);
             -1
         }
     }

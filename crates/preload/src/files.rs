@@ -14,6 +14,7 @@ use libc::size_t;
 
 use crate::buffers;
 use crate::drm::{self, FileOps};
+use crate::errno;
 use crate::hooks::{missing, show_stat};
 use crate::next::Next;
 
@@ -166,10 +167,7 @@ unsafe extern "C" fn mremap(
 ) -> *mut c_void {
     if let Some(ops) = drm::ops() {
         if (ops.is_mapped)(addr as usize, len.max(1)) {
-            // SAFETY: __errno_location gives the thread's errno, always valid.
-            let errno = unsafe { libc::__errno_location() };
-            // SAFETY: as above.
-            unsafe { *errno = libc::EFAULT };
+            errno::set(libc::EFAULT);
             return libc::MAP_FAILED;
         }
         if flags & libc::MREMAP_FIXED != 0 {

@@ -12,6 +12,7 @@ use core::ffi::{c_char, c_int, c_uint, c_void};
 use libc::{DIR, FILE, mode_t, size_t, ssize_t};
 
 use crate::drm;
+use crate::errno;
 use crate::next::Next;
 use crate::redirect::{Room, redirect, restore, uverbs};
 
@@ -103,10 +104,7 @@ unsafe fn show_statx(device: libc::dev_t, out: *mut c_void) {
 
 /// No later library has the function: an old name that nothing here can have been linked against.
 pub(crate) fn missing<T>(result: T) -> T {
-    // SAFETY: __errno_location gives the thread's errno, always valid.
-    let errno = unsafe { libc::__errno_location() };
-    // SAFETY: as above.
-    unsafe { *errno = libc::ENOSYS };
+    errno::set(libc::ENOSYS);
     result
 }
 

@@ -31,6 +31,7 @@
 mod buffers;
 #[cfg_attr(test, expect(dead_code, reason = "the hooks are not in the tests"))]
 mod drm;
+mod errno;
 #[cfg_attr(test, expect(dead_code, reason = "the hooks are not in the tests"))]
 mod netlink;
 mod redirect;

@@ -14,6 +14,7 @@ use core::mem::size_of;
 
 use libc::{sa_family_t, sockaddr_nl, socklen_t};
 
+use crate::errno;
 use crate::redirect::{Room, beside_tree, has_tree};
 
 /// Bytes of a netlink address.
@@ -115,11 +116,7 @@ pub(crate) fn bind(fd: c_int, address: &Name) -> c_int {
         let ours = name([b'p', b'p', letter(1), letter(26), letter(26 * 26)], port);
         // SAFETY: the address has this many bytes.
         let done = unsafe { libc::syscall(libc::SYS_bind, fd, ours.as_ptr(), ADDRESS) };
-        // SAFETY: __errno_location gives the thread's errno, always valid.
-        let place = unsafe { libc::__errno_location() };
-        // SAFETY: as above.
-        let errno = unsafe { *place };
-        match errno {
+        match errno::get() {
             _ if done == 0 => return 0,
             libc::EADDRINUSE => {}
             other => return other,

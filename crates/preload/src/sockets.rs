@@ -6,6 +6,7 @@ use core::ffi::{c_int, c_void};
 
 use libc::{sockaddr, socklen_t};
 
+use crate::errno;
 use crate::hooks::missing;
 use crate::netlink::{self, ADDRESS};
 use crate::next::Next;
@@ -14,14 +15,11 @@ use crate::next::Next;
 const RDMA: c_int = 20;
 
 /// What a function of ours returned, in libc's form.
-fn ended(errno: c_int) -> c_int {
-    if errno == 0 {
+fn ended(why: c_int) -> c_int {
+    if why == 0 {
         return 0;
     }
-    // SAFETY: __errno_location gives the thread's errno, always valid.
-    let place = unsafe { libc::__errno_location() };
-    // SAFETY: as above.
-    unsafe { *place = errno };
+    errno::set(why);
     -1
 }
 
