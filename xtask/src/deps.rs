@@ -81,6 +81,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         "launcher",
         &[
             "cuda",
+            "descriptors",
             "device",
             "environment",
             "fault",

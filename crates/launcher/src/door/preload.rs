@@ -52,8 +52,8 @@ impl Netlink {
                 Err(Errno::INTR | Errno::CONNABORTED) => continue,
                 Err(_) => return,
             };
-            let peer = rustix::net::sockopt::socket_peercred(&socket).map(|cred| cred.uid);
-            if peer != Ok(rustix::process::geteuid()) {
+            let peer = descriptors::peer_cred(socket.as_fd());
+            if !peer.is_ok_and(descriptors::PeerCred::is_same_user) {
                 tracing::info!(?peer, "door: netlink is for programs of its user");
                 continue;
             }
