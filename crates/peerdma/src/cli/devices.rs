@@ -45,8 +45,7 @@ impl Known {
     }
 
     fn row(&self) -> [String; 6] {
-        let front = [self.name.clone(), self.provider().to_owned()];
-        let rest = match &self.open {
+        let [state, mtu, netdev, address] = match &self.open {
             Ok(open) => [
                 if open.port.active { "active" } else { "down" }.to_owned(),
                 open.port.active_mtu.bytes().to_string(),
@@ -55,15 +54,14 @@ impl Known {
             ],
             Err(why) => [why.to_string(), String::new(), String::new(), String::new()],
         };
-        let [name, provider] = front;
-        let [state, mtu, netdev, address] = rest;
-        [name, provider, state, mtu, netdev, address]
+        [self.name.clone(), self.provider().to_owned(), state, mtu, netdev, address]
     }
 
     fn json(&self) -> Value {
-        let mut value = json!({ "name": self.name, "provider": self.provider() });
-        let more = match &self.open {
+        match &self.open {
             Ok(open) => json!({
+                "name": self.name,
+                "provider": self.provider(),
                 "firmware": open.device.fw_ver,
                 "node_guid": format!("{:016x}", open.device.node_guid.0),
                 "active": open.port.active,
@@ -78,12 +76,12 @@ impl Known {
                 "max_mr": open.device.max_mr,
                 "max_cqe": open.device.max_cqe,
             }),
-            Err(why) => json!({ "refused": why.to_string() }),
-        };
-        if let (Some(value), Value::Object(more)) = (value.as_object_mut(), more) {
-            value.extend(more);
+            Err(why) => json!({
+                "name": self.name,
+                "provider": self.provider(),
+                "refused": why.to_string(),
+            }),
         }
-        value
     }
 }
 
