@@ -42,7 +42,7 @@ async fn receive(mut into: File) -> Outcome<()> {
     let mut answer = sender.pd().register(vec![0; 8])?;
     answer.fill_with(&done.to_be_bytes());
     sender.send(answer).await.0?;
-    sender.closed().await?;
+    sender.disconnect().await?;
     println!("received {done} bytes");
     Ok(())
 }
@@ -68,7 +68,7 @@ async fn send(mut file: File, to: &str) -> Outcome<()> {
         bar.show(done);
     }
     let arrived = number(&receiver.recv().await?)?;
-    receiver.disconnect().await?;
+    receiver.closed().await?;
     println!("sent {arrived} bytes");
     Ok(())
 }

@@ -94,6 +94,6 @@ async fn work(server: Connection) -> Outcome<()> {
         values = back;
         server.recv().await?; // all gradients are applied
     }
-    println!("{ROUNDS} rounds");
+    println!("{ROUNDS} rounds, {:?}", server.closed().await?);
     Ok(())
 }

@@ -130,7 +130,8 @@ impl Connection {
     }
 
     /// Ends the connection, and waits until the peer has confirmed that. What is in flight is
-    /// flushed, so await it before.
+    /// flushed, on both sides: a message that has arrived fails at the peer if the acknowledgement
+    /// has not. So the side that sends last awaits that, and then it ends the connection.
     ///
     /// # Errors
     ///
