@@ -177,6 +177,38 @@ fn a_dropped_future_frees_nothing_in_flight() {
     assert!(pool.free() >= 1, "the dropped one is back");
 }
 
+/// The driver and the tasks that wait look at the queue at the same time.
+#[test]
+fn messages_keep_their_order_whoever_takes_them() {
+    const MANY: u32 = 20_000;
+    let (context, pd) = open();
+    let (cq, driver) = aio::Cq::with_driver(&context, 256).unwrap();
+    let driving = thread::spawn(|| block_on(driver));
+    let options = QpOptions { sends: 32, receives: 32, receive_length: 64, ..small() };
+    let (a, b) = pair(&cq, &pd, &options);
+    let receiving = thread::spawn(move || {
+        for number in 0..MANY {
+            let message = block_on(b.recv()).unwrap();
+            assert_eq!(message[..], number.to_ne_bytes());
+        }
+    });
+    let pool = Pool::new(&pd, 4, 32).unwrap();
+    block_on(async {
+        for first in (0..MANY).step_by(32) {
+            let mut batch = a.batch();
+            for number in first..(first + 32).min(MANY) {
+                let mut buffer = pool.take().await;
+                buffer.fill_with(&number.to_ne_bytes());
+                batch = batch.send(buffer);
+            }
+            done(batch.post().await);
+        }
+    });
+    receiving.join().unwrap();
+    drop((a, cq));
+    driving.join().unwrap().unwrap();
+}
+
 #[test]
 fn a_dropped_receive_loses_no_message() {
     in_each_way(|cq, pd| {

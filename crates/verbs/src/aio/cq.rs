@@ -100,7 +100,8 @@ impl Cq {
         loop {
             match self.0.drain() {
                 0 => return taken,
-                more => taken += more,
+                // CAST: a batch at most.
+                more => taken += more as u32,
             }
         }
     }

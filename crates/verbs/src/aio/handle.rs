@@ -1,10 +1,13 @@
 //! A completion queue and the requests that it knows, as all parts of this module hold it.
 
+use std::iter;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context as Task, Poll, Waker};
 
-use super::table::Table;
+use smallvec::SmallVec;
+
+use super::table::{After, Table};
 use crate::{Context, Cq, Kind, Refusal, Result};
 
 /// One of the holders of a queue. The driver ends when there is no other.
@@ -15,6 +18,9 @@ pub(super) struct Handle(Arc<Queue>);
 struct Queue {
     cq: Cq,
     table: Table,
+    /// Held by whoever takes completions: another thread that took later ones at the same time
+    /// could hand them over earlier.
+    taking: Mutex<()>,
     /// How many completions it has room for, and how many its QPs can have at once.
     entries: u32,
     taken: AtomicU32,
@@ -29,7 +35,7 @@ struct Queue {
 /// How often a task looks at a queue that nobody drives before it lets others run.
 const LOOKS: u32 = 256;
 /// How many completions are taken before somebody else's turn.
-const BATCH: u32 = 64;
+const BATCH: usize = 64;
 
 impl Handle {
     pub(super) fn new(context: &Context, entries: u32, is_driven: bool) -> Result<Self> {
@@ -37,6 +43,7 @@ impl Handle {
         Ok(Self(Arc::new(Queue {
             cq,
             table: Table::default(),
+            taking: Mutex::default(),
             entries,
             taken: AtomicU32::new(0),
             is_driven: AtomicBool::new(is_driven),
@@ -54,12 +61,17 @@ impl Handle {
     }
 
     /// Takes up to a batch of completions and wakes the tasks that wait; how many that were.
-    pub(super) fn drain(&self) -> u32 {
-        for count in 0..BATCH {
-            let Some(wc) = self.0.cq.poll() else { return count };
-            self.0.table.complete(wc, &self.0.cq);
+    pub(super) fn drain(&self) -> usize {
+        let Queue { cq, table, taking, .. } = &*self.0;
+        let mut after = SmallVec::<[After; 2]>::new();
+        {
+            let _in_turn = taking.lock().unwrap_or_else(PoisonError::into_inner);
+            let taken = iter::from_fn(|| cq.poll()).take(BATCH);
+            after.extend(taken.map(|wc| table.complete(wc, cq)));
         }
-        BATCH
+        let count = after.len();
+        after.into_iter().for_each(After::finish);
+        count
     }
 
     /// Waits for what `take` finds. It must leave the task's waker where a completion finds it.

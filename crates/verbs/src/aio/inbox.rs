@@ -28,19 +28,18 @@ impl Inbox {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn arrive(&self, wc: Wc, why: Option<String>, mut buffer: Buffer) {
-        {
-            let mut state = self.state();
-            if wc.is_success() {
-                // A WRITE with immediate data takes the receive and leaves its buffer alone.
-                let has_data = wc.opcode == WcOpcode::Recv;
-                buffer.set_len(if has_data { wc.byte_len as usize } else { 0 });
-                state.arrived.push_back((wc, buffer));
-            } else if state.end.is_none() {
-                state.end = Some(Failure::new(wc, why, true).into());
-            }
+    /// Keeps a message. The buffer of a receive that failed comes back.
+    pub(super) fn arrive(&self, wc: Wc, why: Option<String>, mut buffer: Buffer) -> Option<Buffer> {
+        let mut state = self.state();
+        if wc.is_success() {
+            // A WRITE with immediate data takes the receive and leaves its buffer alone.
+            let has_data = wc.opcode == WcOpcode::Recv;
+            buffer.set_len(if has_data { wc.byte_len as usize } else { 0 });
+            state.arrived.push_back((wc, buffer));
+            return None;
         }
-        self.wakers().wake();
+        state.end.get_or_insert_with(|| Failure::new(wc, why, true).into());
+        Some(buffer)
     }
 
     pub(super) fn wakers(&self) -> Wakers {

@@ -253,8 +253,8 @@ impl Inner {
 }
 
 impl Receiver for Inner {
-    fn arrive(&self, wc: Wc, why: Option<String>, buffer: Buffer) {
-        self.inbox.arrive(wc, why, buffer);
+    fn arrive(&self, wc: Wc, why: Option<String>, buffer: Buffer) -> Option<Buffer> {
+        self.inbox.arrive(wc, why, buffer)
     }
 
     fn wakers(&self) -> Wakers {

@@ -32,8 +32,9 @@ pub(super) enum Entry {
 
 /// A QP, as what arrives sees it.
 pub(super) trait Receiver: Debug + Send + Sync {
-    /// A receive has completed: with a message, or with the reason why there is none.
-    fn arrive(&self, wc: Wc, why: Option<String>, buffer: Buffer);
+    /// A receive has completed: with a message, or with the reason why there is none; then the
+    /// buffer comes back. Wakes nobody.
+    fn arrive(&self, wc: Wc, why: Option<String>, buffer: Buffer) -> Option<Buffer>;
 
     /// Takes the wakers of all tasks that wait for messages.
     fn wakers(&self) -> Wakers;
@@ -63,13 +64,35 @@ pub(super) enum Waiter {
     Gone,
 }
 
-/// What a completion leads to, done without the lock.
-enum After {
+/// What a completion leads to that needs no order, done without any lock: tasks are woken, and what
+/// is dropped may wake others.
+#[must_use = "tasks wait for it"]
+pub(super) enum After {
     Nothing,
     /// What it needed is given back, and then its task is woken.
     Done(Option<Permit>, Option<Keep>, Option<Waker>),
     Forget(Sending),
-    Arrived(Wc, Option<String>, Buffer, Arc<dyn Receiver>),
+    /// A buffer without a message, and the QP whose tasks are woken.
+    Arrived(Option<Buffer>, Arc<dyn Receiver>),
+}
+
+impl After {
+    pub(super) fn finish(self) {
+        match self {
+            Self::Nothing => {}
+            Self::Done(permit, qp, waker) => {
+                drop((permit, qp));
+                if let Some(waker) = waker {
+                    waker.wake();
+                }
+            }
+            Self::Forget(sending) => drop(sending),
+            Self::Arrived(buffer, qp) => {
+                drop(buffer);
+                qp.wakers().wake();
+            }
+        }
+    }
 }
 
 impl Table {
@@ -102,24 +125,10 @@ impl Table {
         wakers
     }
 
-    /// Hands a completion to its request.
-    pub(super) fn complete(&self, wc: Wc, cq: &Cq) {
+    /// Hands a completion to its request, in the order in which the queue has them.
+    pub(super) fn complete(&self, wc: Wc, cq: &Cq) -> After {
         // The device keeps the reason of a failure for a while only.
         let why = if wc.is_success() { None } else { cq.explain(&wc) };
-        match self.note(wc, why) {
-            After::Nothing => {}
-            After::Done(permit, qp, waker) => {
-                drop((permit, qp));
-                if let Some(waker) = waker {
-                    waker.wake();
-                }
-            }
-            After::Forget(sending) => drop(sending),
-            After::Arrived(wc, why, buffer, qp) => qp.arrive(wc, why, buffer),
-        }
-    }
-
-    fn note(&self, wc: Wc, why: Option<String>) -> After {
         let mut entries = self.lock();
         // A number of this process; the queue is nobody else's.
         let Ok(key) = usize::try_from(wc.wr_id) else { return After::Nothing };
@@ -139,7 +148,10 @@ impl Table {
         }
         match entries.try_remove(key) {
             None => After::Nothing,
-            Some(Entry::Receive(buffer, qp)) => After::Arrived(wc, why, buffer, qp),
+            Some(Entry::Receive(buffer, qp)) => {
+                drop(entries);
+                After::Arrived(qp.arrive(wc, why, buffer), qp)
+            }
             Some(Entry::Send(sending)) => After::Forget(sending),
         }
     }
