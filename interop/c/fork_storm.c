@@ -1,7 +1,7 @@
 /* Threads open devices, move data, allocate device memory and close the devices, while the main
  * thread forks. argv[1]: how often.
  *
- * No fork may deadlock, each child ends by itself, and every 16th child moves data with a device of
+ * No fork may deadlock, each child ends by itself, and every 4th child moves data with a device of
  * its own. */
 #include "rc_loopback.h"
 
@@ -62,7 +62,7 @@ int main(int argc, char **argv)
 			struct loop own;
 
 			alarm(20);
-			_exit(i % 16 == 0 && (loop_open(&own) || loop_write(&own, 2) || loop_close(&own)));
+			_exit(i % 4 == 0 && (loop_open(&own) || loop_write(&own, 2) || loop_close(&own)));
 		}
 		took = now() - began;
 		if (took > longest)

@@ -6,8 +6,7 @@ use std::sync::{Arc, LazyLock, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use parking_lot::{Mutex, MutexGuard};
-use threads::{barrier, biased};
+use threads::{barrier, biased, futex};
 
 use crate::carrier::shm::table::Table;
 use crate::counters::Counters;
@@ -27,7 +26,7 @@ use crate::waits::Waits;
 #[derive(Debug)]
 pub struct Hca {
     shared: Arc<Shared>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: futex::Mutex<Option<JoinHandle<()>>>,
 }
 
 #[derive(Debug)]
@@ -50,7 +49,7 @@ struct Shared {
 
 /// The NICs that this process has open, by name.
 type NicList = Vec<(String, Weak<Hca>)>;
-type OpenNics = Mutex<NicList>;
+type OpenNics = futex::Mutex<NicList>;
 
 static OPEN: OnceLock<OpenNics> = OnceLock::new();
 
@@ -67,7 +66,7 @@ impl Hca {
     #[doc(alias = "ibv_open_device")]
     pub fn open(nic: &NicInfo) -> Result<Arc<Self>> {
         let _changing = Changing::begin();
-        let mut open = OPEN.get_or_init(Mutex::default).lock();
+        let mut open = OPEN.get_or_init(futex::Mutex::default).lock();
         open.retain(|(_, hca)| hca.strong_count() > 0);
         let known = open.iter().find(|(name, _)| *name == nic.config.name);
         // A failed one is not returned again.
@@ -88,7 +87,7 @@ impl Hca {
         let vf = hca.lock().common.nic.vf;
         // No NIC has such a name, so no other caller gets this device.
         let name = format!("{}#{vf}", nic.config.name);
-        OPEN.get_or_init(Mutex::default).lock().push((name, Arc::downgrade(&hca)));
+        OPEN.get_or_init(futex::Mutex::default).lock().push((name, Arc::downgrade(&hca)));
         Ok(hca)
     }
 
@@ -116,7 +115,7 @@ impl Hca {
         let thread = threads::spawn("peerdma", run)
             .map_err(|error| Refusal::new(Kind::NoMemory, format!("background thread: {error}")))?;
         memory::rehearse(&nic.config);
-        Ok(Self { shared, thread: Mutex::new(Some(thread)) })
+        Ok(Self { shared, thread: futex::Mutex::new(Some(thread)) })
     }
 
     /// Locks the engine.
@@ -269,12 +268,12 @@ pub fn counters_of_process() -> Counters {
 }
 
 /// The counters of closed devices.
-fn closed() -> MutexGuard<'static, Counters> {
+fn closed() -> futex::MutexGuard<'static, Counters> {
     closed_lock().lock()
 }
 
-fn closed_lock() -> &'static Mutex<Counters> {
-    static CLOSED: LazyLock<Mutex<Counters>> = LazyLock::new(Mutex::default);
+fn closed_lock() -> &'static futex::Mutex<Counters> {
+    static CLOSED: LazyLock<futex::Mutex<Counters>> = LazyLock::new(futex::Mutex::default);
     &CLOSED
 }
 

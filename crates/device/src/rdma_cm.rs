@@ -35,8 +35,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use descriptors::Known;
 use iba::{Gid, Mtu, QKey, QpType, Qpn};
-use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
+use threads::whole::Mutex;
 
 pub use ::cm::{Ece, PortSpace, RejReason, SidrStatus};
 

@@ -1,6 +1,8 @@
 //! The GPUs that this process has open.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
+
+use threads::whole::{Mutex, MutexGuard};
 
 use crate::device::Device;
 
@@ -24,5 +26,5 @@ pub(crate) fn open(name: Option<&str>) -> Vec<Arc<Device>> {
 }
 
 fn lock() -> MutexGuard<'static, Vec<Weak<Device>>> {
-    OPEN.lock().unwrap_or_else(PoisonError::into_inner)
+    OPEN.lock()
 }

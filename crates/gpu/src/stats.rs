@@ -1,7 +1,9 @@
 //! Statistics.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, Weak};
+
+use threads::whole::{Mutex, MutexGuard};
 
 use dmabuf::Reach;
 
@@ -80,7 +82,7 @@ struct All {
 
 fn all() -> MutexGuard<'static, All> {
     static ALL: LazyLock<Mutex<All>> = LazyLock::new(Mutex::default);
-    ALL.lock().unwrap_or_else(PoisonError::into_inner)
+    ALL.lock()
 }
 
 impl GpuStats {
@@ -88,9 +90,11 @@ impl GpuStats {
     pub fn of_process() -> Self {
         let all = all();
         let mut sum = all.gone;
-        for counters in all.open.iter().filter_map(Weak::upgrade) {
-            sum.add(&counters.read());
-        }
+        let open: Vec<_> = all.open.iter().filter_map(Weak::upgrade).collect();
+        open.iter().for_each(|counters| sum.add(&counters.read()));
+        // The last owner of counters takes the lock.
+        drop(all);
+        drop(open);
         sum.stale_accesses = dmabuf::window::stale_accesses();
         sum
     }

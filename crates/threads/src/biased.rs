@@ -24,10 +24,10 @@ mod raw {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::{Duration, Instant};
 
-    use parking_lot::lock_api::RawMutex as _;
-    use parking_lot::lock_api::{self, GuardNoSend};
+    use lock_api::{GuardNoSend, RawMutex, RawMutexFair, RawMutexTimed};
 
     use super::bias::Bias;
+    use crate::futex;
     use crate::number::this_thread;
 
     /// A value behind a [`RawBiased`] lock.
@@ -41,7 +41,7 @@ mod raw {
     /// ever, as of any mutex.
     pub struct RawBiased {
         bias: Bias,
-        mutex: parking_lot::RawMutex,
+        mutex: futex::RawMutex,
         /// The thread that holds the mutex, or 0. Of use to that thread only: to any other it says
         /// nothing.
         holder: AtomicUsize,
@@ -64,12 +64,12 @@ mod raw {
         let me = this_thread();
         raw.bias.forget_others(me);
         let is_holder = raw.holder.load(Ordering::Relaxed) == me;
-        // SAFETY: the only thread of this process holds the lock, so nobody else uses the mutex.
-        unsafe { crate::waiters::renew(&raw.mutex) };
-        if is_holder {
-            raw.mutex.lock();
-        } else {
+        raw.mutex.forget_waiters();
+        if !is_holder {
             raw.holder.store(0, Ordering::Relaxed);
+            // SAFETY: the only thread of this process holds the lock as its bias owner. Whoever
+            // held the mutex is gone.
+            unsafe { raw.mutex.unlock() };
         }
     }
 
@@ -102,12 +102,9 @@ mod raw {
 
     // SAFETY: `Bias` tells who of the bias owner and the holder of the mutex holds the lock, never
     // both (see its models), and the mutex is held by one at a time.
-    unsafe impl lock_api::RawMutex for RawBiased {
-        const INIT: Self = Self {
-            bias: Bias::new(),
-            mutex: parking_lot::RawMutex::INIT,
-            holder: AtomicUsize::new(0),
-        };
+    unsafe impl RawMutex for RawBiased {
+        const INIT: Self =
+            Self { bias: Bias::new(), mutex: futex::RawMutex::INIT, holder: AtomicUsize::new(0) };
 
         type GuardMarker = GuardNoSend;
 
@@ -136,7 +133,7 @@ mod raw {
     }
 
     // SAFETY: as above.
-    unsafe impl lock_api::RawMutexFair for RawBiased {
+    unsafe impl RawMutexFair for RawBiased {
         unsafe fn unlock_fair(&self) {
             if !self.leave() {
                 self.holder.store(0, Ordering::Relaxed);
@@ -147,7 +144,7 @@ mod raw {
     }
 
     // SAFETY: as above.
-    unsafe impl lock_api::RawMutexTimed for RawBiased {
+    unsafe impl RawMutexTimed for RawBiased {
         type Duration = Duration;
         type Instant = Instant;
 

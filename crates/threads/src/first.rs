@@ -3,24 +3,14 @@
 //! [`std::sync::Once`] waits for the thread that runs it. In the child of a fork that thread does
 //! not exist: if it was in the middle, the child waits for ever. Here a fork waits until the thread
 //! that runs such a thing is done, as it waits for locks.
-#![allow(unsafe_code, reason = "pthread_atfork")]
 
-use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::thread::yield_now;
+
+use crate::fork::Section;
 
 /// The state of one that was done.
 const DONE: i32 = -1;
-
-/// Threads of this process that run one.
-static RUNNING: AtomicU32 = AtomicU32::new(0);
-/// Threads of this process that fork.
-static FORKS: AtomicU32 = AtomicU32::new(0);
-
-thread_local! {
-    /// How many of them this thread runs, one inside the other.
-    static DEPTH: Cell<u32> = const { Cell::new(0) };
-}
 
 /// Something that is done once.
 #[derive(Debug)]
@@ -51,7 +41,7 @@ impl First {
 
     #[cold]
     fn run(&self, act: impl FnOnce()) {
-        let _running = Running::begin();
+        let _section = Section::begin();
         // CAST: a process number.
         let here = std::process::id() as i32;
         loop {
@@ -84,76 +74,10 @@ impl Drop for Undo<'_> {
     }
 }
 
-/// No fork happens while this exists.
-struct Running;
-
-impl Running {
-    fn begin() -> Self {
-        watch();
-        let depth = DEPTH.get();
-        DEPTH.set(depth + 1);
-        if depth > 0 {
-            return Self;
-        }
-        loop {
-            // SeqCst, here and in `prepare`: of a thread that begins and one that forks, at least
-            // one sees the other.
-            RUNNING.fetch_add(1, Ordering::SeqCst);
-            if FORKS.load(Ordering::SeqCst) == 0 {
-                return Self;
-            }
-            RUNNING.fetch_sub(1, Ordering::SeqCst);
-            yield_now();
-        }
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        DEPTH.set(DEPTH.get() - 1);
-        if DEPTH.get() == 0 {
-            RUNNING.fetch_sub(1, Ordering::SeqCst);
-        }
-    }
-}
-
-/// From now on forks wait.
-fn watch() {
-    static WATCHED: AtomicBool = AtomicBool::new(false);
-    if WATCHED.swap(true, Ordering::Relaxed) {
-        return;
-    }
-    // SAFETY: the functions live as long as the program: a library that holds them is linked so
-    // that it is never unloaded, or is the program.
-    let refused = unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
-    // ENOMEM, its only error: then a fork may split what comes first, as with a `Once`.
-    debug_assert_eq!(refused, 0);
-}
-
-/// What this thread itself runs.
-fn own() -> u32 {
-    DEPTH.get().min(1)
-}
-
-extern "C" fn prepare() {
-    FORKS.fetch_add(1, Ordering::SeqCst);
-    while RUNNING.load(Ordering::SeqCst) > own() {
-        yield_now();
-    }
-}
-
-extern "C" fn parent() {
-    FORKS.fetch_sub(1, Ordering::SeqCst);
-}
-
-extern "C" fn child() {
-    FORKS.store(0, Ordering::SeqCst);
-    RUNNING.store(own(), Ordering::SeqCst);
-}
-
 #[cfg(test)]
+#[allow(unsafe_code, reason = "one test forks")]
 mod tests {
-    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
     use std::thread;
     use std::time::Duration;
 

@@ -3,8 +3,9 @@
 //! * [`spawn`] starts a thread that leaves the program's signals to the program.
 //! * [`biased`] is a lock that costs the thread that mostly takes it next to nothing.
 //! * [`barrier`] has fences of which one side pays for both.
-//! * [`first`] does something once, as `Once` does, and a fork does not split it.
-//! * [`waiters`] makes locks whole that came through a fork.
+//! * [`futex`] is a mutex that may be held across a fork.
+//! * [`fork`] has sections of code that no fork splits: [`first`] does something once, as `Once`
+//!   does, and [`whole`] has locks that the child of a fork finds free.
 //!
 //! What it does not do: it knows nothing of memory, sockets or devices, and starts no thread of its
 //! own but the one that asks the kernel for fences ([`barrier::prepare`]).
@@ -21,9 +22,11 @@
 pub mod barrier;
 pub mod biased;
 pub mod first;
+pub mod fork;
+#[cfg(not(loom))]
+pub mod futex;
 mod number;
 mod spawn;
-#[cfg(not(loom))]
-pub mod waiters;
+pub mod whole;
 
 pub use self::spawn::{spawn, start};

@@ -2,12 +2,11 @@
 
 use std::cell::Cell;
 use std::mem;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use parking_lot::{MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use threads::{biased, waiters};
+use threads::{biased, futex};
 
 use super::{Hca, NicList, OPEN, closed_lock};
 use crate::counters::Counters;
@@ -16,34 +15,77 @@ use crate::engine::Engine;
 /// Longer than any running thread holds a lock of ours.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Held for reading while a device is opened or closed, and for writing across a fork: otherwise,
-/// if another thread were in the middle of that, the child would have locks that are never
-/// released, and descriptors that are never closed.
-static STILL: RwLock<()> = RwLock::new(());
+/// Devices that are being opened or closed, and forks that wait for that.
+#[derive(Debug)]
+struct Still {
+    changes: u32,
+    forks: u32,
+}
+
+/// Held across a fork: otherwise, if another thread were in the middle of opening or closing a
+/// device, the child would have locks that are never released, and descriptors that are never
+/// closed.
+static STILL: Mutex<Still> = Mutex::new(Still { changes: 0, forks: 0 });
+static SETTLED: Condvar = Condvar::new();
 
 thread_local! {
     /// How many devices the thread is in the middle of opening or closing.
     static CHANGES: Cell<u32> = const { Cell::new(0) };
 }
 
-/// A device is being opened or closed.
-pub(super) struct Changing {
-    _still: RwLockReadGuard<'static, ()>,
+fn still() -> MutexGuard<'static, Still> {
+    STILL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Changes that this thread is in the middle of. They are one for all that wait.
+fn own_changes() -> u32 {
+    CHANGES.try_with(Cell::get).unwrap_or(0).min(1)
+}
+
+/// A device is being opened or closed.
+pub(super) struct Changing(());
+
 impl Changing {
+    /// Waits for forks, also for those that still wait themselves: threads that open and close
+    /// devices all the time would keep them waiting.
     pub(super) fn begin() -> Self {
-        // Nested, when a failed device is closed by opening it again.
-        let still = STILL.read_recursive();
+        // Nested, when a failed device is closed by opening it again: forks wait for this thread.
+        if own_changes() == 0 {
+            let settled = SETTLED.wait_while(still(), |still| still.forks > 0);
+            settled.unwrap_or_else(PoisonError::into_inner).changes += 1;
+        }
         let _ = CHANGES.try_with(|changes| changes.set(changes.get() + 1));
-        Self { _still: still }
+        Self(())
     }
 }
 
 impl Drop for Changing {
     fn drop(&mut self) {
         let _ = CHANGES.try_with(|changes| changes.set(changes.get() - 1));
+        if own_changes() == 0 {
+            still().changes -= 1;
+            SETTLED.notify_all();
+        }
     }
+}
+
+/// No device is opened or closed while this exists, unless waiting for that took too long.
+struct Settled {
+    still: MutexGuard<'static, Still>,
+    is_whole: bool,
+}
+
+/// Waits until no other thread opens or closes a device, for `patience` at most.
+fn settle(patience: Duration) -> Settled {
+    let mut still = still();
+    still.forks += 1;
+    let settled = SETTLED.wait_timeout_while(still, patience, |still| still.changes > 0);
+    let (mut still, _) = settled.unwrap_or_else(PoisonError::into_inner);
+    still.forks -= 1;
+    // Threads that waited for this fork wait for the lock now.
+    SETTLED.notify_all();
+    let is_whole = still.changes == 0;
+    Settled { still, is_whole }
 }
 
 /// An engine that is kept idle across a fork.
@@ -56,9 +98,9 @@ struct Whole {
 /// Everything that is kept idle across a fork, as far as this thread can: it cannot wait for a call
 /// of its own that was interrupted.
 pub(crate) struct StillForFork {
-    still: Option<RwLockWriteGuard<'static, ()>>,
-    open: Option<MutexGuard<'static, NicList>>,
-    closed: Option<MutexGuard<'static, Counters>>,
+    still: Option<Settled>,
+    open: Option<futex::MutexGuard<'static, NicList>>,
+    closed: Option<futex::MutexGuard<'static, Counters>>,
     whole: Vec<Whole>,
     /// Those in the middle of a call.
     torn: Vec<Arc<Hca>>,
@@ -71,13 +113,17 @@ impl StillForFork {
             let open = OPEN.get().and_then(|open| open.try_lock_for(PATIENCE));
             open.iter().flat_map(|open| open.iter()).filter_map(|(_, hca)| hca.upgrade()).collect()
         };
-        let is_changing = CHANGES.try_with(Cell::get).unwrap_or(0) > 0;
+        let is_changing = own_changes() > 0;
         let mut hcas = if is_changing { Vec::new() } else { open_hcas() };
         // Other waiting threads may wait for what this thread holds.
         let is_interrupted =
             is_changing || hcas.iter().any(|hca| biased::is_held_here(&hca.shared.engine));
         let patience = if is_interrupted { Duration::ZERO } else { PATIENCE };
-        let still = if is_changing { None } else { STILL.try_write_for(patience) };
+        let still = if is_changing {
+            STILL.try_lock().ok().map(|still| Settled { still, is_whole: false })
+        } else {
+            Some(settle(patience))
+        };
         if !is_interrupted {
             // From here on, nobody opens another device.
             hcas = open_hcas();
@@ -91,8 +137,8 @@ impl StillForFork {
                 None => torn.push(hca),
             }
         }
-        let open =
-            OPEN.get().filter(|_| still.is_some()).and_then(|open| open.try_lock_for(patience));
+        let is_whole = still.as_ref().is_some_and(|still| still.is_whole);
+        let open = OPEN.get().filter(|_| is_whole).and_then(|open| open.try_lock_for(patience));
         let closed = closed_lock().try_lock_for(patience);
         Self { still, open, closed, whole, torn }
     }
@@ -107,16 +153,18 @@ impl StillForFork {
 
     /// In the child: turns all devices into husks.
     pub(crate) fn abandon(self) {
-        let Self { still, mut open, closed, whole, torn } = self;
+        let Self { mut still, mut open, closed, whole, torn } = self;
         let gone = whole.iter().map(|whole| &whole.hca).chain(&torn);
         let gone: Vec<*const Hca> = gone.map(Arc::as_ptr).collect();
         if let Some(open) = &mut open {
             open.retain(|(_, known)| !gone.contains(&known.as_ptr()));
         }
-        // Threads that waited for them do not exist in the child.
-        still.iter().for_each(waiters::forget_of_rwlock);
-        open.iter().for_each(waiters::forget_of_mutex);
-        closed.iter().for_each(waiters::forget_of_mutex);
+        // The other threads do not exist in the child.
+        if let Some(Settled { still, .. }) = &mut still {
+            **still = Still { changes: own_changes(), forks: 0 };
+        }
+        open.iter().for_each(futex::forget_waiters);
+        closed.iter().for_each(futex::forget_waiters);
         drop((still, open, closed));
         for Whole { mut engine, hca } in whole {
             biased::forget_others(&engine);

@@ -7,11 +7,11 @@ use std::mem::{self, offset_of};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr;
-use std::sync::{Mutex, PoisonError};
 
 use device::{EngineGuard, Hca, Kind, NicInfo, Refusal};
 use iba::{HashFields, QpType};
 use libc::{size_t, ssize_t};
+use threads::whole::Mutex;
 
 use super::boundary::control;
 use super::errno;
@@ -63,7 +63,7 @@ const PKEY: u16 = 0xffff;
 pub(crate) unsafe fn nic(device: *mut Device) -> NicInfo {
     // SAFETY: the caller's promise; devices are never destroyed.
     let nic = unsafe { DeviceObject::own(device) };
-    nic.info.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    nic.info.lock().clone()
 }
 
 pub(crate) unsafe extern "C" fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *mut Device {
@@ -108,11 +108,11 @@ pub(crate) unsafe extern "C" fn ibv_free_device_list(list: *mut *mut Device) {
 
 /// The device of a NIC: the known one with its attributes updated, or a new one.
 fn remember(info: NicInfo) -> *mut Device {
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut known = KNOWN.lock();
     for Known(device) in known.iter() {
         // SAFETY: known devices are ours and never destroyed.
         let nic = unsafe { DeviceObject::own(*device) };
-        let mut old = nic.info.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut old = nic.info.lock();
         if old.config.name == info.config.name {
             *old = info;
             return *device;
@@ -671,7 +671,7 @@ pub(crate) unsafe extern "C" fn ibv_read_sysfs_file(
 
 fn known_file(directory: &Path, file: &CStr) -> Option<String> {
     let name = directory.strip_prefix("/sys/class/infiniband").ok()?.to_str()?;
-    let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = KNOWN.lock();
     let info = known.iter().find_map(|Known(device)| {
         // SAFETY: known devices are ours and never destroyed.
         let nic = unsafe { nic(*device) };

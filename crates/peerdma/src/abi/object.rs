@@ -9,10 +9,11 @@ use std::any::{Any, TypeId};
 use std::collections::VecDeque;
 use std::mem::{ManuallyDrop, MaybeUninit, offset_of};
 use std::panic::resume_unwind;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
 
 use device::{Hca, Kind as Refused};
+use threads::whole::Mutex;
 
 use super::uobject::{Identity, Uobject};
 
@@ -268,12 +269,10 @@ impl<C: Uobject + 'static, T: 'static> Object<C, T> {
         whole.kind.life.store(GONE_FOR_GOOD, Ordering::Release);
         // SAFETY: taken once; `ManuallyDrop` does not drop it.
         let own = unsafe { ManuallyDrop::take(&mut whole.own) };
-        // In a forked child, a thread that does not exist there may hold the lock.
-        if let Ok(mut gone) = GONE.try_lock() {
-            gone.push_back(Box::new(Husk(whole)));
-            if gone.len() > KEPT {
-                gone.pop_front();
-            }
+        let mut gone = GONE.lock();
+        gone.push_back(Box::new(Husk(whole)));
+        if gone.len() > KEPT {
+            gone.pop_front();
         }
         own
     }

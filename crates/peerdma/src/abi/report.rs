@@ -4,10 +4,10 @@
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
 use std::{fmt, io};
 
 use gpu::GpuStats;
+use threads::whole::Mutex;
 
 /// Names the file to which the report is added; `-` is standard error.
 const REPORT: &str = "PEERDMA_REPORT";
@@ -86,16 +86,17 @@ pub(super) fn begin() {
     if environment::var_os(REPORT).is_none() {
         return;
     }
-    let mut began = BEGAN.lock().unwrap_or_else(PoisonError::into_inner);
-    let pid = std::process::id();
+    // Counting takes locks that are held across a fork.
+    let (pid, now) = (std::process::id(), Numbers::now());
+    let mut began = BEGAN.lock();
     if began.is_none_or(|(whose, _)| whose != pid) {
-        *began = Some((pid, Numbers::now()));
+        *began = Some((pid, now));
     }
 }
 
 /// Called when the process ends. Reports nothing if it opened no device.
 pub(super) fn finish() {
-    let began = *BEGAN.lock().unwrap_or_else(PoisonError::into_inner);
+    let began = *BEGAN.lock();
     let Some((_, before)) = began.filter(|(pid, _)| *pid == std::process::id()) else { return };
     let Some(file) = environment::var_os(REPORT) else { return };
     let numbers = Numbers::now().since(&before);

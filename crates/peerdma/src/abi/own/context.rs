@@ -2,12 +2,13 @@
 
 use std::mem::offset_of;
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use descriptors::Known;
 use device::ids::CtxId;
 use device::{Hca, Kind, Refusal};
 use rustix::fs::{MemfdFlags, fstat, memfd_create};
+use threads::whole::Mutex;
 
 use crate::abi::object::{Object, bad};
 use crate::abi::pointers::Pointers;
@@ -80,12 +81,14 @@ pub(crate) struct Opening {
     pub(crate) id: CtxId,
     /// The pointer of the device that was opened, as an address.
     pub(crate) device: usize,
-    /// What its descriptors are recognised by, of which there may be many: device and inode.
-    file: (u64, u64),
 }
 
+/// What the descriptors of an opening are recognised by, of which there may be many: device and
+/// inode.
+type File = (u64, u64);
+
 /// What is open in this process.
-static OPENINGS: Mutex<Vec<Weak<Opening>>> = Mutex::new(Vec::new());
+static OPENINGS: Mutex<Vec<(File, Weak<Opening>)>> = Mutex::new(Vec::new());
 
 /// Creates the descriptor for a device that was opened, and remembers whose it is.
 pub(crate) fn register(
@@ -96,10 +99,11 @@ pub(crate) fn register(
     let failed = |error| Refusal::new(Kind::NoMemory, format!("ibv_open_device: {error}"));
     let fd = Known::new(memfd_create("peerdma-context", MemfdFlags::CLOEXEC).map_err(failed)?);
     let stat = fstat(&fd).map_err(failed)?;
-    let opening = Arc::new(Opening { hca, id, device, file: (stat.st_dev, stat.st_ino) });
-    let mut openings = OPENINGS.lock().unwrap_or_else(PoisonError::into_inner);
-    openings.retain(|known| known.strong_count() > 0);
-    openings.push(Arc::downgrade(&opening));
+    let opening = Arc::new(Opening { hca, id, device });
+    let mut openings = OPENINGS.lock();
+    openings.retain(|(_, known)| known.strong_count() > 0);
+    openings.push(((stat.st_dev, stat.st_ino), Arc::downgrade(&opening)));
+    drop(openings);
     Ok((opening, fd))
 }
 
@@ -112,7 +116,8 @@ impl Drop for Opening {
 /// The device that a descriptor stands for.
 pub(crate) fn find_opening(fd: BorrowedFd<'_>) -> Option<Arc<Opening>> {
     let stat = fstat(fd).ok()?;
-    let openings = OPENINGS.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut known = openings.iter().filter_map(Weak::upgrade);
-    known.find(|opening| opening.file == (stat.st_dev, stat.st_ino))
+    let file = (stat.st_dev, stat.st_ino);
+    let openings = OPENINGS.lock();
+    let known = openings.iter().filter(|(known, _)| *known == file);
+    known.filter_map(|(_, opening)| opening.upgrade()).next()
 }

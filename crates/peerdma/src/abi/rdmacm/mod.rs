@@ -92,6 +92,8 @@ pub(crate) mod srq;
 mod state;
 mod sync;
 
+pub(in crate::abi) use nic::watch_forks;
+
 /// Why a call fails: an errno, whose reason was logged where it was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Failure(c_int);

@@ -1,6 +1,7 @@
 //! The devices that identifiers use: opened once for all of them, with a protection domain while
 //! any of them is bound.
 
+use std::cell::RefCell;
 use std::fmt;
 use std::net::IpAddr;
 use std::ptr;
@@ -9,9 +10,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use device::Hca;
 use device::ids::CtxId;
 use iba::Gid;
+use threads::first::First;
 
 use super::{Answer, Failure};
-use crate::abi::context::ibv_open_device;
+use crate::abi::context::{self, ibv_open_device};
 use crate::abi::device as devices;
 use crate::abi::own::context::opened;
 use crate::abi::pd::{ibv_alloc_pd, ibv_dealloc_pd};
@@ -55,10 +57,38 @@ impl fmt::Debug for Nic {
 /// the fresh one.
 static OPENED: Mutex<Vec<Arc<Nic>>> = Mutex::new(Vec::new());
 
+thread_local! {
+    static HELD: RefCell<Option<MutexGuard<'static, Vec<Arc<Nic>>>>> = const { RefCell::new(None) };
+}
+
+/// Registers the fork handlers: no NIC is being opened during a fork.
+pub(in crate::abi) fn watch_forks() {
+    extern "C" fn prepare() {
+        HELD.set(Some(opened_nics()));
+    }
+    extern "C" fn after() {
+        HELD.take();
+    }
+    static WATCH: First = First::new();
+    WATCH.call(|| {
+        context::watch_forks();
+        // SAFETY: the functions live as long as the library, which is linked never to be unloaded.
+        let refused = unsafe { libc::pthread_atfork(Some(prepare), Some(after), Some(after)) };
+        if refused != 0 {
+            tracing::warn!(target: "peerdma::fork", "pthread_atfork: errno {refused}");
+        }
+    });
+}
+
+fn opened_nics() -> MutexGuard<'static, Vec<Arc<Nic>>> {
+    OPENED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Nic {
     /// The NIC called `name`, opened if it is not open.
     fn named(name: &str) -> Answer<Arc<Self>> {
-        let mut known = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
+        watch_forks();
+        let mut known = opened_nics();
         if let Some(nic) = known.iter().find(|nic| nic.name == name && nic.is_usable()) {
             return Ok(Arc::clone(nic));
         }
@@ -119,7 +149,7 @@ impl Nic {
     /// The NIC that has an address, opened; none if no NIC has it.
     pub(super) fn with_address(ip: IpAddr) -> Answer<Option<Arc<Self>>> {
         let gid = Gid::from(ip);
-        let known: Vec<_> = OPENED.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let known: Vec<_> = opened_nics().clone();
         if let Some(nic) = known.into_iter().find(|nic| nic.is_usable() && nic.has(gid)) {
             return Ok(Some(nic));
         }

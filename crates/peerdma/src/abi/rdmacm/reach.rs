@@ -1,11 +1,11 @@
 //! Who can be reached from where: questions to the kernel's routing.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use std::{fmt, process, thread};
 
 use link::neighbour;
+use threads::whole::Mutex;
 
 use super::sockaddr::wildcard;
 use super::{Answer, Failure};
@@ -76,16 +76,20 @@ pub(super) fn when_known(
     then: impl FnOnce(Answer) + Send + 'static,
 ) -> Answer {
     let until = patience.and_then(|patience| Instant::now().checked_add(patience));
-    let mut waits = WAITS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut waits = WAITS.lock();
     let me = process::id();
+    let mut of_parent = Vec::new();
     if waits.thread_of != Some(me) {
-        waits.waiting.clear();
+        of_parent = std::mem::take(&mut waits.waiting);
         threads::spawn("peerdma-addr", watch).map_err(|error| {
             Failure::new(libc::ENOMEM, format!("rdma_resolve_addr: no thread: {error}"))
         })?;
         waits.thread_of = Some(me);
     }
     waits.waiting.push(Waiting { to, until, then: Box::new(then) });
+    drop(waits);
+    // What they hold may lock devices.
+    drop(of_parent);
     Ok(())
 }
 
@@ -93,7 +97,7 @@ pub(super) fn when_known(
 fn watch() {
     let mut solicited: Vec<(IpAddr, Instant)> = Vec::new();
     loop {
-        let mut waits = WAITS.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waits = WAITS.lock();
         if waits.waiting.is_empty() {
             waits.thread_of = None;
             return;
@@ -129,7 +133,7 @@ fn watch() {
             }
         }
         let is_idle = left.is_empty();
-        let mut waits = WAITS.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waits = WAITS.lock();
         waits.waiting.append(&mut left);
         drop(waits);
         if !is_idle {

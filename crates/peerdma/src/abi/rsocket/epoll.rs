@@ -6,11 +6,12 @@
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_short};
 use std::os::fd::AsRawFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use descriptors::Known;
 use libc::{epoll_event, pollfd};
 use rustix::event::{EventfdFlags, eventfd};
+use threads::whole::RwLock;
 
 use super::poll;
 use super::waker::Watchers;
@@ -35,7 +36,7 @@ struct State {
 static EPOLLS: RwLock<BTreeMap<c_int, Arc<Epoll>>> = RwLock::new(BTreeMap::new());
 
 fn find(fd: c_int) -> Answer<Arc<Epoll>> {
-    let found = EPOLLS.read().unwrap_or_else(PoisonError::into_inner).get(&fd).cloned();
+    let found = EPOLLS.read().get(&fd).cloned();
     found.ok_or_else(|| {
         Failure::new(libc::EINVAL, format!("descriptor {fd} is not from repoll_create"))
     })
@@ -43,12 +44,15 @@ fn find(fd: c_int) -> Answer<Arc<Epoll>> {
 
 /// Closes one, if `fd` is one.
 pub(super) fn close(fd: c_int) -> bool {
-    EPOLLS.write().unwrap_or_else(PoisonError::into_inner).remove(&fd).is_some()
+    // Dropped without the lock.
+    let closed = EPOLLS.write().remove(&fd);
+    closed.is_some()
 }
 
 /// A socket is gone: removes it from every set.
 pub(super) fn forget(fd: c_int) {
-    for epoll in EPOLLS.read().unwrap_or_else(PoisonError::into_inner).values() {
+    let all: Vec<_> = EPOLLS.read().values().cloned().collect();
+    for epoll in all {
         epoll.state().interests.remove(&fd);
     }
 }
@@ -130,7 +134,8 @@ pub(crate) unsafe extern "C" fn repoll_create(flags: c_int) -> c_int {
         let known = fd.as_raw_fd();
         let fd = Known::at_its_number(fd);
         let epoll = Epoll { fd, state: Mutex::default(), watchers: Watchers::default() };
-        EPOLLS.write().unwrap_or_else(PoisonError::into_inner).insert(known, Arc::new(epoll));
+        let old = EPOLLS.write().insert(known, Arc::new(epoll));
+        drop(old);
         Ok(known)
     })
 }

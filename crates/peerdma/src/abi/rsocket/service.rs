@@ -10,9 +10,8 @@ use std::time::{Duration, Instant};
 
 use threads::first::First;
 
-use crate::abi::context;
 use crate::abi::rdmacm::bell::Bell;
-use crate::abi::rdmacm::{Answer, Failure};
+use crate::abi::rdmacm::{self, Answer, Failure};
 
 /// A socket, as the thread knows it.
 pub(super) trait Served: Send + Sync {
@@ -194,7 +193,7 @@ thread_local! {
 fn watch_forks() {
     static WATCH: First = First::new();
     WATCH.call(|| {
-        context::watch_forks();
+        rdmacm::watch_forks();
         // SAFETY: the functions live as long as the library, which is linked never to be unloaded.
         let refused = unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
         if refused != 0 {

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_short};
 use std::ops::Deref;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
+
+use threads::whole::RwLock;
 
 use super::common::Common;
 use super::datagram::DatagramSocket;
@@ -32,7 +34,7 @@ static SOCKETS: RwLock<BTreeMap<c_int, Socket>> = RwLock::new(BTreeMap::new());
 
 /// The socket of a descriptor.
 pub(super) fn lookup(fd: c_int) -> Option<Socket> {
-    SOCKETS.read().unwrap_or_else(PoisonError::into_inner).get(&fd).cloned()
+    SOCKETS.read().get(&fd).cloned()
 }
 
 /// The socket of a descriptor.
@@ -58,14 +60,16 @@ pub(super) fn find_stream(call: &str, fd: c_int) -> Answer<Arc<StreamSocket>> {
 
 /// Takes a socket from the table.
 pub(super) fn take(fd: c_int) -> Option<Socket> {
-    SOCKETS.write().unwrap_or_else(PoisonError::into_inner).remove(&fd)
+    SOCKETS.write().remove(&fd)
 }
 
 impl Socket {
     /// Adds it to the table.
     pub(super) fn publish(self) -> c_int {
         let fd = self.fd;
-        SOCKETS.write().unwrap_or_else(PoisonError::into_inner).insert(fd, self);
+        // The socket of a number that the program closed itself is dropped without the lock.
+        let old = SOCKETS.write().insert(fd, self);
+        drop(old);
         fd
     }
 

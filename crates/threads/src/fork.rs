@@ -1,0 +1,103 @@
+//! Sections of code that no fork splits.
+//!
+//! The child of a fork has one thread. What the others were in the middle of stays as it is: a lock
+//! that one of them held is never released. So a fork waits until no other thread is in a section,
+//! and no thread enters one until the fork is over.
+//!
+//! A thread in a section takes no lock that is held across a fork, as that of a device is: the fork
+//! may have taken it already, and waits for the section.
+#![allow(unsafe_code, reason = "pthread_atfork")]
+
+use std::cell::Cell;
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread::yield_now;
+
+/// Threads of this process that are in a section.
+static INSIDE: AtomicU32 = AtomicU32::new(0);
+/// Threads of this process that fork.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+thread_local! {
+    /// How many sections this thread is in, one inside the other.
+    static DEPTH: Cell<u32> = const { Cell::new(0) };
+}
+
+/// No other thread forks while this exists.
+#[derive(Debug)]
+#[must_use]
+pub struct Section {
+    /// It belongs to the thread that began it.
+    _thread: PhantomData<*const ()>,
+}
+
+impl Section {
+    /// Waits for forks that have begun. A signal handler that forks does not wait for sections of
+    /// the thread that it interrupted, which continues in the child as well.
+    pub fn begin() -> Self {
+        watch();
+        let section = Self { _thread: PhantomData };
+        let depth = DEPTH.get();
+        DEPTH.set(depth + 1);
+        if depth > 0 {
+            return section;
+        }
+        loop {
+            // SeqCst, here and in `prepare`: of a thread that begins and one that forks, at least
+            // one sees the other.
+            INSIDE.fetch_add(1, Ordering::SeqCst);
+            if FORKS.load(Ordering::SeqCst) == 0 {
+                return section;
+            }
+            INSIDE.fetch_sub(1, Ordering::SeqCst);
+            yield_now();
+        }
+    }
+}
+
+impl Drop for Section {
+    fn drop(&mut self) {
+        let depth = DEPTH.get() - 1;
+        DEPTH.set(depth);
+        if depth == 0 {
+            INSIDE.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}
+
+/// From now on forks wait. Other handlers of forks are registered later, inside of a section, and
+/// handlers that prepare a fork are called in the reverse order: these come last.
+fn watch() {
+    static WATCHED: AtomicBool = AtomicBool::new(false);
+    if WATCHED.load(Ordering::Acquire) {
+        return;
+    }
+    // Two threads may both register them. Then they are called twice, which does no harm.
+    // SAFETY: the functions live as long as the program: a library that holds them is linked so
+    // that it is never unloaded, or is the program.
+    let refused = unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
+    // ENOMEM, its only error: then a fork may split a section.
+    debug_assert_eq!(refused, 0);
+    WATCHED.store(true, Ordering::Release);
+}
+
+/// The sections that a fork of this thread does not wait for.
+fn own() -> u32 {
+    DEPTH.get().min(1)
+}
+
+extern "C" fn prepare() {
+    FORKS.fetch_add(1, Ordering::SeqCst);
+    while INSIDE.load(Ordering::SeqCst) > own() {
+        yield_now();
+    }
+}
+
+extern "C" fn parent() {
+    FORKS.fetch_sub(1, Ordering::SeqCst);
+}
+
+extern "C" fn child() {
+    FORKS.store(0, Ordering::SeqCst);
+    INSIDE.store(own(), Ordering::SeqCst);
+}
