@@ -4,13 +4,14 @@
 //! Nothing here is shipped, and nothing here knows a rule of the protocol: a [`Host`] does what an
 //! [`Env`](transport::Env) must do, on memory it owns, and remembers everything.
 //!
-//! Two ways to use it:
+//! Three ways to use it:
 //!
 //! * [`Station`] holds one QP. The test plays the peer, packet by packet, with [`send!`], [`recv!`]
 //!   and [`recv_nothing!`], so that it reads like a transcript with time stamps in microseconds.
 //! * [`Net`] holds several QPs and carries their packets over a [`Link`] that loses, duplicates,
 //!   reorders and delays as its seed decides. [`Net::drive`] moves the clock from event to event
 //!   until there are no more events.
+//! * [`Tree`] is a data centre: hosts behind switches in a fat tree, with queues, marks and PFC.
 //!
 //! ```
 //! use fabric_sim::{Net, Options};
@@ -33,6 +34,7 @@ pub mod memory;
 pub mod net;
 pub mod options;
 pub mod station;
+pub mod tree;
 
 pub use host::{Host, Sent};
 pub use link::{Line, Link, Rate, Rng};
@@ -40,3 +42,4 @@ pub use memory::{Memory, Region};
 pub use net::Net;
 pub use options::Options;
 pub use station::Station;
+pub use tree::Tree;

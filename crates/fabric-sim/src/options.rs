@@ -3,7 +3,7 @@
 use iba::{
     Access, AckTimeout, AttrMask, Mtu, Psn, QKey, QpAttr, QpCap, QpState, QpType, Qpn, RnrTimer,
 };
-use transport::{PathCaps, Qp, QpInit};
+use transport::{Env, PathCaps, Qp, QpInit};
 
 use crate::host::Host;
 use crate::link::Link;
@@ -142,10 +142,10 @@ impl Options {
     ///
     /// If it cannot get there.
     #[track_caller]
-    pub fn bring_to(
+    pub fn bring_to<E: Env>(
         &self,
         qp: &mut Qp,
-        host: &mut Host,
+        host: &mut E,
         state: QpState,
         peer: Qpn,
         sq_psn: Psn,
