@@ -28,6 +28,7 @@ fn main() {
         {
             for (what, scenario, bytes) in [
                 ("permutation", Scenario::Permutation, 4 * MEGA),
+                ("beside streams", Scenario::Mixed, 4 * MEGA),
                 ("64 to 1", Scenario::Incast(64), MEGA),
                 ("a line fails", Scenario::LineFails, 4 * MEGA),
                 ("a host stops", Scenario::HostStops, 4 * MEGA),

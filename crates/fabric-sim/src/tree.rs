@@ -16,6 +16,9 @@
 //! of one connection take one path, which its number decides; a line that fails takes packets with
 //! it until routing has noticed.
 //!
+//! Streams like TCP's may share the tree ([`Tree::stream`]): they take no marks, and drops are all
+//! that tells them of others.
+//!
 //! Payloads have a length and no bytes, so that a thousand hosts fit into memory.
 
 use std::cmp::Reverse;
@@ -33,13 +36,15 @@ mod hollow;
 mod line;
 mod report;
 pub mod scenario;
+mod stream;
 mod topology;
 
 pub use self::hollow::Hollow;
-use self::line::{Line, Packet};
+use self::line::{Cargo, Line, Packet};
 pub use self::line::{Pfc, Red};
 pub use self::report::{Flow, Report};
 pub use self::scenario::Scenario;
+use self::stream::{Segment, Stream};
 use self::topology::Topology;
 
 /// Bytes that wait at the port of a host before its QPs are polled again.
@@ -105,11 +110,27 @@ impl Shape {
     }
 }
 
+/// What an end of a connection is.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "nearly all are QPs")]
+enum Kind {
+    Qp(Qp, Hollow),
+    Stream(Stream),
+}
+
+impl Kind {
+    fn timeout(&self) -> Option<Time> {
+        match self {
+            Self::Qp(qp, _) => qp.poll_timeout(),
+            Self::Stream(stream) => stream.timeout(),
+        }
+    }
+}
+
 /// One end of a connection.
 #[derive(Debug)]
 struct End {
-    qp: Qp,
-    env: Hollow,
+    kind: Kind,
     host: usize,
     /// The other end.
     peer: usize,
@@ -213,16 +234,39 @@ impl Tree {
         depth: u64,
     ) -> usize {
         let first = self.ends.len();
-        let options = &self.shape.options;
+        let options = self.shape.options.clone();
         // Not beyond 24 bits, and none of the well-known numbers.
         let qpn = |end: usize| Qpn::new(0x10 + end as u32);
         for (end, peer, host) in [(first, first + 1, from), (first + 1, first, to)] {
             let (mut qp, mut env) = (options.qp(qpn(end)), Hollow::default());
             options.bring_to(&mut qp, &mut env, QpState::Rts, qpn(peer), PSN, PSN);
-            let (path, routed) = (Vec::new(), u32::MAX);
-            self.ends.push(End { qp, env, host, peer, path, routed, timer: None, is_ready: false });
+            self.end(Kind::Qp(qp, env), host, peer);
         }
-        let began = self.now;
+        self.begin((from, to), messages, length, depth, false)
+    }
+
+    /// Sends `packets` of the MTU from one host to another by a stream like TCP's. Returns the
+    /// number of the flow.
+    pub fn stream(&mut self, (from, to): (usize, usize), packets: u64) -> usize {
+        let first = self.ends.len();
+        self.end(Kind::Stream(Stream::new(packets)), from, first + 1);
+        self.end(Kind::Stream(Stream::new(0)), to, first);
+        self.begin((from, to), packets, self.shape.options.mtu.bytes(), 0, true)
+    }
+
+    fn end(&mut self, kind: Kind, host: usize, peer: usize) {
+        let (path, routed) = (Vec::new(), u32::MAX);
+        self.ends.push(End { kind, host, peer, path, routed, timer: None, is_ready: false });
+    }
+
+    fn begin(
+        &mut self,
+        (from, to): (usize, usize),
+        messages: u64,
+        length: u32,
+        depth: u64,
+        is_stream: bool,
+    ) -> usize {
         self.flows.push(Flow {
             from,
             to,
@@ -231,9 +275,10 @@ impl Tree {
             depth,
             posted: 0,
             done: 0,
-            began,
+            began: self.now,
             ended: None,
             failed: None,
+            is_stream,
         });
         self.open += 1;
         let flow = self.flows.len() - 1;
@@ -306,12 +351,20 @@ impl Tree {
     /// What happened so far.
     pub fn report(&self) -> Report {
         let mut report = self.report;
-        for flow in 0..self.flows.len() {
-            let (sender, receiver) = (&self.ends[2 * flow].env, &self.ends[2 * flow + 1].env);
-            report.sent += sender.packets;
+        for (flow, ends) in self.ends.chunks(2).enumerate() {
             report.needed += self.packets(flow);
-            report.timeouts += sender.counted(Counter::LocalAckTimeoutErr);
-            report.notifications += receiver.counted(Counter::NpCnpSent);
+            match [&ends[0].kind, &ends[1].kind] {
+                [Kind::Qp(_, sender), Kind::Qp(_, receiver)] => {
+                    report.sent += sender.packets;
+                    report.timeouts += sender.counted(Counter::LocalAckTimeoutErr);
+                    report.notifications += receiver.counted(Counter::NpCnpSent);
+                }
+                [Kind::Stream(sender), _] => {
+                    report.sent += sender.sent;
+                    report.timeouts += sender.timeouts;
+                }
+                _ => {}
+            }
         }
         report.events = self.number;
         report
@@ -349,10 +402,12 @@ impl Tree {
     /// Posts what a flow may have outstanding.
     fn post(&mut self, flow: usize) {
         let it = &mut self.flows[flow];
-        while it.posted < it.messages && it.posted - it.done < it.depth {
-            let wr: SendWr = build::write(it.posted, 0, it.length, 0);
-            self.ends[2 * flow].qp.post_send(wr).expect("the send queue takes the depth");
-            it.posted += 1;
+        if let Kind::Qp(qp, _) = &mut self.ends[2 * flow].kind {
+            while it.posted < it.messages && it.posted - it.done < it.depth {
+                let wr: SendWr = build::write(it.posted, 0, it.length, 0);
+                qp.post_send(wr).expect("the send queue takes the depth");
+                it.posted += 1;
+            }
         }
         self.ready(2 * flow);
     }
@@ -374,17 +429,36 @@ impl Tree {
             && self.lines[line].bytes < PORT
             && let Some(end) = self.ports[host].ready.pop_front()
         {
-            let End { qp, env, .. } = &mut self.ends[end];
-            qp.release_ack();
-            let poll = qp.poll_transmit(env, self.now, TURN);
-            self.ends[end].is_ready = poll != Poll::Idle;
-            if self.ends[end].is_ready {
+            let (mut out, ecn) = (Vec::new(), self.shape.options.ecn);
+            let mut add = |cargo, length| {
+                out.push(Packet { end, hop: 0, cargo, length, is_marked: false, ecn });
+            };
+            let has_more = match &mut self.ends[end].kind {
+                Kind::Qp(qp, env) => {
+                    qp.release_ack();
+                    let poll = qp.poll_transmit(env, self.now, TURN);
+                    env.out.drain(..).for_each(|(headers, length)| add(Cargo::Ib(headers), length));
+                    poll != Poll::Idle
+                }
+                Kind::Stream(stream) => {
+                    let mtu = self.shape.options.mtu.bytes();
+                    let segments = std::iter::from_fn(|| stream.poll(self.now)).take(TURN);
+                    let count = segments
+                        .map(|segment| {
+                            add(
+                                Cargo::Stream(segment),
+                                if matches!(segment, Segment::Ack(_)) { 0 } else { mtu },
+                            )
+                        })
+                        .count();
+                    count == TURN
+                }
+            };
+            // The line may ask for more meanwhile, of other ends: this one's packets keep in order.
+            out.into_iter().for_each(|packet| self.enqueue(line, packet));
+            self.ends[end].is_ready = has_more;
+            if has_more {
                 self.ports[host].ready.push_back(end);
-            }
-            while let Some((headers, length)) = self.ends[end].env.out.pop_front() {
-                let ecn = self.shape.options.ecn;
-                let packet = Packet { end, hop: 0, headers, length, is_marked: false, ecn };
-                self.enqueue(line, packet);
             }
             self.watch(end);
         }
@@ -392,8 +466,8 @@ impl Tree {
 
     /// Queues the timer of an end, if it is due before the one that is queued.
     fn watch(&mut self, end: usize) {
-        let End { qp, timer, .. } = &mut self.ends[end];
-        if let Some(due) = qp.poll_timeout()
+        let End { kind, timer, .. } = &mut self.ends[end];
+        if let Some(due) = kind.timeout()
             && timer.is_none_or(|timer| due < timer)
         {
             *timer = Some(due);
@@ -404,13 +478,16 @@ impl Tree {
     }
 
     fn timer(&mut self, end: usize) {
-        let End { qp, env, timer, host, .. } = &mut self.ends[end];
+        let End { kind, timer, host, .. } = &mut self.ends[end];
         if timer.is_none_or(|timer| timer > self.now) || self.ports[*host].is_stopped {
             return;
         }
         *timer = None;
-        if qp.poll_timeout().is_some_and(|due| due <= self.now) {
-            qp.handle_timeout(env, self.now);
+        if kind.timeout().is_some_and(|due| due <= self.now) {
+            match kind {
+                Kind::Qp(qp, env) => qp.handle_timeout(env, self.now),
+                Kind::Stream(stream) => stream.handle_timeout(self.now),
+            }
             self.happened(end);
         }
         self.watch(end);
@@ -418,23 +495,27 @@ impl Tree {
 
     /// Something happened to an end: takes what completed, and lets it send.
     fn happened(&mut self, end: usize) {
-        let flow = end / 2;
-        let mut has_some = false;
-        for completion in std::mem::take(&mut self.ends[end].env.completions) {
-            let it = &mut self.flows[flow];
-            has_some = true;
-            if completion.status == WcStatus::Success {
-                it.done += 1;
-                if it.done == it.messages {
-                    it.ended = Some(self.now);
-                    self.open -= 1;
+        let (flow, mut has_some) = (end / 2, false);
+        let it = &mut self.flows[flow];
+        match &mut self.ends[end].kind {
+            Kind::Qp(_, env) => {
+                for completion in env.completions.drain(..) {
+                    has_some = true;
+                    if completion.status == WcStatus::Success {
+                        it.done += 1;
+                    } else if it.failed.is_none() {
+                        it.failed = Some(completion.status);
+                        self.open -= 1;
+                    }
                 }
-            } else if it.failed.is_none() {
-                it.failed = Some(completion.status);
-                self.open -= 1;
             }
+            Kind::Stream(stream) => it.done = it.done.max(stream.acknowledged()),
         }
-        if has_some && self.flows[flow].failed.is_none() {
+        if it.done == it.messages && it.ended.is_none() {
+            it.ended = Some(self.now);
+            self.open -= 1;
+        }
+        if has_some && it.failed.is_none() {
             self.post(flow);
         } else {
             self.ready(end);
@@ -554,18 +635,23 @@ impl Tree {
             }
             return;
         }
-        let End { qp, env, .. } = &mut self.ends[to];
-        let rx = Rx {
-            headers: &packet.headers,
-            payload: &(),
-            length: packet.length,
-            skipped: Default::default(),
-            packets: 1,
-            grh: None,
-            marked: packet.is_marked,
-        };
         self.report.marked += u64::from(packet.is_marked);
-        qp.handle_packet(env, self.now, &rx);
+        match (&mut self.ends[to].kind, packet.cargo) {
+            (Kind::Qp(qp, env), Cargo::Ib(headers)) => {
+                let rx = Rx {
+                    headers: &headers,
+                    payload: &(),
+                    length: packet.length,
+                    skipped: Default::default(),
+                    packets: 1,
+                    grh: None,
+                    marked: packet.is_marked,
+                };
+                qp.handle_packet(env, self.now, &rx);
+            }
+            (Kind::Stream(stream), Cargo::Stream(segment)) => stream.take(segment, self.now),
+            _ => unreachable!("both ends of a connection are of a kind"),
+        }
         self.happened(to);
         self.watch(to);
     }

@@ -1,9 +1,10 @@
 //! Sixteen hosts behind the switches of a fat tree. The same with a thousand hosts, as a table:
 //! `cargo run --release -p fabric-sim --example fat_tree`.
 
+use std::time::Duration;
+
 use fabric_sim::tree::scenario::Outcome;
 use fabric_sim::tree::{Pfc, Scenario, Shape, Tree};
-use std::time::Duration;
 
 const MEGA: u64 = 1 << 20;
 
@@ -52,6 +53,18 @@ fn all_to_all_takes_no_longer_than_its_bytes() {
     assert_eq!(outcome.report.lost, 0);
     // 64 KiB take 5.2 us on a line; four lines of one switch may fall on the same path.
     assert!(outcome.times[2] < Duration::from_micros(40), "{outcome}");
+}
+
+#[test]
+fn streams_and_connections_leave_each_other_their_share() {
+    for shape in [marks(), lossless()] {
+        let outcome = all_end(Scenario::Mixed, &shape, 4 * MEGA);
+        let streams = outcome.stream_times.expect("there are some");
+        // Half of each kind; the slowest stream may have waited for its timer.
+        let ratio = streams[0].as_secs_f64() / outcome.times[0].as_secs_f64();
+        assert!((0.4..2.5).contains(&ratio), "{outcome}");
+        assert!(outcome.times[2] < Duration::from_millis(4), "{outcome}");
+    }
 }
 
 #[test]

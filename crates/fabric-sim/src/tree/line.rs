@@ -4,7 +4,15 @@ use std::collections::VecDeque;
 
 use wire::{Headers, Opcode};
 
+use super::stream::Segment;
 use crate::link::Rate;
+
+/// What a packet carries, besides its bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Cargo {
+    Ib(Headers),
+    Stream(Segment),
+}
 
 /// A packet on its way.
 #[derive(Clone, Copy, Debug)]
@@ -13,7 +21,7 @@ pub(super) struct Packet {
     pub(super) end: usize,
     /// Lines of its path that it has behind it.
     pub(super) hop: usize,
-    pub(super) headers: Headers,
+    pub(super) cargo: Cargo,
     pub(super) length: u32,
     pub(super) is_marked: bool,
     /// Whether its QP takes part in congestion control.
@@ -27,7 +35,10 @@ impl Packet {
     }
 
     pub(super) fn may_be_marked(&self) -> bool {
-        self.ecn && self.headers.bth.opcode != Opcode::Cnp
+        match self.cargo {
+            Cargo::Ib(headers) => self.ecn && headers.bth.opcode != Opcode::Cnp,
+            Cargo::Stream(_) => false,
+        }
     }
 }
 

@@ -29,6 +29,8 @@ pub struct Flow {
     pub ended: Option<Time>,
     /// Why it ended before.
     pub failed: Option<WcStatus>,
+    /// Whether it is a stream like TCP's, and not a connection of QPs.
+    pub is_stream: bool,
 }
 
 impl Flow {

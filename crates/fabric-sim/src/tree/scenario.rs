@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use super::{Report, Shape, Tree};
+use super::{Flow, Report, Shape, Tree};
 use crate::link::{Rate, Rng};
 
 /// The longest that a scenario may take, in virtual time.
@@ -21,6 +21,8 @@ pub enum Scenario {
     AllToAll,
     /// This many hosts send to one.
     Incast(usize),
+    /// As a permutation, and each host sends as many bytes to another one by a stream like TCP's.
+    Mixed,
     /// As a permutation, and a line to the core fails in the middle of it.
     LineFails,
     /// As a permutation, and a host stops for 10 ms.
@@ -37,6 +39,8 @@ pub struct Outcome {
     pub failed: usize,
     /// How long the connections took: half of them, all but one in a hundred, and all.
     pub times: [Duration; 3],
+    /// The same of streams, if there are any.
+    pub stream_times: Option<[Duration; 3]>,
     /// Payload against what the lines of the receivers carry, up to the end of the last connection.
     pub share: f64,
     /// Jain's index of the rates of the connections: 1 if all are the same.
@@ -65,6 +69,16 @@ impl Scenario {
                     flow(&mut tree, from, to);
                 }
                 self.trouble(&mut tree) || tree.run(LIMIT)
+            }
+            Self::Mixed => {
+                let mtu = u64::from(shape.options.mtu.bytes());
+                for (from, to) in permutation(hosts, shape.seed).into_iter().enumerate() {
+                    flow(&mut tree, from, to);
+                }
+                for (from, to) in permutation(hosts, shape.seed + 1).into_iter().enumerate() {
+                    tree.stream((from, to), bytes.div_ceil(mtu));
+                }
+                tree.run(LIMIT)
             }
             Self::AllToAll => (1..hosts).all(|turn| {
                 for from in 0..hosts {
@@ -108,17 +122,10 @@ impl Scenario {
 
     fn outcome(self, tree: &Tree, shape: &Shape, cost: Duration) -> Outcome {
         let flows = tree.flows();
-        let mut times: Vec<Duration> = flows.iter().filter_map(|flow| flow.took()).collect();
-        times.sort_unstable();
-        let at = |permille: usize| {
-            let last = times.len().saturating_sub(1);
-            times.get((times.len() * permille / 1000).min(last)).copied().unwrap_or(LIMIT)
-        };
-        let bytes = |flow: &super::Flow| (flow.done * u64::from(flow.length)) as f64;
-        let rates: Vec<f64> = flows
-            .iter()
-            .filter_map(|flow| Some(bytes(flow) / flow.took()?.as_secs_f64()))
-            .collect();
+        let (streams, ours): (Vec<_>, Vec<_>) = flows.iter().partition(|flow| flow.is_stream);
+        let bytes = |flow: &Flow| (flow.done * u64::from(flow.length)) as f64;
+        let rates: Vec<f64> =
+            ours.iter().filter_map(|flow| Some(bytes(flow) / flow.took()?.as_secs_f64())).collect();
         let (sum, squares) = rates
             .iter()
             .fold((0.0, 0.0), |(sum, squares), rate| (sum + rate, squares + rate * rate));
@@ -129,14 +136,25 @@ impl Scenario {
         let time = last.map_or(LIMIT, |last| last.since(transport::Time::ZERO)).as_secs_f64();
         Outcome {
             flows: flows.len(),
-            failed: flows.len() - times.len(),
-            times: [at(500), at(990), at(1000)],
+            failed: flows.iter().filter(|flow| flow.ended.is_none()).count(),
+            times: times(&ours),
+            stream_times: (!streams.is_empty()).then(|| times(&streams)),
             share: flows.iter().map(bytes).sum::<f64>() / time / best,
             fairness: sum * sum / (rates.len().max(1) as f64 * squares.max(f64::MIN_POSITIVE)),
             report: tree.report(),
             cost: cost.as_secs_f64(),
         }
     }
+}
+
+/// How long half of the flows took, all but one in a hundred, and all.
+fn times(flows: &[Flow]) -> [Duration; 3] {
+    let mut times: Vec<Duration> = flows.iter().filter_map(|flow| flow.took()).collect();
+    times.sort_unstable();
+    let last = times.len().saturating_sub(1);
+    [500, 990, 1000].map(|permille| {
+        times.get((times.len() * permille / 1000).min(last)).copied().unwrap_or(LIMIT)
+    })
 }
 
 /// To whom each host sends: a cycle through all of them, in a random order.
@@ -169,6 +187,11 @@ impl fmt::Display for Outcome {
         write!(f, "  {:>10} {dropped:>8} {lost:>7}", self.report.retransmitted())?;
         write!(f, " {marked:>8} {notifications:>7} {timeouts:>8} {pauses:>6}")?;
         let events = self.report.events as f64 / 1e6;
-        write!(f, " {:>8} {events:>6.1}M {:>4.1}", self.report.longest >> 10, self.cost)
+        write!(f, " {:>8} {events:>6.1}M {:>4.1}", self.report.longest >> 10, self.cost)?;
+        if let Some([half, most, all]) = self.stream_times.map(|times| times.map(|t| t.as_micros()))
+        {
+            write!(f, "  streams: {half} {most} {all}")?;
+        }
+        Ok(())
     }
 }
