@@ -33,6 +33,7 @@ pub mod link;
 pub mod memory;
 pub mod net;
 pub mod options;
+mod queue;
 pub mod station;
 pub mod tree;
 

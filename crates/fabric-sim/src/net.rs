@@ -1,7 +1,5 @@
 //! Several QPs, a clock, and the network between them.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
@@ -15,6 +13,7 @@ use crate::corrupt::damage;
 use crate::host::{Host, Sent};
 use crate::link::{Line, Link, Rng};
 use crate::options::{Options, PEER, QKEY, QPN, RQ_PSN};
+use crate::queue::Queue;
 use crate::station::line;
 
 /// When to try again memory that was absent.
@@ -87,14 +86,12 @@ pub struct Net {
     /// How many more packets the current loss takes.
     burst: u32,
     lines: [Line; 2],
-    flying: BinaryHeap<Reverse<Flying>>,
+    flying: Queue<Flying>,
 }
 
-/// A packet in flight; ordered by arrival, then by departure.
+/// A packet in flight.
 #[derive(Debug)]
 struct Flying {
-    arrival: Time,
-    number: u64,
     /// From which address to which.
     way: (u32, u32),
     /// Whether it passed a long queue.
@@ -171,7 +168,7 @@ impl Net {
             rng: Rng::new(options.seed),
             burst: 0,
             lines: [Line::default(); 2],
-            flying: BinaryHeap::new(),
+            flying: Queue::new(),
         }
     }
 
@@ -306,7 +303,7 @@ impl Net {
 
     fn fly(&mut self, arrival: Time, way: (u32, u32), marked: bool, sent: Sent) {
         self.carried += 1;
-        self.flying.push(Reverse(Flying { arrival, number: self.carried, way, marked, sent }));
+        self.flying.push(arrival, Flying { way, marked, sent });
     }
 
     fn next_event(&self) -> Option<Time> {
@@ -316,15 +313,14 @@ impl Net {
             .enumerate()
             .filter(|(index, _)| !self.dead.contains(index))
             .filter_map(|(_, node)| node.qp.poll_timeout());
-        let arrival = self.flying.peek().map(|flying| flying.0.arrival);
+        let arrival = self.flying.peek().map(|(arrival, _)| arrival);
         let look = self.awaits_memory.then(|| self.now + LOOK_AGAIN);
         arrival.into_iter().chain(look).chain(timers).min()
     }
 
     fn deliver(&mut self) {
-        while self.flying.peek().is_some_and(|flying| flying.0.arrival <= self.now) {
-            let Some(Reverse(Flying { sent, way: (from, to), marked, .. })) = self.flying.pop()
-            else {
+        while self.flying.peek().is_some_and(|(arrival, _)| arrival <= self.now) {
+            let Some((_, Flying { sent, way: (from, to), marked })) = self.flying.pop() else {
                 break;
             };
             let dest = sent.headers.bth.dest_qp;
@@ -343,12 +339,12 @@ impl Net {
                 let mut packets = 1;
                 let most = if self.joins && !marked { qp.joinable(&sent.headers) } else { 0 };
                 while packets < most
-                    && let Some(Reverse(next)) = self.flying.peek()
-                    && next.arrival <= self.now
+                    && let Some((arrival, next)) = self.flying.peek()
+                    && arrival <= self.now
                     && next.way == (from, to)
                     && !next.marked
                     && next.sent.continues(&sent, packets)
-                    && let Some(Reverse(next)) = self.flying.pop()
+                    && let Some((_, next)) = self.flying.pop()
                 {
                     sent.payload.extend(next.sent.payload);
                     packets += 1;
@@ -460,25 +456,5 @@ impl Net {
     #[track_caller]
     pub fn read_memory(&self, node: usize, addr: u64, length: usize) -> Vec<u8> {
         self.nodes[node].host.memory.borrow_mut().bytes_mut(addr, length).to_vec()
-    }
-}
-
-impl PartialEq for Flying {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl Eq for Flying {}
-
-impl PartialOrd for Flying {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Flying {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.arrival, self.number).cmp(&(other.arrival, other.number))
     }
 }

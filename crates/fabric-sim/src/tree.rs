@@ -21,8 +21,7 @@
 //!
 //! Payloads have a length and no bytes, so that a thousand hosts fit into memory.
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use iba::{Psn, QpState, Qpn, WcStatus};
@@ -31,6 +30,7 @@ use transport::{Counter, Poll, Qp, Rx, SendWr, Time};
 use crate::build;
 use crate::link::{Rate, Rng};
 use crate::options::Options;
+use crate::queue::Queue;
 
 mod hollow;
 mod line;
@@ -39,7 +39,7 @@ pub mod scenario;
 mod stream;
 mod topology;
 
-pub use self::hollow::Hollow;
+use self::hollow::Hollow;
 use self::line::{Cargo, Line, Packet};
 pub use self::line::{Pfc, Red};
 pub use self::report::{Flow, Report};
@@ -168,13 +168,6 @@ enum Event {
     Reroute,
 }
 
-#[derive(Debug)]
-struct At {
-    time: Time,
-    number: u64,
-    event: Event,
-}
-
 /// The tree.
 #[derive(Debug)]
 pub struct Tree {
@@ -187,9 +180,7 @@ pub struct Tree {
     /// Flows that have not ended.
     open: usize,
     now: Time,
-    events: BinaryHeap<Reverse<At>>,
-    /// Events that there were.
-    number: u64,
+    events: Queue<Event>,
     /// Counts changes of the routes.
     routes: u32,
     rng: Rng,
@@ -215,8 +206,7 @@ impl Tree {
             flows: Vec::new(),
             open: 0,
             now: Time::ZERO,
-            events: BinaryHeap::new(),
-            number: 0,
+            events: Queue::new(),
             routes: 0,
             report: Report::default(),
             shape,
@@ -328,7 +318,7 @@ impl Tree {
         let until = self.now + time;
         while self.open > 0 {
             match self.events.peek() {
-                Some(Reverse(next)) if next.time <= until => self.step(),
+                Some((time, _)) if time <= until => self.step(),
                 _ => {
                     self.now = until;
                     return false;
@@ -366,7 +356,7 @@ impl Tree {
                 _ => {}
             }
         }
-        report.events = self.number;
+        report.events = self.events.number();
         report
     }
 
@@ -377,12 +367,11 @@ impl Tree {
     }
 
     fn at(&mut self, after: Duration, event: Event) {
-        self.number += 1;
-        self.events.push(Reverse(At { time: self.now + after, number: self.number, event }));
+        self.events.push(self.now + after, event);
     }
 
     fn step(&mut self) {
-        let Some(Reverse(At { time, event, .. })) = self.events.pop() else { return };
+        let Some((time, event)) = self.events.pop() else { return };
         self.now = time;
         match event {
             Event::Arrives(packet) => self.arrives(packet),
@@ -429,9 +418,9 @@ impl Tree {
             && self.lines[line].bytes < PORT
             && let Some(end) = self.ports[host].ready.pop_front()
         {
-            let (mut out, ecn) = (Vec::new(), self.shape.options.ecn);
+            let mut out = Vec::new();
             let mut add = |cargo, length| {
-                out.push(Packet { end, hop: 0, cargo, length, is_marked: false, ecn });
+                out.push(Packet { end, hop: 0, cargo, length, is_marked: false });
             };
             let has_more = match &mut self.ends[end].kind {
                 Kind::Qp(qp, env) => {
@@ -443,14 +432,8 @@ impl Tree {
                 Kind::Stream(stream) => {
                     let mtu = self.shape.options.mtu.bytes();
                     let segments = std::iter::from_fn(|| stream.poll(self.now)).take(TURN);
-                    let count = segments
-                        .map(|segment| {
-                            add(
-                                Cargo::Stream(segment),
-                                if matches!(segment, Segment::Ack(_)) { 0 } else { mtu },
-                            )
-                        })
-                        .count();
+                    let add = |segment: Segment| add(Cargo::Stream(segment), segment.length(mtu));
+                    let count = segments.map(add).count();
                     count == TURN
                 }
             };
@@ -471,9 +454,7 @@ impl Tree {
             && timer.is_none_or(|timer| due < timer)
         {
             *timer = Some(due);
-            self.number += 1;
-            let (time, number) = (due.max(self.now), self.number);
-            self.events.push(Reverse(At { time, number, event: Event::Timer(end) }));
+            self.events.push(due.max(self.now), Event::Timer(end));
         }
     }
 
@@ -541,6 +522,7 @@ impl Tree {
         self.route(packet.end);
         let is_of_host = line < self.shape.hosts();
         let size = packet.size();
+        let may_be_marked = self.shape.options.ecn && packet.may_be_marked();
         let it = &mut self.lines[line];
         let is_full = !is_of_host && self.shape.pfc.is_none() && it.bytes + size > self.shape.queue;
         if it.is_cut || is_full {
@@ -550,7 +532,7 @@ impl Tree {
             self.lost(&[packet]);
             return;
         }
-        if let Some(red) = self.shape.red.filter(|_| !is_of_host && packet.may_be_marked()) {
+        if let Some(red) = self.shape.red.filter(|_| !is_of_host && may_be_marked) {
             packet.is_marked |= self.rng.chance(red.chance(it.bytes));
         }
         it.push(packet);
@@ -654,25 +636,5 @@ impl Tree {
         }
         self.happened(to);
         self.watch(to);
-    }
-}
-
-impl PartialEq for At {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl Eq for At {}
-
-impl PartialOrd for At {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for At {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.time, self.number).cmp(&(other.time, other.number))
     }
 }

@@ -10,8 +10,7 @@ use wire::{Headers, Opcode};
 
 /// The environment of one QP.
 #[derive(Debug, Default)]
-#[non_exhaustive]
-pub struct Hollow {
+pub(super) struct Hollow {
     /// Packets to send, and the lengths of their payloads.
     pub(super) out: VecDeque<(Headers, u32)>,
     /// What completed.
@@ -66,10 +65,6 @@ impl Env for Hollow {
 
     fn atomic(&mut self, _: RKey, _: u64, _: AtomicOp) -> Result<u64, RemoteError> {
         Ok(0)
-    }
-
-    fn flush(&mut self, _: RKey, _: Option<(u64, u32)>, _: Access) -> Result<(), RemoteError> {
-        Ok(())
     }
 
     fn invalidate(&mut self, _: RKey) -> Result<(), RemoteError> {

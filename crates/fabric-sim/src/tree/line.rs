@@ -24,8 +24,6 @@ pub(super) struct Packet {
     pub(super) cargo: Cargo,
     pub(super) length: u32,
     pub(super) is_marked: bool,
-    /// Whether its QP takes part in congestion control.
-    pub(super) ecn: bool,
 }
 
 impl Packet {
@@ -34,9 +32,10 @@ impl Packet {
         u64::from(self.length) + Rate::OVERHEAD
     }
 
+    /// Whether a switch may mark it, if its QP takes part in congestion control.
     pub(super) fn may_be_marked(&self) -> bool {
         match self.cargo {
-            Cargo::Ib(headers) => self.ecn && headers.bth.opcode != Opcode::Cnp,
+            Cargo::Ib(headers) => headers.bth.opcode != Opcode::Cnp,
             Cargo::Stream(_) => false,
         }
     }

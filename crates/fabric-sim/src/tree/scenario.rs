@@ -62,62 +62,61 @@ impl Scenario {
         let flow = |tree: &mut Tree, from, to| {
             tree.flow((from, to), bytes.div_ceil(length), length as u32, DEPTH)
         };
-        // What has not ended by then counts as failed.
-        let _ = match self {
-            Self::Permutation | Self::LineFails | Self::HostStops => {
-                for (from, to) in permutation(hosts, shape.seed).into_iter().enumerate() {
-                    flow(&mut tree, from, to);
+        match self {
+            Self::AllToAll => {
+                for turn in 1..hosts {
+                    for from in 0..hosts {
+                        flow(&mut tree, from, (from + turn) % hosts);
+                    }
+                    if !tree.run(LIMIT) {
+                        break;
+                    }
                 }
-                self.trouble(&mut tree) || tree.run(LIMIT)
             }
-            Self::Mixed => {
-                let mtu = u64::from(shape.options.mtu.bytes());
-                for (from, to) in permutation(hosts, shape.seed).into_iter().enumerate() {
-                    flow(&mut tree, from, to);
-                }
-                for (from, to) in permutation(hosts, shape.seed + 1).into_iter().enumerate() {
-                    tree.stream((from, to), bytes.div_ceil(mtu));
-                }
-                tree.run(LIMIT)
-            }
-            Self::AllToAll => (1..hosts).all(|turn| {
-                for from in 0..hosts {
-                    flow(&mut tree, from, (from + turn) % hosts);
-                }
-                tree.run(LIMIT)
-            }),
             Self::Incast(senders) => {
                 for sender in 0..senders {
                     // From everywhere, and never from the receiver.
                     flow(&mut tree, 1 + sender % (hosts - 1), 0);
                 }
-                tree.run(LIMIT)
             }
-        };
+            Self::Permutation | Self::Mixed | Self::LineFails | Self::HostStops => {
+                for (from, to) in permutation(hosts, shape.seed).into_iter().enumerate() {
+                    flow(&mut tree, from, to);
+                }
+                self.beside(&mut tree, shape, bytes);
+            }
+        }
+        // What has not ended by then counts as failed.
+        tree.run(LIMIT);
         self.outcome(&tree, shape, began.elapsed())
     }
 
-    /// What goes wrong on the way. True if all has ended meanwhile.
-    fn trouble(self, tree: &mut Tree) -> bool {
-        if self == Self::Permutation || tree.run(Duration::from_micros(100)) {
-            return false;
-        }
+    /// What happens beside a permutation.
+    fn beside(self, tree: &mut Tree, shape: &Shape, bytes: u64) {
+        let soon = Duration::from_micros(100);
         match self {
-            Self::LineFails => {
-                let through_core = |flow: &usize, tree: &mut Tree| tree.path(*flow).len() == 6;
-                let flow = (0..tree.flows().len()).find(|flow| through_core(flow, tree));
-                if let Some(flow) = flow {
+            Self::Mixed => {
+                let packets = bytes.div_ceil(u64::from(shape.options.mtu.bytes()));
+                let others = permutation(shape.hosts(), shape.seed + 1);
+                for (from, to) in others.into_iter().enumerate() {
+                    tree.stream((from, to), packets);
+                }
+            }
+            Self::LineFails if !tree.run(soon) => {
+                let mut flows = 0..tree.flows().len();
+                // One through the core.
+                if let Some(flow) = flows.find(|flow| tree.path(*flow).len() == 6) {
                     let line = tree.path(flow)[2];
                     tree.cut(line);
                 }
             }
-            _ => {
+            Self::HostStops if !tree.run(soon) => {
                 tree.stop(0);
                 tree.run(Duration::from_millis(10));
                 tree.resume(0);
             }
+            _ => {}
         }
-        false
     }
 
     fn outcome(self, tree: &Tree, shape: &Shape, cost: Duration) -> Outcome {

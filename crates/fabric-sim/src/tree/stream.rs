@@ -25,6 +25,16 @@ pub(super) enum Segment {
     Ack(u64),
 }
 
+impl Segment {
+    /// Its bytes, if those of data are this many.
+    pub(super) const fn length(self, data: u32) -> u32 {
+        match self {
+            Self::Data(_) => data,
+            Self::Ack(_) => 0,
+        }
+    }
+}
+
 /// Sends packets to the other end, and acknowledges those that come.
 #[derive(Debug)]
 pub(super) struct Stream {
