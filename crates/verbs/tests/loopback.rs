@@ -195,9 +195,14 @@ fn a_range_outside_the_region_is_a_local_protection_error() {
 fn uc_writes_and_ud_sends() {
     let (a, b) = pair(QpSpec::uc, 4096);
     a.buffer.write(0, b"unreliable").unwrap();
-    a.qp.post_send(&SendRequest::write(1, &[a.mr.slice(0, 10)], b.mr.remote(0)).signaled())
-        .unwrap();
+    b.qp.post_recv(2, &[]).unwrap();
+    let write = SendRequest::write_with_imm(1, &[a.mr.slice(0, 10)], b.mr.remote(0), 7);
+    a.qp.post_send(&write.signaled()).unwrap();
     assert!(completion(&a.cq).is_success());
+    // The sender's completion says only that the packets left: the bytes are there
+    // when the receiver completes.
+    let wc = completion(&b.cq);
+    assert_eq!((wc.wr_id, wc.opcode, wc.imm), (2, WcOpcode::RecvRdmaWithImm, Some(7)));
     assert_eq!(bytes_of(&b.buffer)[..10], *b"unreliable");
 
     let (context, pd) = open();
