@@ -19,6 +19,7 @@ mod house;
 mod level_zero_tests;
 mod libfabric;
 mod licences;
+mod load;
 mod loom;
 mod metadata;
 mod publish;

@@ -9,6 +9,8 @@ pub(crate) struct Line {
     pub(crate) name: &'static str,
     pub(crate) budget: Duration,
     pub(crate) took: Duration,
+    /// The percentage of the machine's processors that was used meanwhile.
+    pub(crate) load: Option<u64>,
     pub(crate) counts: Counts,
     pub(crate) skipped: Vec<String>,
     /// Why the group as a whole could not run.
@@ -51,18 +53,19 @@ impl Line {
 pub(crate) fn print(lines: &[Line]) {
     println!();
     println!(
-        "{:<12} {:>7} {:>7} {:>7}  {:>7} {:>7}",
-        "group", "passed", "failed", "not run", "seconds", "budget"
+        "{:<12} {:>7} {:>7} {:>7}  {:>7} {:>7} {:>5}",
+        "group", "passed", "failed", "not run", "seconds", "budget", "load"
     );
     for line in lines {
         println!(
-            "{:<12} {:>7} {:>7} {:>7}  {:>7.1} {:>7}  {}",
+            "{:<12} {:>7} {:>7} {:>7}  {:>7.1} {:>7} {:>5}  {}",
             line.name,
             line.passed(),
             line.failed(),
             line.not_run(),
             line.took.as_secs_f64(),
             line.budget.as_secs(),
+            line.load.map_or_else(|| "-".to_owned(), |load| format!("{load} %")),
             line.verdict()
         );
     }

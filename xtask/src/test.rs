@@ -7,6 +7,7 @@ use clap::{Args, ValueEnum};
 
 use crate::counts::Counts;
 use crate::groups::{self, Context, GROUPS, Group, Job, Tested};
+use crate::load::Load;
 use crate::report::{self, Line};
 use crate::setup;
 use crate::sh::{Outcome, target_dir};
@@ -98,7 +99,7 @@ fn run_group(group: &'static Group, options: &Options) -> Line {
     };
     // The record of an earlier run, if there was one.
     let _ = fs::remove_file(&context.skip_log);
-    let start = Instant::now();
+    let (start, load) = (Instant::now(), Load::now());
     let mut impossible = None;
     let result = match group.job {
         Job::Check(job) => job(&context).map(|()| Counts::default()),
@@ -126,6 +127,7 @@ fn run_group(group: &'static Group, options: &Options) -> Line {
         }
     };
     let took = start.elapsed();
+    let load = Load::now().zip(load).map(|(after, before)| after.since(before));
     let skipped = fs::read_to_string(&context.skip_log).unwrap_or_default();
     let (counts, error) = match result {
         Ok(counts) => (counts, None),
@@ -135,6 +137,7 @@ fn run_group(group: &'static Group, options: &Options) -> Line {
         name: group.name,
         budget: group.budget,
         took,
+        load,
         counts,
         skipped: skipped.lines().map(str::to_owned).collect(),
         impossible,
@@ -173,6 +176,7 @@ mod tests {
             name: "suite",
             budget: Duration::from_secs(1),
             took: Duration::ZERO,
+            load: None,
             counts: Counts { passed, ..Counts::default() },
             skipped: Vec::new(),
             impossible: impossible.map(str::to_owned),

@@ -45,7 +45,7 @@ pub use self::line::{Pfc, Red};
 pub use self::report::{Flow, Report};
 pub use self::scenario::Scenario;
 use self::stream::{Segment, Stream};
-use self::topology::Topology;
+use self::topology::{Path, Topology};
 
 /// Bytes that wait at the port of a host before its QPs are polled again.
 const PORT: u64 = 16 << 10;
@@ -135,7 +135,7 @@ struct End {
     /// The other end.
     peer: usize,
     /// The lines to it, and when routing decided that.
-    path: Vec<usize>,
+    path: Path,
     routed: u32,
     /// The earliest timer event that is queued for it.
     timer: Option<Time>,
@@ -245,7 +245,7 @@ impl Tree {
     }
 
     fn end(&mut self, kind: Kind, host: usize, peer: usize) {
-        let (path, routed) = (Vec::new(), u32::MAX);
+        let (path, routed) = (Path::default(), u32::MAX);
         self.ends.push(End { kind, host, peer, path, routed, timer: None, is_ready: false });
     }
 
@@ -288,9 +288,8 @@ impl Tree {
     }
 
     /// The lines that a flow takes to its receiver, by their numbers.
-    pub fn path(&mut self, flow: usize) -> &[usize] {
-        self.route(2 * flow);
-        &self.ends[2 * flow].path
+    pub fn path(&mut self, flow: usize) -> Vec<usize> {
+        self.route(2 * flow).lines()
     }
 
     /// A host neither sends nor takes anything from now on, but the few packets that its NIC has
@@ -418,9 +417,9 @@ impl Tree {
             && self.lines[line].bytes < PORT
             && let Some(end) = self.ports[host].ready.pop_front()
         {
-            let mut out = Vec::new();
+            let (mut out, path) = (Vec::new(), self.route(end));
             let mut add = |cargo, length| {
-                out.push(Packet { end, hop: 0, cargo, length, is_marked: false });
+                out.push(Packet { end, path, hop: 0, cargo, length, is_marked: false });
             };
             let has_more = match &mut self.ends[end].kind {
                 Kind::Qp(qp, env) => {
@@ -503,10 +502,10 @@ impl Tree {
         }
     }
 
-    /// The lines of a connection's packets.
-    fn route(&mut self, end: usize) {
+    /// The lines of what an end sends now.
+    fn route(&mut self, end: usize) -> Path {
         if self.ends[end].routed == self.routes {
-            return;
+            return self.ends[end].path;
         }
         let (from, to) = (self.ends[end].host, self.ends[self.ends[end].peer].host);
         // As the source port of RoCE's datagrams, by which switches choose.
@@ -515,11 +514,11 @@ impl Tree {
         let path = self.topology.path(from, to, flow, |line| !lines[line].is_cut);
         let end = &mut self.ends[end];
         (end.path, end.routed) = (path, self.routes);
+        path
     }
 
     /// A packet is to be sent on a line.
     fn enqueue(&mut self, line: usize, mut packet: Packet) {
-        self.route(packet.end);
         let is_of_host = line < self.shape.hosts();
         let size = packet.size();
         let may_be_marked = self.shape.options.ecn && packet.may_be_marked();
@@ -566,8 +565,8 @@ impl Tree {
     /// The switch that a packet came to holds it no more, or the packet is lost.
     fn leaves(&mut self, packet: Packet) {
         let Some(pfc) = self.shape.pfc else { return };
-        let Some(before) = packet.hop.checked_sub(1) else { return };
-        let Some(line) = self.ends[packet.end].path.get(before).copied() else { return };
+        let before = packet.hop.checked_sub(1);
+        let Some(line) = before.and_then(|before| packet.path.line(before)) else { return };
         let it = &mut self.lines[line];
         it.held = it.held.saturating_sub(packet.size());
         if it.asked && it.held <= pfc.resume {
@@ -579,7 +578,7 @@ impl Tree {
     /// A switch holds a packet, and perhaps too many of that neighbour.
     fn holds(&mut self, packet: Packet) {
         let Some(pfc) = self.shape.pfc else { return };
-        let line = self.ends[packet.end].path[packet.hop - 1];
+        let Some(line) = packet.path.line(packet.hop - 1) else { return };
         let it = &mut self.lines[line];
         it.held += packet.size();
         if !it.asked && it.held > pfc.pause {
@@ -598,16 +597,16 @@ impl Tree {
 
     /// A packet comes out of a line, at a switch or at its host.
     fn arrives(&mut self, packet: Packet) {
-        let End { path, peer, .. } = &self.ends[packet.end];
-        let (came, next, to) = (path.get(packet.hop - 1), path.get(packet.hop), *peer);
-        if came.is_none_or(|line| self.lines[*line].is_cut) {
+        let (came, next) = (packet.path.line(packet.hop - 1), packet.path.line(packet.hop));
+        if came.is_none_or(|line| self.lines[line].is_cut) {
             self.report.lost += 1;
             return;
         }
-        if let Some(next) = next.copied() {
+        if let Some(next) = next {
             self.holds(packet);
             return self.enqueue(next, packet);
         }
+        let to = self.ends[packet.end].peer;
         let host = self.ends[to].host;
         if self.ports[host].is_stopped {
             if self.ports[host].kept.len() < KEPT {

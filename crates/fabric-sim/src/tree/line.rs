@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use wire::{Headers, Opcode};
 
 use super::stream::Segment;
+use super::topology::Path;
 use crate::link::Rate;
 
 /// What a packet carries, besides its bytes.
@@ -19,7 +20,8 @@ pub(super) enum Cargo {
 pub(super) struct Packet {
     /// The end that sent it.
     pub(super) end: usize,
-    /// Lines of its path that it has behind it.
+    /// The lines that its sender's routing gave it, and how many it has behind it.
+    pub(super) path: Path,
     pub(super) hop: usize,
     pub(super) cargo: Cargo,
     pub(super) length: u32,

@@ -4,6 +4,34 @@
 //! from aggregation to the core, back. Each of the six blocks has a line for every host, as each
 //! layer of the tree has the capacity of all hosts.
 
+/// The lines that a packet takes, in their order: at most six.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Path {
+    lines: [u32; 6],
+    length: usize,
+}
+
+impl Path {
+    fn new(lines: &[usize]) -> Self {
+        let mut path = Self { length: lines.len(), ..Self::default() };
+        for (to, from) in path.lines.iter_mut().zip(lines) {
+            // CAST: a tree of hosts that fit into memory has fewer lines.
+            *to = *from as u32;
+        }
+        path
+    }
+
+    /// The line with this place on the path; `None` behind its end.
+    pub(super) fn line(&self, place: usize) -> Option<usize> {
+        self.lines[..self.length].get(place).map(|line| *line as usize)
+    }
+
+    /// All of them.
+    pub(super) fn lines(&self) -> Vec<usize> {
+        (0..self.length).map_while(|place| self.line(place)).collect()
+    }
+}
+
 /// The lines of a tree of switches with `k` ports.
 #[derive(Debug)]
 pub(super) struct Topology {
@@ -49,14 +77,14 @@ impl Topology {
         to: usize,
         flow: u64,
         usable: impl Fn(usize) -> bool,
-    ) -> Vec<usize> {
+    ) -> Path {
         let mut paths: Vec<Vec<usize>> = self.paths(from, to);
         let good = |path: &Vec<usize>| path.iter().all(|line| usable(*line));
         if paths.iter().any(good) {
             paths.retain(good);
         }
         // CAST: below the number of paths.
-        paths.swap_remove((flow % paths.len() as u64) as usize)
+        Path::new(&paths[(flow % paths.len() as u64) as usize])
     }
 
     /// Every shortest path.
@@ -129,8 +157,8 @@ mod tests {
     #[test]
     fn a_path_avoids_what_is_not_usable_while_there_is_another() {
         let tree = Topology::new(4);
-        let cut = tree.path(0, 15, 7, |_| true)[2];
-        assert!(!tree.path(0, 15, 7, |line| line != cut).contains(&cut));
-        assert_eq!(tree.path(0, 15, 7, |_| false).len(), 6);
+        let cut = tree.path(0, 15, 7, |_| true).lines()[2];
+        assert!(!tree.path(0, 15, 7, |line| line != cut).lines().contains(&cut));
+        assert_eq!(tree.path(0, 15, 7, |_| false).lines().len(), 6);
     }
 }
