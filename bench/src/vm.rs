@@ -8,24 +8,39 @@ use std::process::Command;
 use crate::Outcome;
 use crate::child::peerdma;
 
-const MODULES: [&str; 7] =
-    ["virtio_pci", "veth", "bridge", "sch_netem", "rdma_rxe", "ib_uverbs", "rdma_ucm"];
-const PROGRAMS: [&str; 9] = [
-    "ethtool",
-    "ip",
-    "rdma",
-    "tc",
-    "ib_read_bw",
-    "ib_send_bw",
-    "ib_send_lat",
-    "ib_write_bw",
-    "ib_write_lat",
-];
 /// The name of the kernel's device in libibverbs.
 const DRIVER: [&str; 2] =
     ["/usr/lib/x86_64-linux-gnu/libibverbs/librxe-rdmav34.so", "/etc/libibverbs.d/rxe.driver"];
-/// No program in it takes longer: `vm/guest.sh` ends it.
+/// No program of `vm/guest.sh` takes longer: it ends it.
 const SECONDS_EACH: usize = 130;
+
+/// What a machine is made of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Guest {
+    /// The script that it runs, in `vm`.
+    pub(crate) script: &'static str,
+    /// Modules of its kernel.
+    pub(crate) modules: &'static [&'static str],
+    /// Programs of this machine.
+    pub(crate) programs: &'static [&'static str],
+}
+
+/// Two pairs of hosts, one of the kernel's device and one of ours.
+const PAIRS: Guest = Guest {
+    script: "guest.sh",
+    modules: &["virtio_pci", "veth", "bridge", "sch_netem", "rdma_rxe", "ib_uverbs", "rdma_ucm"],
+    programs: &[
+        "ethtool",
+        "ip",
+        "rdma",
+        "tc",
+        "ib_read_bw",
+        "ib_send_bw",
+        "ib_send_lat",
+        "ib_write_bw",
+        "ib_write_lat",
+    ],
+};
 
 /// Kernel and QEMU.
 #[derive(Debug)]
@@ -51,38 +66,47 @@ impl Vm {
 
     /// Boots a machine in which both devices run the cases.
     pub(crate) fn run(&self, link: &str, mtu: u32, cases: &str, reps: u32) -> Outcome<Said> {
-        let initrd = self.dir.join(format!("bench-{}.cpio", std::process::id()));
-        let list = initrd.with_extension("cases");
+        let library = peerdma()?.with_file_name("libpeerdma.so");
+        let list = self.dir.join(format!("bench-{}.cases", std::process::id()));
         std::fs::write(&list, cases)?;
-        let made = self.make(&initrd, &list);
+        let mut files = vec![
+            format!("{}:/opt/peerdma/libibverbs.so.1", library.display()),
+            format!("{}:/cases", list.display()),
+        ];
+        files.extend(DRIVER.map(|file| format!("{file}:{file}")));
         let programs = cases.lines().count() * reps as usize * 2;
-        let limit = (60 + programs * SECONDS_EACH).to_string();
         let variables = format!("link={link} mtu={mtu} reps={reps}");
-        let words = [&self.dir, &initrd].map(|path| path.clone().into_os_string());
-        let options = ["-t", &limit, "-a", &variables].map(Into::into);
-        let said = made.and_then(|()| script("run.sh", words.into_iter().chain(options)));
+        let said = self.boot(&PAIRS, &files, &variables, 60 + programs * SECONDS_EACH);
         let _ = std::fs::remove_file(&list);
+        said
+    }
+
+    /// Boots a machine that has these files (`FROM:TO`) and variables, and runs its script for at
+    /// most so many seconds.
+    pub(crate) fn boot(
+        &self,
+        guest: &Guest,
+        files: &[String],
+        variables: &str,
+        limit: usize,
+    ) -> Outcome<Said> {
+        let initrd = self.dir.join(format!("bench-{}.cpio", std::process::id()));
+        let made = self.make(guest, &initrd, files);
+        let words = [&self.dir, &initrd].map(|path| path.clone().into_os_string());
+        let options = ["-t", &limit.to_string(), "-a", variables].map(Into::into);
+        let said = made.and_then(|()| script("run.sh", words.into_iter().chain(options)));
         let _ = std::fs::remove_file(&initrd);
         Ok(Said::new(&said?))
     }
 
-    fn make(&self, initrd: &Path, cases: &Path) -> Outcome<()> {
-        let library = peerdma()?.with_file_name("libpeerdma.so");
-        let guest = Path::new(env!("CARGO_MANIFEST_DIR")).join("vm/guest.sh");
+    fn make(&self, guest: &Guest, initrd: &Path, files: &[String]) -> Outcome<()> {
+        let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("vm").join(guest.script);
         let mut words = vec![self.dir.join("kernel").into_os_string(), initrd.into()];
-        let mut take = |option: &str, what: String| words.extend([option.into(), what.into()]);
-        for module in MODULES {
-            take("-m", module.to_owned());
-        }
-        for program in PROGRAMS {
-            take("-p", program.to_owned());
-        }
-        for file in DRIVER {
-            take("-f", format!("{file}:{file}"));
-        }
-        take("-f", format!("{}:/opt/peerdma/libibverbs.so.1", library.display()));
-        take("-f", format!("{}:/test.sh", guest.display()));
-        take("-f", format!("{}:/cases", cases.display()));
+        let mut take = |option: &str, what: &str| words.extend([option.into(), what.into()]);
+        guest.modules.iter().for_each(|module| take("-m", module));
+        guest.programs.iter().for_each(|program| take("-p", program));
+        take("-f", &format!("{}:/test.sh", own.display()));
+        files.iter().for_each(|file| take("-f", file));
         script("mkinitrd.sh", words)?;
         Ok(())
     }

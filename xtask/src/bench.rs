@@ -2,8 +2,10 @@
 
 use crate::sh::{Outcome, cargo, check};
 
-/// Builds the library in release mode, then runs the bench program with `args`.
+/// Builds the library and `examples/nvmet` in release mode, then runs the bench program with
+/// `args`.
 pub(crate) fn run(args: &[String]) -> Outcome {
     check(cargo().args(["build", "--release", "--locked"]))?;
+    check(cargo().args(["build", "--release", "--locked", "-p", "nvmet"]))?;
     check(cargo().args(["run", "--release", "--locked", "-p", "bench", "--"]).args(args))
 }

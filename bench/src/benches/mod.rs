@@ -12,6 +12,7 @@ mod pcap;
 mod peer_memory;
 mod storage;
 mod vm;
+mod vm_nvmeof;
 mod wire;
 mod write;
 
@@ -37,7 +38,7 @@ const fn bench(
     Bench { name, about, only_when_named: false, run }
 }
 
-pub(crate) const ALL: [Bench; 18] = [
+pub(crate) const ALL: [Bench; 19] = [
     bench("write", "ib_write_bw against process_vm_writev", write::run),
     bench("fd-backed", "WRITE between memfds against memcpy", fd_backed::run),
     bench("write-lat", "ib_write_lat against a process_vm_writev ping-pong", latency::write),
@@ -69,6 +70,14 @@ pub(crate) const ALL: [Bench; 18] = [
     Bench {
         only_when_named: true,
         ..bench("vm-loss", "the same on a link that loses packets", vm::losses)
+    },
+    Bench {
+        only_when_named: true,
+        ..bench(
+            "vm-nvmeof",
+            "examples/nvmet against the kernel's target, in a virtual machine",
+            vm_nvmeof::run,
+        )
     },
 ];
 

@@ -67,10 +67,7 @@ pub(super) fn run(reps: u32, report: &mut Report) -> Outcome<()> {
             target: Goal::None,
         });
     }
-    report.note(
-        NVMEOF,
-        "the kernel's target over TCP is not here to be measured beside it".to_owned(),
-    );
+    report.note(NVMEOF, "vm-nvmeof has the kernel's target beside it".to_owned());
     Ok(())
 }
 

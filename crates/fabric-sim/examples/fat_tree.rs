@@ -1,4 +1,5 @@
-//! A table of what fat trees of up to a thousand hosts come to, with the real transport.
+//! A table of what fat trees of up to a thousand hosts come to, with the real transport, and beside
+//! it with models of a NIC that has DCQCN and of Linux's rxe.
 //!
 //! `cargo run --release -p fabric-sim --example fat_tree [k...]`: the ports of the switches, 4, 8
 //! and 16 if nothing is said, for 16, 128 and 1024 hosts. The last columns are what the simulation
@@ -6,7 +7,7 @@
 
 use std::fs;
 
-use fabric_sim::tree::{Pfc, Scenario, Shape, scenario::Outcome};
+use fabric_sim::tree::{Pfc, Scenario, Sender, Shape, scenario::Outcome};
 
 const MEGA: u64 = 1 << 20;
 
@@ -35,6 +36,16 @@ fn main() {
                 ("all to all", Scenario::AllToAll, MEGA / hosts as u64),
             ] {
                 println!("{name:<13} {what:<14} {}", scenario.run(&shape, bytes));
+                // A rate that nobody marks is that of the line, and rxe's packets bear no mark.
+                let (sender, model) = match shape.red {
+                    Some(_) => (Sender::Dcqcn, "DCQCN's NIC"),
+                    None => (Sender::Rxe, "rxe"),
+                };
+                if matches!(scenario, Scenario::Mixed | Scenario::AllToAll) {
+                    continue;
+                }
+                let shape = Shape { sender, ..shape.clone() };
+                println!("{:<13} {:<14} {}", "", model, scenario.run(&shape, bytes));
             }
         }
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();

@@ -16,6 +16,8 @@
 //! of one connection take one path, which its number decides; a line that fails takes packets with
 //! it until routing has noticed.
 //!
+//! In place of the transport, [models](Sender) of other devices may send, to compare with.
+//!
 //! Streams like TCP's may share the tree ([`Tree::stream`]): they take no marks, and drops are all
 //! that tells them of others.
 //!
@@ -24,7 +26,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use iba::{Psn, QpState, Qpn, WcStatus};
+use iba::{AckTimeout, Psn, QpState, Qpn, WcStatus};
 use transport::{Counter, Poll, Qp, Rx, SendWr, Time};
 
 use crate::build;
@@ -34,6 +36,7 @@ use crate::queue::Queue;
 
 mod hollow;
 mod line;
+mod other;
 mod report;
 pub mod scenario;
 mod stream;
@@ -42,6 +45,8 @@ mod topology;
 use self::hollow::Hollow;
 use self::line::{Cargo, Line, Packet};
 pub use self::line::{Pfc, Red};
+pub use self::other::Sender;
+use self::other::{Other, Say};
 pub use self::report::{Flow, Report};
 pub use self::scenario::Scenario;
 use self::stream::{Segment, Stream};
@@ -74,6 +79,8 @@ pub struct Shape {
     pub pfc: Option<Pfc>,
     /// How long routing takes to notice that a line failed.
     pub reroute: Duration,
+    /// What sends the messages of connections.
+    pub sender: Sender,
     /// What the QPs are like. Its link is not used.
     pub options: Options,
     /// For what is decided at random.
@@ -92,6 +99,7 @@ impl Shape {
             red: Some(Red { min: 100 << 10, max: 400 << 10, permille: 200 }),
             pfc: None,
             reroute: Duration::from_millis(5),
+            sender: Sender::Transport,
             options: Options {
                 mtu: iba::Mtu::Mtu4096,
                 // 1 ms.
@@ -115,13 +123,16 @@ impl Shape {
 #[expect(clippy::large_enum_variant, reason = "nearly all are QPs")]
 enum Kind {
     Qp(Qp, Hollow),
+    Other(Other),
     Stream(Stream),
 }
 
 impl Kind {
-    fn timeout(&self) -> Option<Time> {
+    /// When its timer is due; `waits`: it will have its turn to send anyway.
+    fn timeout(&self, waits: bool) -> Option<Time> {
         match self {
             Self::Qp(qp, _) => qp.poll_timeout(),
+            Self::Other(other) => other.timeout(waits),
             Self::Stream(stream) => stream.timeout(),
         }
     }
@@ -223,6 +234,9 @@ impl Tree {
         length: u32,
         depth: u64,
     ) -> usize {
+        if self.shape.sender != Sender::Transport {
+            return self.other((from, to), messages, length);
+        }
         let first = self.ends.len();
         let options = self.shape.options.clone();
         // Not beyond 24 bits, and none of the well-known numbers.
@@ -233,6 +247,20 @@ impl Tree {
             self.end(Kind::Qp(qp, env), host, peer);
         }
         self.begin((from, to), messages, length, depth, false)
+    }
+
+    /// The same with a model, which counts packets and takes all messages at once.
+    fn other(&mut self, (from, to): (usize, usize), messages: u64, length: u32) -> usize {
+        let Shape { sender, rate, ref options, .. } = self.shape;
+        let mtu = options.mtu.bytes();
+        let message = u64::from(length.div_ceil(mtu).max(1));
+        let timeout = AckTimeout::from_code(options.timeout).and_then(AckTimeout::duration);
+        let first = self.ends.len();
+        for (count, host, peer) in [(messages * message, from, first + 1), (0, to, first)] {
+            let other = Other::new(sender, (count, message), mtu, rate, timeout);
+            self.end(Kind::Other(other), host, peer);
+        }
+        self.begin((from, to), messages * message, mtu, 0, false)
     }
 
     /// Sends `packets` of the MTU from one host to another by a stream like TCP's. Returns the
@@ -348,6 +376,11 @@ impl Tree {
                     report.timeouts += sender.counted(Counter::LocalAckTimeoutErr);
                     report.notifications += receiver.counted(Counter::NpCnpSent);
                 }
+                [Kind::Other(sender), Kind::Other(receiver)] => {
+                    report.sent += sender.sent;
+                    report.timeouts += sender.timeouts;
+                    report.notifications += receiver.notifications;
+                }
                 [Kind::Stream(sender), _] => {
                     report.sent += sender.sent;
                     report.timeouts += sender.timeouts;
@@ -428,6 +461,12 @@ impl Tree {
                     env.out.drain(..).for_each(|(headers, length)| add(Cargo::Ib(headers), length));
                     poll != Poll::Idle
                 }
+                Kind::Other(other) => {
+                    let mtu = self.shape.options.mtu.bytes();
+                    let said = std::iter::from_fn(|| other.poll(self.now)).take(TURN);
+                    let length = |say| if matches!(say, Say::Data(..)) { mtu } else { 0 };
+                    said.map(|say| add(Cargo::Other(say), length(say))).count() == TURN
+                }
                 Kind::Stream(stream) => {
                     let mtu = self.shape.options.mtu.bytes();
                     let segments = std::iter::from_fn(|| stream.poll(self.now)).take(TURN);
@@ -448,8 +487,8 @@ impl Tree {
 
     /// Queues the timer of an end, if it is due before the one that is queued.
     fn watch(&mut self, end: usize) {
-        let End { kind, timer, .. } = &mut self.ends[end];
-        if let Some(due) = kind.timeout()
+        let End { kind, timer, is_ready, .. } = &mut self.ends[end];
+        if let Some(due) = kind.timeout(*is_ready)
             && timer.is_none_or(|timer| due < timer)
         {
             *timer = Some(due);
@@ -458,14 +497,18 @@ impl Tree {
     }
 
     fn timer(&mut self, end: usize) {
-        let End { kind, timer, host, .. } = &mut self.ends[end];
-        if timer.is_none_or(|timer| timer > self.now) || self.ports[*host].is_stopped {
+        let End { kind, timer, host, is_ready, .. } = &mut self.ends[end];
+        if timer.is_none_or(|timer| timer > self.now) {
             return;
         }
         *timer = None;
-        if kind.timeout().is_some_and(|due| due <= self.now) {
+        if self.ports[*host].is_stopped {
+            return;
+        }
+        if kind.timeout(*is_ready).is_some_and(|due| due <= self.now) {
             match kind {
                 Kind::Qp(qp, env) => qp.handle_timeout(env, self.now),
+                Kind::Other(other) => other.handle_timeout(self.now),
                 Kind::Stream(stream) => stream.handle_timeout(self.now),
             }
             self.happened(end);
@@ -489,6 +532,7 @@ impl Tree {
                     }
                 }
             }
+            Kind::Other(other) => it.done = it.done.max(other.acknowledged()),
             Kind::Stream(stream) => it.done = it.done.max(stream.acknowledged()),
         }
         if it.done == it.messages && it.ended.is_none() {
@@ -521,7 +565,11 @@ impl Tree {
     fn enqueue(&mut self, line: usize, mut packet: Packet) {
         let is_of_host = line < self.shape.hosts();
         let size = packet.size();
-        let may_be_marked = self.shape.options.ecn && packet.may_be_marked();
+        let is_capable = match &self.ends[packet.end].kind {
+            Kind::Other(other) => other.is_capable_of_marks(),
+            Kind::Qp(..) | Kind::Stream(_) => self.shape.options.ecn,
+        };
+        let may_be_marked = is_capable && packet.may_be_marked();
         let it = &mut self.lines[line];
         let is_full = !is_of_host && self.shape.pfc.is_none() && it.bytes + size > self.shape.queue;
         if it.is_cut || is_full {
@@ -630,6 +678,7 @@ impl Tree {
                 };
                 qp.handle_packet(env, self.now, &rx);
             }
+            (Kind::Other(other), Cargo::Other(say)) => other.take(say, packet.is_marked, self.now),
             (Kind::Stream(stream), Cargo::Stream(segment)) => stream.take(segment, self.now),
             _ => unreachable!("both ends of a connection are of a kind"),
         }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use fabric_sim::tree::scenario::Outcome;
-use fabric_sim::tree::{Pfc, Scenario, Shape, Tree};
+use fabric_sim::tree::{Pfc, Scenario, Sender, Shape, Tree};
 
 const MEGA: u64 = 1 << 20;
 
@@ -76,6 +76,33 @@ fn an_incast_ends_with_and_without_losses() {
     assert_eq!((stops.report.lost, stops.report.retransmitted()), (0, 0));
     assert!(stops.share > 0.95, "{stops}");
     assert!(stops.times[2] < drops.times[2]);
+}
+
+/// Both send on as fast as their lines until somebody tells them: DCQCN's NIC after 50 us, rxe
+/// never.
+#[test]
+fn an_incast_loses_less_than_by_the_devices_that_are_modelled() {
+    let ours = all_end(Scenario::Incast(64), &marks(), MEGA);
+    for sender in [Sender::Dcqcn, Sender::Rxe] {
+        let theirs = all_end(Scenario::Incast(64), &Shape { sender, ..marks() }, MEGA);
+        assert!(2 * ours.report.dropped < theirs.report.dropped, "{sender:?}");
+        assert!(ours.times[2] < theirs.times[2], "{sender:?}");
+    }
+}
+
+/// So that a comparison says something: what is alike in all of them comes to the same.
+#[test]
+fn models_fill_a_line_that_nobody_shares_and_survive_what_fails() {
+    for sender in [Sender::Dcqcn, Sender::Rxe] {
+        let shape = Shape { sender, ..lossless() };
+        let mut tree = Tree::new(shape.clone());
+        let flow = tree.flow((0, 15), 64, 64 << 10, 8);
+        assert!(tree.run(Duration::from_secs(1)));
+        let took = tree.flows()[flow].took().expect("it ended").as_secs_f64();
+        assert!(4.0 * MEGA as f64 / took / shape.rate as f64 > 0.9, "{sender:?}: {took}");
+        all_end(Scenario::LineFails, &shape, 4 * MEGA);
+        all_end(Scenario::HostStops, &shape, 4 * MEGA);
+    }
 }
 
 #[test]

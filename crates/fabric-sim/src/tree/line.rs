@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use wire::{Headers, Opcode};
 
+use super::other::Say;
 use super::stream::Segment;
 use super::topology::Path;
 use crate::link::Rate;
@@ -13,6 +14,7 @@ use crate::link::Rate;
 pub(super) enum Cargo {
     Ib(Headers),
     Stream(Segment),
+    Other(Say),
 }
 
 /// A packet on its way.
@@ -34,10 +36,11 @@ impl Packet {
         u64::from(self.length) + Rate::OVERHEAD
     }
 
-    /// Whether a switch may mark it, if its QP takes part in congestion control.
+    /// Whether a switch may mark it, if its sender takes part in congestion control.
     pub(super) fn may_be_marked(&self) -> bool {
         match self.cargo {
             Cargo::Ib(headers) => headers.bth.opcode != Opcode::Cnp,
+            Cargo::Other(say) => matches!(say, Say::Data(..)),
             Cargo::Stream(_) => false,
         }
     }
