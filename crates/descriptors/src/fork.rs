@@ -3,12 +3,12 @@
 //! They belong to the process that made them. A child closes its copies before it does anything
 //! else, so that a lock or a connection ends with the process it stands for. Their owner is a
 //! *husk* in the child: it fails, and its drop does nothing.
-#![allow(unsafe_code, reason = "the C library calls functions around a fork")]
 
 use std::cell::RefCell;
 use std::sync::OnceLock;
 
 use threads::first::First;
+use threads::fork::Handlers;
 
 use crate::private::{self, HeldPrivate};
 use crate::strangers::{self, HeldStrangers};
@@ -34,12 +34,8 @@ static ABOVE: OnceLock<Hold> = OnceLock::new();
 pub fn watch() {
     static ONCE: First = First::new();
     ONCE.call(|| {
-        // SAFETY: the functions live as long as the program: a library that holds them is linked so
-        // that it is never unloaded, or is the program.
-        let refused = unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(in_child)) };
-        if refused != 0 {
-            tracing::warn!("pthread_atfork: errno {refused}: forked children keep our descriptors");
-        }
+        // Without them, forked children keep our descriptors.
+        Handlers { prepare: Some(prepare), parent: Some(parent), child: Some(in_child) }.register();
     });
 }
 

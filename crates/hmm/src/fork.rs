@@ -1,9 +1,11 @@
 //! Forks. The child has the process's pages but no userfaultfd: pages that are away would read as
 //! zeros there. So all pages come back before the fork, and none leaves until the child exists.
-#![allow(unsafe_code, reason = "pthread_atfork")]
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use threads::first::First;
+use threads::fork::Handlers;
 
 use crate::shared::Shared;
 
@@ -13,14 +15,11 @@ static FORKS: AtomicBool = AtomicBool::new(false);
 
 /// From now on a fork finds all pages of this mirror in the process.
 pub(crate) fn register(shared: &Arc<Shared>) {
-    static HOOKS: Once = Once::new();
-    HOOKS.call_once(|| {
-        // SAFETY: the functions take only locks of this crate, which a thread that forks does not
-        // hold, and none in the child.
-        let refused = unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
-        if refused != 0 {
-            tracing::warn!(target: "peerdma::hmm", "pthread_atfork: errno {refused}");
-        }
+    static HOOKS: First = First::new();
+    // They take only locks of this crate, which a thread that forks does not hold, and none in the
+    // child.
+    HOOKS.call(|| {
+        Handlers { prepare: Some(prepare), parent: Some(parent), child: Some(child) }.register();
     });
     while FORKS.load(Ordering::Acquire) {
         std::thread::yield_now();

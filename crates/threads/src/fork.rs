@@ -65,6 +65,36 @@ impl Drop for Section {
     }
 }
 
+/// What the C library calls around each fork of the process (`pthread_atfork(3)`). Those that prepare
+/// a fork are called in the reverse order of their registration, the others in that order.
+#[derive(Clone, Copy, Debug, Default)]
+#[expect(clippy::exhaustive_structs, reason = "as the C library has it")]
+pub struct Handlers {
+    /// Before the fork.
+    pub prepare: Option<extern "C" fn()>,
+    /// After it, in the parent.
+    pub parent: Option<extern "C" fn()>,
+    /// After it, in the child.
+    pub child: Option<extern "C" fn()>,
+}
+
+impl Handlers {
+    /// From now on they are called. Without memory for them (ENOMEM, the only error), forks go on
+    /// without, which the log says.
+    pub fn register(self) {
+        let Self { prepare, parent, child } = self;
+        let word = |handler: extern "C" fn()| -> unsafe extern "C" fn() { handler };
+        let [prepare, parent, child] = [prepare, parent, child].map(|handler| handler.map(word));
+        // SAFETY: the functions live as long as the program: a library that holds them is linked so
+        // that it is never unloaded, or is the program.
+        let refused = unsafe { libc::pthread_atfork(prepare, parent, child) };
+        if refused != 0 {
+            let error = std::io::Error::from_raw_os_error(refused);
+            tracing::warn!(target: "peerdma::fork", "pthread_atfork: {error}");
+        }
+    }
+}
+
 /// From now on forks wait. Other handlers of forks are registered later, inside of a section, and
 /// handlers that prepare a fork are called in the reverse order: these come last.
 fn watch() {
@@ -72,12 +102,9 @@ fn watch() {
     if WATCHED.load(Ordering::Acquire) {
         return;
     }
-    // Two threads may both register them. Then they are called twice, which does no harm.
-    // SAFETY: the functions live as long as the program: a library that holds them is linked so
-    // that it is never unloaded, or is the program.
-    let refused = unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
-    // ENOMEM, its only error: then a fork may split a section.
-    debug_assert_eq!(refused, 0);
+    // Two threads may both register them. Then they are called twice, which does no harm. Without
+    // them a fork may split a section.
+    Handlers { prepare: Some(prepare), parent: Some(parent), child: Some(child) }.register();
     WATCHED.store(true, Ordering::Release);
 }
 

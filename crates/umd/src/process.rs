@@ -1,7 +1,9 @@
 //! A process's state of a driver, from its first call on.
 
-use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+
+use threads::first::First;
+use threads::fork::Handlers;
 
 /// Whether this process is a child of one that had called a driver.
 static IS_CHILD: AtomicBool = AtomicBool::new(false);
@@ -53,11 +55,9 @@ impl<T: Sync> PerProcess<T> {
     /// Sets the state of the process. Returns it, and whether it is the new one: another thread may
     /// have been first.
     pub fn set(&self, new: T) -> (&'static T, bool) {
-        static WATCH: Once = Once::new();
-        WATCH.call_once(|| {
-            // SAFETY: the function is an atomic store, which a child may do.
-            unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
-        });
+        static WATCH: First = First::new();
+        // It is an atomic store, which a child may do.
+        WATCH.call(|| Handlers { child: Some(in_child), ..Handlers::default() }.register());
         let new = Box::into_raw(Box::new(new));
         let none = std::ptr::null_mut();
         // ORDERING: pairs with the acquire in `even_in_child`.

@@ -10,6 +10,7 @@ use descriptors::Known;
 use device::{Hca, Refusal};
 
 use threads::first::First;
+use threads::fork::Handlers;
 
 use super::boundary::control;
 use super::own::context::{self as own, Opening};
@@ -106,10 +107,6 @@ pub(crate) fn watch_forks() {
     WATCH.call(|| {
         // An engine takes locks of buffers, and never the other way round.
         dmabuf::watch_forks();
-        // SAFETY: the functions live as long as the library, which is linked never to be unloaded.
-        let refused = unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
-        if refused != 0 {
-            tracing::warn!(target: "peerdma::fork", "pthread_atfork: errno {refused}");
-        }
+        Handlers { prepare: Some(prepare), parent: Some(parent), child: Some(child) }.register();
     });
 }

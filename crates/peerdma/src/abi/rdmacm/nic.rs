@@ -11,6 +11,7 @@ use device::Hca;
 use device::ids::CtxId;
 use iba::Gid;
 use threads::first::First;
+use threads::fork::Handlers;
 
 use super::{Answer, Failure};
 use crate::abi::context::{self, ibv_open_device};
@@ -72,11 +73,7 @@ pub(in crate::abi) fn watch_forks() {
     static WATCH: First = First::new();
     WATCH.call(|| {
         context::watch_forks();
-        // SAFETY: the functions live as long as the library, which is linked never to be unloaded.
-        let refused = unsafe { libc::pthread_atfork(Some(prepare), Some(after), Some(after)) };
-        if refused != 0 {
-            tracing::warn!(target: "peerdma::fork", "pthread_atfork: errno {refused}");
-        }
+        Handlers { prepare: Some(prepare), parent: Some(after), child: Some(after) }.register();
     });
 }
 

@@ -9,6 +9,7 @@ use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
 use threads::first::First;
+use threads::fork::Handlers;
 
 use crate::abi::rdmacm::bell::Bell;
 use crate::abi::rdmacm::{self, Answer, Failure};
@@ -194,11 +195,7 @@ fn watch_forks() {
     static WATCH: First = First::new();
     WATCH.call(|| {
         rdmacm::watch_forks();
-        // SAFETY: the functions live as long as the library, which is linked never to be unloaded.
-        let refused = unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
-        if refused != 0 {
-            tracing::warn!(target: "peerdma::fork", "pthread_atfork: errno {refused}");
-        }
+        Handlers { prepare: Some(prepare), parent: Some(parent), child: Some(child) }.register();
     });
 }
 
