@@ -17,7 +17,7 @@ use crate::program::{Mode, Program};
 use crate::scratch::Scratch;
 
 /// How long a boot may take on a loaded machine, beside the test itself.
-const BOOT: Duration = Duration::from_secs(40);
+const BOOT: Duration = Duration::from_secs(60);
 
 /// The directory of the arm64 machine, in that of the build.
 const ARM64: &str = "vm-arm64";
@@ -52,7 +52,7 @@ impl Vm {
             variables: Vec::new(),
             hardware: Vec::new(),
             netns: None,
-            limit: Duration::from_secs(60),
+            limit: Duration::from_secs(120),
         }
     }
 
@@ -127,7 +127,7 @@ impl Vm {
         ])
     }
 
-    /// How long the script may take (default: 60 seconds).
+    /// How long the script may take (default: 120 seconds).
     #[must_use]
     pub fn limit(mut self, limit: Duration) -> Self {
         self.limit = limit;

@@ -144,7 +144,7 @@ fn run_perftest(cases: &[Case]) {
 }
 
 fn patience() -> Duration {
-    if full() { MANY_PACKETS } else { Duration::from_secs(180) }
+    if full() { MANY_PACKETS } else { Duration::from_secs(360) }
 }
 
 /// Packets with congestion marks (CE, by the sender's own traffic class): we send CNPs to the

@@ -126,7 +126,7 @@ fn real_dma_bufs() {
         let name = name(test);
         vm = vm.file(test, &format!("/tests/{name}"));
     }
-    let out = vm.limit(Duration::from_secs(100)).run();
+    let out = vm.limit(Duration::from_secs(200)).run();
     out.all.success();
     out.section("kernel")
         .says("kernel dma-buf by udmabuf ... ok")
@@ -186,7 +186,7 @@ fn a_c_program_finds_every_row_of_the_matrix() {
             file.file_name().and_then(|name| name.to_str()).expect("cargo's names are ASCII");
         vm = vm.file(&file, &format!("/opt/peerdma/{name}"));
     }
-    let out = vm.limit(Duration::from_secs(100)).run();
+    let out = vm.limit(Duration::from_secs(200)).run();
     out.all.success();
     let said = out.section("matrix").says("The C program finds the same.");
     said.never_says("NOT MEASURED").says("memory ");
