@@ -95,8 +95,17 @@ fn the_tutorial() {
 #[test]
 fn the_recipes() {
     needs!(Need::Program("bash"), Need::Python("pyverbs"));
-    let programs =
-        ["ibv_devinfo", "rping", "ucx_perftest", "fi_info", "nc", "mpirun", "mpicc", "python3"];
+    let programs = [
+        "ibv_devinfo",
+        "rping",
+        "rdma",
+        "ucx_perftest",
+        "fi_info",
+        "nc",
+        "mpirun",
+        "mpicc",
+        "python3",
+    ];
     if let Err(why) = ready(&programs) {
         return need::skip(&why);
     }

@@ -1,8 +1,8 @@
 //! A fabric to test the transport in: hosts with memory, a virtual clock and a network as bad as
 //! the test asks for.
 //!
-//! Nothing here is shipped, and nothing here knows a rule of the protocol: a [`Host`] does what an
-//! [`Env`](transport::Env) must do, on memory it owns, and remembers everything.
+//! Nothing here is shipped, and the rules of the protocol are the transport's: a [`Host`] does what
+//! an [`Env`](transport::Env) must do, on memory it owns, and remembers everything.
 //!
 //! Three ways to use it:
 //!
@@ -11,7 +11,8 @@
 //! * [`Net`] holds several QPs and carries their packets over a [`Link`] that loses, duplicates,
 //!   reorders and delays as its seed decides. [`Net::drive`] moves the clock from event to event
 //!   until there are no more events.
-//! * [`Tree`] is a data centre: hosts behind switches in a fat tree, with queues, marks and PFC.
+//! * [`Tree`] is a data centre: hosts behind switches in a fat tree, with queues, marks and PFC. In
+//!   place of the transport, models of other devices may send there.
 //!
 //! ```
 //! use fabric_sim::{Net, Options};

@@ -12,7 +12,8 @@ pub(super) fn of(sample: &Sample, rates: &Rates) -> String {
     for (nic, (name, gathered)) in sample.nics.iter().enumerate() {
         // Writing to a String cannot fail.
         let count = gathered.processes.len() + gathered.missing.len();
-        let _ = writeln!(text, "{name}: {count} processes");
+        let noun = if count == 1 { "process" } else { "processes" };
+        let _ = writeln!(text, "{name}: {count} {noun}");
         for (comm, pid, it) in &gathered.processes {
             process(&mut text, nic, comm, *pid, it, rates);
         }
@@ -30,8 +31,8 @@ fn process(text: &mut String, nic: usize, comm: &str, pid: u32, process: &Proces
     let rate = |counters: &[&str]| number(rates.sum(nic, process, counters));
     let _ = writeln!(
         text,
-        "  {pid} {comm}: {} packets/s out, {} packets/s in, {} bytes/s direct; {} QPs, {} MRs \
-         of {} bytes, {} CQs, {} connection ids",
+        "  {pid} {comm}: {} packets/s out, {} packets/s in, {} bytes/s direct; QPs: {}, MRs: {} of \
+         {} bytes, CQs: {}, connection ids: {}",
         rate(&SENT),
         rate(&RECEIVED),
         rate(&["direct_bytes"]),
@@ -124,6 +125,7 @@ mod tests {
         let at = Instant::now();
         let (before, now) = (sample(at, 1, 1), sample(at + Duration::from_secs(1), 6, 4));
         let text = of(&now, &Rates::between(&before, &now));
+        assert!(text.starts_with("peerdma0: 1 process\n"), "{text}");
         assert!(text.contains("4711 ping: 5 packets/s out"), "{text}");
         assert!(text.contains("QP 0x11 RC RTS: 3 packets/s out"), "{text}");
         assert!(text.contains("UDP (the address belongs to another host)"), "{text}");
