@@ -65,8 +65,8 @@ impl Drop for Section {
     }
 }
 
-/// What the C library calls around each fork of the process (`pthread_atfork(3)`). Those that prepare
-/// a fork are called in the reverse order of their registration, the others in that order.
+/// What the C library calls around each fork of the process (`pthread_atfork(3)`). Those that
+/// prepare a fork are called in the reverse order of their registration, the others in that order.
 #[derive(Clone, Copy, Debug, Default)]
 #[expect(clippy::exhaustive_structs, reason = "as the C library has it")]
 pub struct Handlers {
