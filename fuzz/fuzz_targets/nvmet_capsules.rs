@@ -11,7 +11,9 @@ use libfuzzer_sys::fuzz_target;
 use nvmet::target::admin::{self, Outcome};
 use nvmet::target::controller::{Controller, Controllers};
 use nvmet::target::io::{self, IN_CAPSULE, MAX_DATA, Op};
-use nvmet::target::subsystem::{Namespace, Subsystem};
+use nvmet::target::reservations::{Action, Reservations};
+use nvmet::target::reserve;
+use nvmet::target::subsystem::{Geometry, Namespace, Subsystem};
 use nvmet::wire::capsule::{COMMAND_LEN, opcode};
 use nvmet::wire::cm::Request;
 use nvmet::wire::discovery;
@@ -77,9 +79,32 @@ fn capsule(controllers: &Controllers, controller: &Controller, bytes: &[u8], is_
                 if matches!(plan.op, Op::Read | Op::Write) {
                     assert_eq!(u64::from(plan.data.len()), plan.len);
                 }
+                list(&command, plan.op, &bytes[COMMAND_LEN..], geometry);
             }
             Err(status) => assert_ne!(status, Status::SUCCESS),
         }
+    }
+}
+
+/// Ranges or keys that come with a command.
+fn list(command: &Command, op: Op, bytes: &[u8], geometry: Geometry) {
+    let Some(list) = bytes.get(..op.list_len()) else { return };
+    match op {
+        Op::Deallocate { .. } => {
+            for (offset, len) in io::ranges(list, geometry).into_iter().flatten() {
+                assert!(offset + len <= geometry.blocks << geometry.shift);
+            }
+        }
+        Op::Reserve { .. } => {
+            if let Ok(action) = reserve::action(command, list) {
+                let mut reservations = Reservations::default();
+                let host = [list[0] & 1; 16];
+                let _ = reservations.act([0; 16], Action::Register { new: 1 });
+                let _ = reservations.act(host, action);
+                assert!(reservations.report().len() <= 3 * 64);
+            }
+        }
+        _ => {}
     }
 }
 

@@ -189,14 +189,15 @@ fn assert_moved(target: &Target, out: &VmOutput, scratch: &Scratch) {
         .says("queue/write_cache:write back")
         .says("queue/fua:1")
         .says("queue/max_hw_sectors_kb:128")
-        .says("queue/discard_max_bytes:0")
+        .never_says("queue/discard_max_bytes:0\n")
         .never_says("queue/write_zeroes_max_bytes:0\n")
         .says("num_err_log_entries\t\t\t: 0");
     let sum = &out.section(&format!("sum {port}")).stdout;
     assert_eq!(sum.split(' ').next(), Some(&*sha256(&target.file("one"), scratch)), "{}", out.all);
     assert_eq!(target.file("one"), pattern(port.into(), ONE), "nothing was written here");
     let (two, mut copied) = (target.file("two"), pattern(0, COPIED));
-    copied[MIB..2 * MIB].fill(0);
+    // Zeroed, and deallocated.
+    copied[MIB..3 * MIB].fill(0);
     assert!(two[..COPIED] == copied, "the second namespace has other bytes than were written");
     assert_ne!(two[COPIED..], vec![0; TWO - COPIED], "fio wrote here");
     out.section(&format!("kernel {port}"))

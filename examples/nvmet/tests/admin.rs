@@ -4,7 +4,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{Bench, NQN, SIZE, pattern, status, until};
+use common::{Bench, NQN, SIZE, pattern, status, two_files, until};
 use nvmet::host::{Data, Host, HostError, Queue, Who, discover};
 use nvmet::target::Target;
 use nvmet::target::admin::feature;
@@ -13,7 +13,7 @@ use nvmet::target::subsystem::{Namespace, Subsystem};
 use nvmet::wire::capsule::opcode;
 use nvmet::wire::cm::{ADMIN_DEPTH, MAX_QID, Reject, Request};
 use nvmet::wire::fabrics::{ANY_CNTLID, ConnectData, Field};
-use nvmet::wire::{Command, DISCOVERY_NQN, Status, nqn_of};
+use nvmet::wire::{Command, DISCOVERY_NQN, Status, discovery, nqn_of};
 use providers::Kind;
 use verbs::cm::RejReason;
 use verbs::{Device, NicConfig};
@@ -54,6 +54,8 @@ fn a_discovery_controller_has_no_namespaces_and_no_io_queues() {
     assert_eq!(page[111], 2, "CNTRLTYPE");
     assert_eq!(nqn_of(&page[768..1024]), Some(DISCOVERY_NQN));
     assert_eq!(page[516..520], [0; 4], "NN");
+    assert_eq!(page[261], 1 << 2, "LPA: no page of effects");
+    assert_eq!(status(host.log_page(0x05, 0, 4096)), Status::INVALID_LOG_PAGE.dnr());
     assert_eq!(status(host.identify(0x02, 0)), Status::INVALID_FIELD.dnr());
     assert_eq!(status(host.log_page(0x02, 0, 512)), Status::INVALID_LOG_PAGE.dnr());
     let refusal = host.add_queue(1, 16);
@@ -76,7 +78,7 @@ fn identify_controller_has_what_the_kernels_host_insists_on() {
     assert!(u64::from(half(514)) > Registers::CAP & 0xffff, "MAXCMD");
     assert_eq!(word(516), 1024, "NN");
     assert_eq!(word(92), 1 << 8, "OAES: namespaces that change");
-    assert_eq!(half(520), 1 << 3, "ONCS: Write Zeroes alone");
+    assert_eq!(half(520), 1 << 2 | 1 << 3 | 1 << 5, "ONCS");
     assert_eq!(word(536), 1 | 1 << 2 | 1 << 20, "SGLS: keyed, offsets");
     assert_eq!(word(1792), (64 + 16384) / 16, "IOCCSZ");
     assert_eq!(host.in_capsule(), 16384, "what the host makes of it");
@@ -171,6 +173,19 @@ fn features_are_kept_and_a_change_of_a_fixed_one_is_refused() {
 }
 
 #[test]
+fn hosts_connect_again_for_another_number_of_queues() {
+    let bench = Bench::new(Kind::System);
+    let mut host = bench.connect();
+    bench.target.set_queues(2);
+    assert!(host.admin.is_over(Duration::from_secs(10)).expect("a channel"), "it has to");
+    until("the controller is gone", || bench.target.controllers() == 0);
+    let mut host = Host::connect_io(&bench.host, &bench.who(), 2, 16).expect("it connects");
+    assert_eq!(host.set_feature(feature::NUMBER_OF_QUEUES, 7 | 7 << 16).expect("set"), 1 | 1 << 16);
+    let third = host.add_queue(3, 16);
+    assert_eq!(status(third), Status::CONNECT_INVALID_PARAMETERS.dnr());
+}
+
+#[test]
 fn log_pages_count_what_was_done_and_what_failed() {
     let bench = Bench::new(Kind::System);
     let mut host = bench.connect();
@@ -194,6 +209,74 @@ fn log_pages_count_what_was_done_and_what_failed() {
     assert_eq!(status(host.log_page(0x42, 0, 512)), Status::INVALID_LOG_PAGE.dnr());
     assert_eq!(status(host.log_page(0x02, 516, 4)), Status::INVALID_FIELD.dnr());
     assert_eq!(status(host.log_page(0x02, 2, 4)), Status::INVALID_FIELD.dnr());
+}
+
+#[test]
+fn the_page_of_effects_has_each_command_that_is_carried_out() {
+    let bench = Bench::new(Kind::System);
+    let mut host = bench.connect();
+    let page = host.log_page(0x05, 0, 4096).expect("a page");
+    let effects = |first: usize, opcode: u8| page[first + 4 * usize::from(opcode)];
+    let is_refused = |result: Result<_, HostError>| {
+        result.is_err_and(|error| error.status() == Some(Status::INVALID_OPCODE.dnr()))
+    };
+    // Above these there are none but fabrics commands, which the page does not have. An event would
+    // be waited for.
+    for opcode in (0..0x20).filter(|opcode| *opcode != opcode::ASYNC_EVENT_REQUEST) {
+        let admin = host.admin.run(&Command::new(opcode, 0), Data::None, &mut []);
+        assert_eq!(effects(0, opcode) & 1 == 0, is_refused(admin), "admin {opcode:#x}");
+        let io = host.plain(&Command::new(opcode, 1));
+        assert_eq!(effects(1024, opcode) & 1 == 0, is_refused(io), "{opcode:#x}");
+    }
+    let changing = [opcode::WRITE, opcode::WRITE_ZEROES, opcode::DATASET_MANAGEMENT];
+    for opcode in [&[opcode::READ, opcode::FLUSH][..], &changing].concat() {
+        assert_eq!(
+            effects(1024, opcode) & 2 != 0,
+            changing.contains(&opcode),
+            "LBCC of {opcode:#x}"
+        );
+    }
+}
+
+#[test]
+fn a_subsystem_for_some_hosts_is_hidden_from_others() {
+    let bench = Bench::new(Kind::System);
+    let device = Device::from_config(NicConfig {
+        name: format!("nvmet-hosts-{}", std::process::id()),
+        ..bench.machine.nic()
+    });
+    let device = device.expect("a NIC");
+    let (ours, nic) = (device.open().expect("opens"), device.open_another().expect("opens"));
+    let at = (ours.default_gid().unwrap().gid.to_ip(), 0).into();
+    let friend = "nqn.2026-11.org.example:friend".to_owned();
+    let subsystem = Subsystem::new(NQN, Vec::new()).for_hosts([friend.clone()]);
+    let target = Target::start(&bench.machine, &ours, at, subsystem, 1).expect("it starts");
+    let found = |who: &Who| {
+        let who = Who { subsysnqn: DISCOVERY_NQN.to_owned(), ..who.clone() };
+        let mut host = Host::connect(&nic, &who).expect("discovery is for all");
+        let page = host.log_page(discovery::LOG_PAGE, 0, 2048).expect("a page");
+        discovery::entries(&page).expect("a header").0
+    };
+    let stranger = Who::new(target.addr(), NQN);
+    let refusal = Host::connect(&nic, &stranger).map(drop);
+    assert_eq!(status(refusal), Status::CONNECT_INVALID_HOST.dnr());
+    let friend = Who { hostnqn: friend, ..stranger.clone() };
+    assert_eq!((found(&stranger), found(&friend)), (0, 1));
+    Host::connect(&nic, &friend).expect("it may").shut_down().expect("it ends");
+}
+
+#[test]
+fn a_namespace_has_the_uuid_that_was_chosen() {
+    let uuid = *b"sixteen bytes...";
+    let bench = Bench::on(Kind::System, |folder| {
+        let mut namespaces = two_files(folder);
+        namespaces[1] = namespaces[1].clone().with_uuid(uuid);
+        namespaces
+    });
+    let mut host = bench.connect();
+    let [one, two] = [1, 2].map(|nsid| host.identify(0x03, nsid).expect("descriptors"));
+    assert_eq!((two[21 - 1], &two[24..40]), (3, &uuid[..]));
+    assert_ne!(one[24..40], uuid);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use common::{Bench, SIZE, pattern, status, until};
 use gpu::{Gpu, GpuConfig};
-use nvmet::host::{Data, Host, HostError};
+use nvmet::host::{Data, Host, HostError, Who};
 use nvmet::target::subsystem::Namespace;
 use nvmet::wire::capsule::{COMMAND_LEN, FLAGS_SGL, opcode};
 use nvmet::wire::{Command, Descriptor, Status};
@@ -133,9 +133,119 @@ fn zeroes_are_written_and_commands_that_oncs_lacks_are_refused() {
     let mut expected = pattern(0, SIZE as usize);
     expected[block..1001.min(SIZE as usize / block) * block].fill(0);
     assert!(bench.file("one") == expected);
-    let trim = Command::io(opcode::DATASET_MANAGEMENT, 1, 0, 1);
-    assert_eq!(status(host.plain(&trim)), Status::INVALID_OPCODE.dnr());
     assert_eq!(status(host.plain(&Command::new(0x7e, 1))), Status::INVALID_OPCODE.dnr());
+}
+
+/// Dataset Management with these ranges (the first block, and how many) and more bytes after them;
+/// all of it in the capsule, if it has room.
+fn trim(
+    host: &mut Host,
+    ranges: &[(u64, u32)],
+    more: usize,
+    attributes: u32,
+) -> Result<(), HostError> {
+    let mut bytes = Vec::new();
+    for (slba, blocks) in ranges {
+        bytes.extend([0; 4]);
+        bytes.extend(blocks.to_le_bytes());
+        bytes.extend(slba.to_le_bytes());
+    }
+    bytes.resize(bytes.len() + more, 0xff);
+    let mut command = Command::new(opcode::DATASET_MANAGEMENT, 1);
+    command.cdw10 = (ranges.len() as u32 - 1).into();
+    command.cdw11 = attributes.into();
+    let data = match bytes.len() > 4096 {
+        true => Data::Out { bytes: &bytes, invalidate: true },
+        false => Data::Capsule(&bytes),
+    };
+    host.io()?.run(&command, data, &mut []).map(drop)
+}
+
+#[test]
+fn ranges_that_are_deallocated_read_as_zeros() {
+    const AD: u32 = 1 << 2;
+    for kind in EACH {
+        let bench = Bench::new(kind);
+        let mut host = bench.connect();
+        let block = block(&mut host);
+        let last = SIZE / block as u64 - 1;
+        let mut expected = pattern(0, SIZE as usize);
+        trim(&mut host, &[(1, 2), (5, 0), (7, 1), (last, 1)], 0, AD).expect("deallocated");
+        for blocks in [1..3, 7..8, last as usize..last as usize + 1] {
+            expected[blocks.start * block..blocks.end * block].fill(0);
+        }
+        assert!(bench.file("one") == expected, "{kind:?}");
+        // In the capsule, with more bytes than the ranges; and too many for a capsule.
+        trim(&mut host, &[(20, 3)], 4080, AD).expect("deallocated");
+        trim(&mut host, &[(30, 1); 256], 16 << 10, AD).expect("deallocated");
+        expected[20 * block..23 * block].fill(0);
+        expected[30 * block..31 * block].fill(0);
+        assert!(bench.file("one") == expected, "{kind:?}");
+        // Of advice nothing follows; of ranges beyond the end none is carried out.
+        trim(&mut host, &[(40, 1)], 0, 3).expect("it is taken");
+        for beyond in [(last, 2), (u64::MAX, 1), (last + 2, 0)] {
+            let refusal = trim(&mut host, &[(40, 1), beyond], 0, AD);
+            assert_eq!(status(refusal), Status::LBA_OUT_OF_RANGE.dnr(), "{beyond:?}");
+        }
+        assert!(bench.file("one") == expected, "{kind:?}");
+        let short = Command { cdw11: AD.into(), ..Command::new(opcode::DATASET_MANAGEMENT, 1) };
+        assert_eq!(status(host.plain(&short)), Status::DATA_SGL_LENGTH_INVALID.dnr());
+        assert_eq!(bench.target.memory().left(), 32);
+    }
+}
+
+/// A command of reservations, with keys that come in the capsule.
+fn reserve(host: &mut Host, opcode: u8, cdw10: u32, keys: &[u64]) -> Result<(), HostError> {
+    let bytes: Vec<u8> = keys.iter().flat_map(|key| key.to_le_bytes()).collect();
+    let command = Command { cdw10: cdw10.into(), ..Command::new(opcode, 1) };
+    host.io()?.run(&command, Data::Capsule(&bytes), &mut []).map(drop)
+}
+
+#[test]
+fn a_host_that_reserved_a_namespace_keeps_others_from_writing_it() {
+    let bench = Bench::new(Kind::Cmb);
+    let mut holder = bench.connect();
+    let other = Who { hostid: [9; 16], ..bench.who() };
+    let mut other = Host::connect_io(&bench.host, &other, 1, 16).expect("it connects");
+    let bytes = vec![7; block(&mut holder)];
+    let (register, acquire) = (opcode::RESERVATION_REGISTER, opcode::RESERVATION_ACQUIRE);
+    let conflict = Status::RESERVATION_CONFLICT.dnr();
+    let refusal = reserve(&mut holder, acquire, 1 << 8, &[5, 0]);
+    assert_eq!(status(refusal), conflict, "it has not registered");
+    reserve(&mut holder, register, 0, &[0, 5]).expect("registered");
+    reserve(&mut holder, acquire, 1 << 8, &[5, 0]).expect("reserved for its writes");
+    holder.write(1, 0, 1, &bytes).expect("it holds it");
+    assert_eq!(status(other.write(1, 0, 1, &bytes)), conflict);
+    other.write(2, 0, 1, &bytes).expect("another namespace");
+    other.read(1, 0, 1, &mut bytes.clone()).expect("all may read");
+    let flush = other.plain(&Command::new(opcode::FLUSH, 1));
+    assert_eq!(status(flush), conflict);
+    // The report: as long as the host asks for, with long identifiers alone.
+    let mut report = Command::new(opcode::RESERVATION_REPORT, 1);
+    report.cdw10 = (256 / 4 - 1).into();
+    let page = Data::In { len: 256, invalidate: true };
+    let refusal = other.io().expect("a queue").run(&report, page, &mut []);
+    assert_eq!(status(refusal), Status::HOST_ID_INCONSISTENT.dnr());
+    report.cdw11 = 1.into();
+    let mut seen = [0xff; 256];
+    let page = Data::In { len: 256, invalidate: true };
+    other.io().expect("a queue").run(&report, page, &mut seen).expect("a report");
+    assert_eq!((&seen[..7], &seen[64..67]), (&[1, 0, 0, 0, 1, 1, 0][..], &[255, 255, 1][..]));
+    assert_eq!((seen[72], &seen[80..96]), (5, &bench.who().hostid[..]));
+    assert_eq!(seen[128..], [0; 128]);
+    // A host that connects again is the one that it was.
+    holder.shut_down().expect("it ends");
+    let mut holder = bench.connect();
+    holder.write(1, 0, 1, &bytes).expect("it holds it");
+    reserve(&mut holder, opcode::RESERVATION_RELEASE, 1 << 8, &[5]).expect("released");
+    other.write(1, 0, 1, &bytes).expect("nobody has reserved it");
+    for (opcode, cdw10) in [(register, 3), (register, 3 << 30), (acquire, 0), (acquire, 1 << 8 | 2)]
+    {
+        let refusal = reserve(&mut holder, opcode, cdw10, &[5, 5]);
+        assert_eq!(status(refusal), Status::INVALID_FIELD.dnr(), "{opcode:#x} {cdw10:#x}");
+    }
+    let refusal = reserve(&mut holder, register, 0, &[0]);
+    assert_eq!(status(refusal), Status::DATA_SGL_LENGTH_INVALID.dnr());
 }
 
 #[test]

@@ -73,6 +73,7 @@ moves() {
         dd if=/pattern "of=/dev/$two" bs=1536 skip=2048 seek=2048 oflag=direct 2>/dev/null || fail "a write"
         dd "if=/dev/$two" bs=64k count=64 iflag=direct 2>/dev/null | cmp - /pattern || fail "what was written reads differently"
         /usr/sbin/blkdiscard -z -o 1M -l 1M "/dev/$two" || fail "Write Zeroes"
+        /usr/sbin/blkdiscard -o 2M -l 1M "/dev/$two" || fail "Dataset Management"
         verify "--filename=/dev/$two" --offset=4m --size=2m --rw=randwrite --bs=4k --iodepth=32
         verify "--filename=/dev/$two" --offset=6m --size=2m --rw=randwrite --bssplit=512/30:6k/20:16k/20:20k/20:256k/10 --iodepth=8 \
             --verify=md5 --sync=dsync --fsync=16

@@ -1,7 +1,8 @@
 //! The target: `nvmet --listen 0.0.0.0:4420 disk.img`.
 //!
 //! Lines of standard input change it while it serves: `add PATH`, `remove NSID`, `revalidate NSID`
-//! after the file's length changed, and `unplug`, by which the memory's provider leaves.
+//! after the file's length changed, `queues COUNT` for the I/O queues of a host, and `unplug`, by
+//! which the memory's provider leaves.
 
 #![forbid(unsafe_code)]
 
@@ -28,6 +29,13 @@ struct Options {
     /// The name of the subsystem.
     #[arg(long, default_value = "nqn.2014-08.org.nvmexpress:peerdma:files")]
     nqn: String,
+    /// A host that may connect, by its name; may be repeated. All, if there is none.
+    #[arg(long = "host", value_name = "NQN")]
+    hosts: Vec<String>,
+    /// The UUID of a namespace, in the order of the namespaces; may be repeated. Those without one
+    /// have one that is made of the names of the subsystem and the file.
+    #[arg(long = "uuid", value_name = "UUID", value_parser = uuid)]
+    uuids: Vec<[u8; 16]>,
     /// The kind of memory that data pass through.
     #[arg(long, default_value_t, value_name = "system|cmb|gpu|nic")]
     memory: Kind,
@@ -54,7 +62,17 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let log = tracing_subscriber::fmt().with_env_filter(options.log).with_writer(std::io::stderr);
     log.with_ansi(std::io::stderr().is_terminal()).init();
     let namespaces = options.namespaces.iter().map(Namespace::open);
-    let subsystem = Subsystem::new(&options.nqn, namespaces.collect::<Result<_, _>>()?);
+    let mut namespaces: Vec<Namespace> = namespaces.collect::<Result<_, _>>()?;
+    if options.uuids.len() > namespaces.len() {
+        return Err("there are more UUIDs than namespaces".into());
+    }
+    for (namespace, uuid) in namespaces.iter_mut().zip(options.uuids) {
+        *namespace = namespace.clone().with_uuid(uuid);
+    }
+    let mut subsystem = Subsystem::new(&options.nqn, namespaces);
+    if !options.hosts.is_empty() {
+        subsystem = subsystem.for_hosts(options.hosts);
+    }
     let machine = Machine::new();
     let config = NicConfig { netdev: options.netdev, ..machine.nic() };
     let context = Device::from_config(config)?.open()?;
@@ -104,6 +122,10 @@ fn obey(
             true => Ok(format!("namespace {rest} has another size")),
             false => Ok(format!("namespace {rest} is as it was")),
         },
+        "queues" => {
+            target.set_queues(rest.parse()?);
+            Ok(format!("at most {rest} queues; hosts have to connect again"))
+        }
         "unplug" => match published.take() {
             Some(provider) => {
                 provider.remove("it was unplugged");
@@ -111,8 +133,18 @@ fn obey(
             }
             None => Err("data pass through the host's memory, which stays".into()),
         },
-        _ => Err(format!("{line:?} is none of add, remove, revalidate and unplug").into()),
+        _ => Err(format!("{line:?} is none of add, remove, revalidate, queues and unplug").into()),
     }
+}
+
+/// A UUID as it is written: 32 hexadecimal digits, in groups.
+fn uuid(text: &str) -> Result<[u8; 16], String> {
+    let groups: Vec<&str> = text.split('-').collect();
+    let digits = groups.concat();
+    let is_uuid = groups.iter().map(|group| group.len()).eq([8, 4, 4, 4, 12]);
+    let value = u128::from_str_radix(&digits, 16).ok().filter(|_| is_uuid);
+    let value = value.filter(|_| !digits.starts_with('+'));
+    value.map(u128::to_be_bytes).ok_or(format!("{text:?} is not a UUID"))
 }
 
 /// The addresses at which hosts find a target that listens at `addr`.
@@ -122,4 +154,18 @@ fn addresses(context: &Context, addr: SocketAddr) -> BTreeSet<SocketAddr> {
     }
     let gids = context.gids().into_iter();
     gids.map(|entry| SocketAddr::new(entry.gid.to_ip(), addr.port())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_uuid_has_its_digits_in_groups() {
+        let bytes = uuid("91fdba0d-f87b-4c25-b80f-db7be1418b9e").expect("it is one");
+        assert_eq!(bytes[..6], [0x91, 0xfd, 0xba, 0x0d, 0xf8, 0x7b]);
+        for no in ["", "91fdba0df87b4c25b80fdb7be1418b9e", "+1fdba0d-f87b-4c25-b80f-db7be1418b9e"] {
+            assert!(uuid(no).is_err(), "{no}");
+        }
+    }
 }

@@ -5,7 +5,6 @@ use crate::target::io::MAX_DATA;
 use crate::target::subsystem::MAX_NSID;
 use crate::target::{identify, log};
 use crate::wire::capsule::opcode;
-use crate::wire::cm::MAX_QID;
 use crate::wire::{Command, Status};
 
 /// Features.
@@ -111,8 +110,8 @@ fn get_log_page(controller: &Controller, command: &Command) -> Result<Vec<u8>, S
 }
 
 /// As many queues of each kind as the host asks for, up to the limit.
-fn queues(asked: u32) -> Result<u64, Status> {
-    let most = u32::from(MAX_QID) - 1;
+fn queues(controller: &Controller, asked: u32) -> Result<u64, Status> {
+    let most = u32::from(controller.subsystem().queues()) - 1;
     let (submission, completion) = (asked & 0xffff, asked >> 16);
     if submission == 0xffff || completion == 0xffff {
         return Err(Status::INVALID_FIELD.dnr());
@@ -124,7 +123,7 @@ fn set_features(controller: &Controller, command: &Command) -> Result<u64, Statu
     let value = command.cdw11.get();
     // CAST: the low byte.
     match command.cdw10.get() as u8 {
-        feature::NUMBER_OF_QUEUES if controller.discovery().is_none() => queues(value),
+        feature::NUMBER_OF_QUEUES if controller.discovery().is_none() => queues(controller, value),
         feature::KATO => {
             controller.set_kato(value);
             Ok(0)
@@ -143,7 +142,9 @@ fn set_features(controller: &Controller, command: &Command) -> Result<u64, Statu
 fn get_features(controller: &Controller, cdw10: u32) -> Result<u64, Status> {
     // CAST: the low byte.
     match cdw10 as u8 {
-        feature::NUMBER_OF_QUEUES if controller.discovery().is_none() => queues(0xfffe_fffe),
+        feature::NUMBER_OF_QUEUES if controller.discovery().is_none() => {
+            queues(controller, 0xfffe_fffe)
+        }
         feature::KATO => Ok(controller.kato().into()),
         feature::ASYNC_EVENT_CONFIG => Ok(controller.events(|events| events.enabled()).into()),
         feature::VOLATILE_WRITE_CACHE => Ok(1),

@@ -81,6 +81,11 @@ impl Controller {
         &self.hostnqn
     }
 
+    /// The identifier of its host.
+    pub fn hostid(&self) -> [u8; 16] {
+        self.hostid
+    }
+
     /// Its subsystem; a discovery controller reports it.
     pub fn subsystem(&self) -> &Subsystem {
         &self.subsystem
@@ -203,6 +208,12 @@ impl Controllers {
         hosts.for_each(|controller| controller.events(|events| events.namespace_changed(nsid)));
     }
 
+    /// Ends those of hosts of the subsystem.
+    pub(super) fn end_all(&self) {
+        let known = self.known();
+        known.values().filter(|one| one.discovery.is_none()).for_each(|one| one.end());
+    }
+
     /// How many there are.
     pub fn count(&self) -> usize {
         self.known().len()
@@ -226,7 +237,7 @@ impl Controllers {
         if connect.recfmt != 0 {
             return Err((Status::CONNECT_INCOMPATIBLE.dnr(), 0));
         }
-        if connect.qid != qid {
+        if connect.qid != qid || qid > self.subsystem.queues() {
             return invalid(Field::Qid);
         }
         if connect.sqsize == 0 || connect.sqsize >= depth {
@@ -238,6 +249,9 @@ impl Controllers {
             Some(nqn) if nqn == self.subsystem.nqn() => None,
             _ => return invalid(Field::SubsysNqn),
         };
+        if discovery.is_none() && !self.subsystem.is_for(hostnqn) {
+            return Err((Status::CONNECT_INVALID_HOST.dnr(), Field::HostNqn.result()));
+        }
         let mut known = self.known();
         if qid == 0 {
             if data.cntlid.get() != ANY_CNTLID {

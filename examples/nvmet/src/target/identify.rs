@@ -16,10 +16,15 @@ pub const PAGE: usize = 4096;
 
 /// Bits of the controller's SGLS: supported; keyed data blocks; offsets into the capsule.
 const SGLS: u32 = 1 | 1 << 2 | 1 << 20;
-/// Bits of ONCS: Write Zeroes. Dataset Management is not one of them.
-const ONCS: u16 = 1 << 3;
-/// Bits of LPA: log pages may be read from an offset on.
-const LPA: u8 = 1 << 2;
+/// Bits of ONCS: Dataset Management, Write Zeroes, reservations.
+const ONCS: u16 = 1 << 2 | 1 << 3 | 1 << 5;
+/// Bits of LPA: pages may be read from an offset on; there is the page of commands and effects.
+const LPA_OFFSETS: u8 = 1 << 2;
+const LPA_EFFECTS: u8 = 1 << 1;
+/// RESCAP: reservations of each kind; a key may be ignored. They do not last.
+const RESCAP: u8 = 0xfe;
+/// DLFEAT: blocks that were deallocated read as zeros.
+const DLFEAT_ZEROS: u8 = 1;
 /// CMIC, and NMIC: several controllers may have the namespace.
 const CMIC_MULTI: u8 = 1 << 1;
 const NMIC_SHARED: u8 = 1;
@@ -43,8 +48,9 @@ pub fn controller(cntlid: u16, subsystem: &Subsystem, discovery: Option<SocketAd
     at(78, &cntlid.to_le_bytes());
     at(80, &VERSION.to_le_bytes());
     at(111, &[kind]);
+    let pages = if discovery.is_some() { LPA_OFFSETS } else { LPA_OFFSETS | LPA_EFFECTS };
     // CAST: small constants, less one.
-    at(258, &[3, EVENTS as u8 - 1, 0x03, LPA, ERRORS as u8 - 1]);
+    at(258, &[3, EVENTS as u8 - 1, 0x03, pages, ERRORS as u8 - 1]);
     at(320, &KAS.to_le_bytes());
     at(512, &[0x66, 0x44]);
     at(514, &MAX_DEPTH.to_le_bytes());
@@ -85,6 +91,8 @@ pub fn namespace(namespace: Option<&Namespace>) -> Vec<u8> {
         at(offset, &blocks);
     }
     at(30, &[NMIC_SHARED]);
+    at(31, &[RESCAP]);
+    at(33, &[DLFEAT_ZEROS]);
     let is_protected = !namespace.file().is_writable();
     at(99, &[is_protected.into()]);
     at(104, &namespace.nguid);

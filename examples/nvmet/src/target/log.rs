@@ -4,17 +4,26 @@ use std::sync::atomic::Ordering;
 
 use crate::target::controller::{Controller, ERRORS, Failure};
 use crate::target::events::CHANGED_NAMESPACES;
+use crate::wire::capsule::opcode;
 use crate::wire::discovery::{self, Entry};
 use crate::wire::{Status, put, put_text};
 
 const ERROR: u8 = 0x01;
 const SMART: u8 = 0x02;
 const FIRMWARE: u8 = 0x03;
+#[doc(alias = "NVME_LOG_CMD_EFFECTS")]
+const EFFECTS: u8 = 0x05;
 
 /// Bytes of an entry of the error page.
 const FAILURE_LEN: usize = 64;
 const SMART_LEN: usize = 512;
 const FIRMWARE_LEN: usize = 512;
+const EFFECTS_LEN: usize = 4096;
+/// Where the commands of I/O queues begin in the page of effects.
+const IO_COMMANDS: usize = 1024;
+/// A command is supported; it changes what blocks contain.
+const CSUPP: u32 = 1;
+const LBCC: u32 = 1 << 1;
 
 /// A whole page. Unless the host retains the event that the page belongs to, it has taken it.
 ///
@@ -25,11 +34,14 @@ pub fn page(controller: &Controller, number: u8, retain: bool) -> Result<Vec<u8>
     match (number, controller.discovery()) {
         (discovery::LOG_PAGE, Some(addr)) => {
             let subnqn = controller.subsystem().nqn().to_owned();
-            Ok(discovery::page(1, &[Entry { subnqn, addr }]))
+            let is_for = controller.subsystem().is_for(controller.hostnqn());
+            let entries = [Entry { subnqn, addr }];
+            Ok(discovery::page(1, if is_for { &entries } else { &[] }))
         }
         (ERROR, _) => Ok(errors(controller)),
         (SMART, None) => Ok(smart(controller)),
         (FIRMWARE, None) => Ok(firmware()),
+        (EFFECTS, None) => Ok(effects()),
         (CHANGED_NAMESPACES, None) => {
             Ok(controller.events(|events| events.changed_namespaces(retain)))
         }
@@ -72,6 +84,39 @@ fn smart(controller: &Controller) -> Vec<u8> {
         (176, controller.errors().0),
     ] {
         put(&mut page[at..], &value.to_le_bytes());
+    }
+    page
+}
+
+/// Commands Supported and Effects: the commands of both kinds of queues, by opcode.
+fn effects() -> Vec<u8> {
+    let mut page = vec![0; EFFECTS_LEN];
+    let mut at = |first: usize, opcode: u8, effects: u32| {
+        put(&mut page[first + 4 * usize::from(opcode)..], &effects.to_le_bytes());
+    };
+    for opcode in [
+        opcode::GET_LOG_PAGE,
+        opcode::IDENTIFY,
+        opcode::ABORT,
+        opcode::SET_FEATURES,
+        opcode::GET_FEATURES,
+        opcode::ASYNC_EVENT_REQUEST,
+        opcode::KEEP_ALIVE,
+    ] {
+        at(0, opcode, CSUPP);
+    }
+    for opcode in [
+        opcode::READ,
+        opcode::FLUSH,
+        opcode::RESERVATION_REGISTER,
+        opcode::RESERVATION_REPORT,
+        opcode::RESERVATION_ACQUIRE,
+        opcode::RESERVATION_RELEASE,
+    ] {
+        at(IO_COMMANDS, opcode, CSUPP);
+    }
+    for opcode in [opcode::WRITE, opcode::WRITE_ZEROES, opcode::DATASET_MANAGEMENT] {
+        at(IO_COMMANDS, opcode, CSUPP | LBCC);
     }
     page
 }

@@ -8,6 +8,8 @@ pub mod identify;
 pub mod io;
 pub mod log;
 pub mod registers;
+pub mod reservations;
+pub mod reserve;
 mod session;
 pub mod subsystem;
 
@@ -170,6 +172,14 @@ impl Target {
             self.shared.controllers.namespace_changed(nsid);
         }
         Ok(has_changed)
+    }
+
+    /// Sets how many I/O queues a host may have: at least one, at most 64. Hosts lose their
+    /// controllers, so that they connect again, with as many.
+    #[doc(alias = "attr_qid_max")]
+    pub fn set_queues(&self, queues: u16) {
+        self.shared.subsystem.set_queues(queues);
+        self.shared.controllers.end_all();
     }
 
     /// The bytes that moved since it began, by each way.

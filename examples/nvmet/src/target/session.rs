@@ -2,6 +2,7 @@
 
 mod disk;
 mod fabrics;
+mod list;
 mod queue;
 mod slow;
 
@@ -19,6 +20,7 @@ use super::area::{Kept, Piece};
 use super::controller::{Controller, EVENTS};
 use super::events::Events;
 use super::io::{IN_CAPSULE, Plan};
+use super::reservations::HostId;
 use super::subsystem::Namespace;
 use super::{Shared, TICK, TargetError};
 use crate::wire::capsule::{COMMAND_LEN, opcode};
@@ -405,6 +407,12 @@ impl Session {
         // It is answered once.
         self.request(slot).stage = Stage::New;
         self.finish(slot, Response::done(event))
+    }
+
+    /// The host, by its identifier.
+    fn host(&self) -> Result<HostId, Status> {
+        let joined = self.joined.as_ref().ok_or(Status::COMMAND_SEQUENCE_ERROR.dnr())?;
+        Ok(joined.controller.hostid())
     }
 
     fn request(&mut self, slot: u16) -> &mut Request {

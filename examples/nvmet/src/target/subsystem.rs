@@ -1,13 +1,17 @@
 //! A subsystem and its namespaces.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
 use storage::{File, OpenOptions};
+
+use crate::target::reservations::Reservations;
+use crate::wire::cm::MAX_QID;
 
 /// The smallest block that hosts understand.
 const LEAST_BLOCK: u32 = 512;
@@ -18,6 +22,10 @@ pub const MAX_NSID: u32 = 1024;
 #[derive(Debug)]
 pub struct Subsystem {
     nqn: String,
+    /// The hosts that may use it. `None`: all.
+    hosts: Option<BTreeSet<String>>,
+    /// I/O queues that a host may have.
+    queues: AtomicU16,
     namespaces: Mutex<BTreeMap<u32, Arc<Namespace>>>,
 }
 
@@ -26,7 +34,10 @@ pub struct Subsystem {
 pub struct Namespace {
     file: File,
     before_sync: Option<BeforeSync>,
-    /// A unique identifier, which is the same for all hosts.
+    reservations: Arc<Mutex<Reservations>>,
+    /// Whether its identifier was chosen, and is not derived from names.
+    is_named: bool,
+    /// A unique identifier, which is the same for all hosts: its NGUID and its UUID.
     pub nguid: [u8; 16],
     /// Its size, and the size of its blocks.
     pub geometry: Geometry,
@@ -54,15 +65,41 @@ pub struct Geometry {
 impl Subsystem {
     /// With the namespaces 1, 2, and so on.
     pub fn new(nqn: &str, namespaces: Vec<Namespace>) -> Self {
-        let new = Self { nqn: nqn.to_owned(), namespaces: Mutex::default() };
+        let new = Self {
+            nqn: nqn.to_owned(),
+            hosts: None,
+            queues: MAX_QID.into(),
+            namespaces: Mutex::default(),
+        };
         for namespace in namespaces {
             new.add(namespace);
         }
         new
     }
 
+    /// Only for hosts of these names: others may not connect, and do not discover it.
+    #[must_use]
+    #[doc(alias = "allowed_hosts")]
+    pub fn for_hosts(self, hosts: impl IntoIterator<Item = String>) -> Self {
+        Self { hosts: Some(hosts.into_iter().collect()), ..self }
+    }
+
+    /// Whether a host may use it.
+    pub fn is_for(&self, hostnqn: &str) -> bool {
+        self.hosts.as_ref().is_none_or(|hosts| hosts.contains(hostnqn))
+    }
+
     fn namespaces(&self) -> MutexGuard<'_, BTreeMap<u32, Arc<Namespace>>> {
         self.namespaces.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The number of I/O queues that a host may have.
+    pub fn queues(&self) -> u16 {
+        self.queues.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_queues(&self, queues: u16) {
+        self.queues.store(queues.clamp(1, MAX_QID), Ordering::Relaxed);
     }
 
     /// Its name.
@@ -84,7 +121,9 @@ impl Subsystem {
     pub(super) fn add(&self, mut namespace: Namespace) -> Option<u32> {
         let mut namespaces = self.namespaces();
         let nsid = (1..=MAX_NSID).find(|nsid| !namespaces.contains_key(nsid))?;
-        namespace.nguid = nguid(&self.nqn, nsid, namespace.file.path());
+        if !namespace.is_named {
+            namespace.nguid = nguid(&self.nqn, nsid, namespace.file.path());
+        }
         namespaces.insert(nsid, Arc::new(namespace));
         Some(nsid)
     }
@@ -136,7 +175,15 @@ impl Namespace {
     fn new(file: File, bytes: u64) -> Self {
         let shift = file.alignment().offset.max(LEAST_BLOCK).next_power_of_two().trailing_zeros();
         let geometry = Geometry { blocks: 0, shift }.with_bytes(bytes);
-        Self { file, before_sync: None, nguid: [0; 16], geometry }
+        let reservations = Arc::default();
+        Self { file, before_sync: None, reservations, is_named: false, nguid: [0; 16], geometry }
+    }
+
+    /// With this identifier rather than one that is derived from names.
+    #[must_use]
+    #[doc(alias = "device_uuid")]
+    pub fn with_uuid(self, uuid: [u8; 16]) -> Self {
+        Self { is_named: true, nguid: uuid, ..self }
     }
 
     /// Calls a function before what was written is made to last: a disk that takes as long over it
@@ -145,6 +192,11 @@ impl Namespace {
     pub fn before_sync(mut self, call: impl Fn() + Send + Sync + 'static) -> Self {
         self.before_sync = Some(BeforeSync(Arc::new(call)));
         self
+    }
+
+    /// Who has reserved it.
+    pub(super) fn reservations(&self) -> MutexGuard<'_, Reservations> {
+        self.reservations.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes what was written last.

@@ -45,6 +45,10 @@ statuses! {
     SGL_TYPE_INVALID = 0x011, "SGL descriptor type invalid";
     /// The data would lie outside the capsule.
     SGL_OFFSET_INVALID = 0x016, "SGL offset invalid";
+    /// Identifiers of hosts have another length.
+    HOST_ID_INCONSISTENT = 0x018, "host identifier inconsistent format";
+    /// Another host has reserved the namespace, or the key is not the host's.
+    RESERVATION_CONFLICT = 0x083, "reservation conflict";
     /// Blocks beyond the namespace's last one.
     LBA_OUT_OF_RANGE = 0x080, "LBA out of range";
     /// The disk below is full.

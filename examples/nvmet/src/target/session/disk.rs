@@ -26,7 +26,10 @@ impl Session {
                 match io::plan(&command, there, |_| geometry) {
                     Ok(plan) => {
                         self.request(slot).namespace = namespace;
-                        plan
+                        match self.is_reserved(slot, plan.op) {
+                            Ok(()) => plan,
+                            Err(status) => return self.finish(slot, status.into()),
+                        }
                     }
                     Err(status) => return self.finish(slot, status.into()),
                 }
@@ -36,6 +39,8 @@ impl Session {
         };
         match (plan.op, plan.data) {
             (Op::Flush | Op::WriteZeroes, _) => self.give_to_slow(slot, plan),
+            (Op::Deallocate { .. } | Op::Reserve { .. }, _) => self.fetch_list(slot, plan),
+            (Op::Report, _) => self.report(slot, &plan),
             (Op::Write, Descriptor::InCapsule { .. }) => self.submit_to_disk(slot, plan),
             (Op::Read, _) => match self.has_piece(slot) {
                 // With FUA, only durable data may be read.
@@ -52,7 +57,14 @@ impl Session {
         }
     }
 
-    fn namespace(&mut self, slot: u16) -> Arc<Namespace> {
+    /// Whether another host keeps this one from its command.
+    fn is_reserved(&mut self, slot: u16, op: Op) -> Result<(), Status> {
+        let Some(access) = op.access() else { return Ok(()) };
+        let host = self.host()?;
+        self.namespace(slot).reservations().check(&host, access)
+    }
+
+    pub(super) fn namespace(&mut self, slot: u16) -> Arc<Namespace> {
         let namespace = self.request(slot).namespace.as_ref();
         Arc::clone(namespace.expect("the plan was made for it"))
     }
@@ -106,7 +118,10 @@ impl Session {
             Stage::Connecting => self.connect_pulled(slot),
             Stage::Pulling(plan) => {
                 self.request(slot).stage = Stage::Pulled(plan);
-                self.submit_to_disk(slot, plan)
+                match plan.op {
+                    Op::Deallocate { .. } | Op::Reserve { .. } => self.list_pulled(slot, &plan),
+                    _ => self.submit_to_disk(slot, plan),
+                }
             }
             _ => Err(End::Failed("an unexpected READ completed".to_owned())),
         }
@@ -242,8 +257,18 @@ impl Session {
 
     /// Hands a command to the thread for what takes long.
     fn give_to_slow(&mut self, slot: u16, plan: Plan) -> Result<(), End> {
+        self.give_ranges_to_slow(slot, plan, Vec::new())
+    }
+
+    /// The same, with ranges that are to be deallocated.
+    pub(super) fn give_ranges_to_slow(
+        &mut self,
+        slot: u16,
+        plan: Plan,
+        ranges: Vec<(u64, u64)>,
+    ) -> Result<(), End> {
         let namespace = self.namespace(slot);
-        if !self.slow.give(Job { slot, plan, namespace }) {
+        if !self.slow.give(Job { slot, plan, namespace, ranges }) {
             return self.finish(slot, Status::INTERNAL_ERROR.into());
         }
         self.request(slot).stage = Stage::Slow;
@@ -253,13 +278,13 @@ impl Session {
     /// What took long is done: the command ends, or a read begins.
     pub(super) fn slow_done(&mut self, Done { slot, plan, result }: Done) -> Result<(), End> {
         match (plan.op, result) {
-            (Op::Flush | Op::WriteZeroes, result) => self.finish(slot, answer(result, plan.op)),
-            (_, Err(error)) => self.disk_failed(slot, &error, plan.op),
+            (Op::Read | Op::Write, Err(error)) => self.disk_failed(slot, &error, plan.op),
             (Op::Read, Ok(())) => {
                 self.request(slot).stage = Stage::Pulled(plan);
                 self.submit_to_disk(slot, plan)
             }
             (Op::Write, Ok(())) => self.end_well(slot, &plan),
+            (_, result) => self.finish(slot, answer(result, plan.op)),
         }
     }
 }

@@ -1,4 +1,5 @@
-//! What takes the disk long and cannot be queued: zeros, and that what was written lasts. A thread
+//! What takes the disk long and cannot be queued: zeros, ranges that are given back, and that what
+//! was written lasts. A thread
 //! of the session does it, so that the queue's other commands go on.
 
 use std::sync::Arc;
@@ -31,6 +32,8 @@ pub(super) struct Job {
     pub(super) slot: u16,
     pub(super) plan: Plan,
     pub(super) namespace: Arc<Namespace>,
+    /// What is to be deallocated: where it begins, and its length.
+    pub(super) ranges: Vec<(u64, u64)>,
 }
 
 /// A command, by its place, and how it went.
@@ -78,8 +81,8 @@ impl Worker {
         let (answers, from) = channel();
         let shared = Arc::clone(shared);
         let run = move || {
-            for Job { slot, plan, namespace } in jobs {
-                let result = carry_out(&shared, &namespace, &plan);
+            for Job { slot, plan, namespace, ranges } in jobs {
+                let result = carry_out(&shared, &namespace, &plan, &ranges);
                 if answers.send(Done { slot, plan, result }).is_err() {
                     return;
                 }
@@ -90,7 +93,19 @@ impl Worker {
     }
 }
 
-fn carry_out(shared: &Shared, namespace: &Namespace, plan: &Plan) -> storage::Result<()> {
+fn carry_out(
+    shared: &Shared,
+    namespace: &Namespace,
+    plan: &Plan,
+    ranges: &[(u64, u64)],
+) -> storage::Result<()> {
+    for (offset, len) in ranges.iter().filter(|(_, len)| *len > 0) {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        // A file system that cannot keeps the blocks, with what is in them.
+        if let Err(errno) = fallocate(namespace.file(), flags, *offset, *len) {
+            tracing::debug!(target: "nvmet", "{len} bytes are not given back: {errno}");
+        }
+    }
     if plan.op == Op::WriteZeroes {
         zero(shared, namespace.file(), plan)?;
     }
