@@ -8,8 +8,8 @@ use crate::counts::Counts;
 use crate::sh::{Outcome, cargo, check, target_dir, tool, watch};
 use crate::suites::wheels;
 use crate::{
-    aarch64, columns, cuda_rdma, deny, deps, fuzz, house, level_zero_tests, libfabric, loom,
-    publish, pyverbs, rdma_unit_test, rules, rust_crates, site, tsan, unsafety, variables,
+    aarch64, blktests, columns, cuda_rdma, deny, deps, fuzz, house, level_zero_tests, libfabric,
+    loom, publish, pyverbs, rdma_unit_test, rules, rust_crates, site, tsan, unsafety, variables,
 };
 
 /// One line of the report.
@@ -194,6 +194,12 @@ pub(crate) const GROUPS: &[Group] = &[
         Job::Suite(level_zero_tests::group),
     ),
     group("libfabric", 3600, "libfabric's own tests", Job::Suite(libfabric::group)),
+    group(
+        "blktests",
+        1500,
+        "blktests' nvme tests, with nvmet as the target",
+        Job::Suite(blktests::group),
+    ),
     group("demo", 60, "cargo run --release -- demo, and demo --storage", Job::Check(demo)),
     group("deny", 240, "licences and sources of dependencies", Job::Check(licences)),
 ];

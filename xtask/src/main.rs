@@ -7,6 +7,7 @@
 mod aarch64;
 mod abi;
 mod bench;
+mod blktests;
 mod columns;
 mod counts;
 mod cuda_rdma;
@@ -115,6 +116,8 @@ enum Chore {
     LevelZeroTests(level_zero_tests::Options),
     /// libfabric's own tests, on host and on device memory; writes docs/FABTESTS.md.
     Libfabric(libfabric::Options),
+    /// The nvme tests of blktests, unmodified, against examples/nvmet; writes docs/BLKTESTS.md.
+    Blktests(blktests::Options),
     /// Measure: ratios against a peer or a physical limit, in one run.
     Bench {
         /// Arguments for the bench program.
@@ -145,6 +148,7 @@ fn main() -> ExitCode {
         Chore::CudaRdma(options) => cuda_rdma::run(&options),
         Chore::LevelZeroTests(options) => level_zero_tests::run(&options),
         Chore::Libfabric(options) => libfabric::run(&options),
+        Chore::Blktests(options) => blktests::run(&options),
         Chore::Bench { args } => bench::run(&args),
     };
     match done {
