@@ -7,7 +7,7 @@ use super::WAY;
 use super::machine::{LARGE, SIZE, TIMEOUT};
 use super::report::Report;
 use crate::sh::{Outcome, read, root, tool};
-use crate::suites::{Expected, Source, Verdict};
+use crate::suites::{Expected, Source, page};
 
 const PAGE: &str = "docs/BLKTESTS.md";
 
@@ -37,18 +37,9 @@ fn text(day: &str, source: &Source, report: &Report, expected: &Expected) -> Str
          | test | about | result | reason |\n|---|---|---|---|\n"
     );
     for (test, verdict) in &report.verdicts.tests {
-        let (result, said) = match verdict {
-            Verdict::Passed => ("pass", ""),
-            Verdict::Skipped(why) => ("skip", &**why),
-            Verdict::Failed(why) => ("fail", &**why),
-        };
-        let reason = match verdict {
-            Verdict::Passed => "",
-            _ => expected.reason(WAY, test).unwrap_or(said),
-        };
-        let title = report.titles.get(test).map_or("", |title| title);
-        let row = [test, title, result, reason].map(|cell| cell.replace('|', "\\|"));
-        writeln!(page, "| {} |", row.join(" | ")).expect("a String takes all");
+        let (result, reason) = page::cells(WAY, test, verdict, expected);
+        let title = report.titles.get(test).map_or("", |title| title).replace('|', "\\|");
+        writeln!(page, "| {test} | {title} | {result} | {reason} |").expect("a String takes all");
     }
     page.push_str("\n## What is not run\n\n| test | reason |\n|---|---|\n");
     for (test, reason) in expected.left_out(WAY) {

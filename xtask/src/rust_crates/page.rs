@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::fs;
 
 use crate::sh::{Outcome, read, root, tool};
-use crate::suites::{Expected, Source, Verdict, Verdicts};
+use crate::suites::{Expected, Source, Verdicts, page};
 
 const PAGE: &str = "docs/RUST_CRATES.md";
 
@@ -34,16 +34,7 @@ fn text(day: &str, rows: &[(&Source, Verdicts)], expected: &Expected) -> String 
     page.push_str("\n| crate | test | result | reason |\n|---|---|---|---|\n");
     for (source, verdicts) in rows {
         for (test, verdict) in &verdicts.tests {
-            let (result, said) = match verdict {
-                Verdict::Passed => ("pass", ""),
-                Verdict::Skipped(why) => ("skip", &**why),
-                Verdict::Failed(why) => ("fail", &**why),
-            };
-            let reason = match verdict {
-                Verdict::Passed => "",
-                _ => expected.reason(&source.name, test).unwrap_or(said),
-            };
-            let reason = reason.replace('|', "\\|");
+            let (result, reason) = page::cells(&source.name, test, verdict, expected);
             writeln!(page, "| {} | {test} | {result} | {reason} |", source.name)
                 .expect("a String takes all");
         }

@@ -6,6 +6,21 @@ use std::fmt::Write as _;
 
 use super::{Expected, Verdict, Verdicts};
 
+/// The result of a test in one way, and the reason unless it passed, as the cells of a row.
+pub(crate) fn cells(
+    on: &str,
+    test: &str,
+    verdict: &Verdict,
+    expected: &Expected,
+) -> (&'static str, String) {
+    let (result, said) = match verdict {
+        Verdict::Passed => return ("pass", String::new()),
+        Verdict::Skipped(why) => ("skip", why),
+        Verdict::Failed(why) => ("fail", why),
+    };
+    (result, expected.reason(on, test).unwrap_or(said).replace('|', "\\|"))
+}
+
 /// How many tests pass, skip and fail in each way; `what` is the term for one test.
 pub(crate) fn sums(page: &mut String, what: &str, columns: &[(String, Verdicts)]) {
     writeln!(page, "\n| {what} | pass | skip | fail |\n|---|---|---|---|")

@@ -125,19 +125,13 @@ pub fn plan(
     if op == Op::Flush {
         return Ok(Plan { op, nsid, offset: 0, len: 0, data, fua: true });
     }
+    let of_no_blocks = Plan { op, nsid, offset: 0, len: 0, data, fua: false };
     if op == Op::Report {
         let len = reserve::report_len(command)?;
         return match data {
             Descriptor::InCapsule { .. } => Err(Status::INVALID_FIELD.dnr()),
             _ if len > MAX_DATA.into() => Err(Status::INVALID_FIELD.dnr()),
-            _ => data.expect_len(len).map(|()| Plan {
-                op,
-                nsid,
-                offset: 0,
-                len: 0,
-                data,
-                fua: false,
-            }),
+            _ => data.expect_len(len).map(|()| of_no_blocks),
         };
     }
     if op.list_len() > 0 {
@@ -149,7 +143,7 @@ pub fn plan(
         if let Descriptor::InCapsule { .. } = data {
             data.in_capsule(there)?;
         }
-        return Ok(Plan { op, nsid, offset: 0, len: 0, data, fua: false });
+        return Ok(of_no_blocks);
     }
     let (cdw12, refused) = match op {
         Op::Write => (command.cdw12.get(), PRINFO | DTYPE),

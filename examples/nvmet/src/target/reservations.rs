@@ -8,7 +8,7 @@ use crate::wire::Status;
 /// A host, by its identifier.
 pub type HostId = [u8; 16];
 
-/// Who may do what while there is a reservation.
+/// What hosts may do while there is a reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 #[expect(clippy::exhaustive_enums, reason = "the types of the specification")]
@@ -159,7 +159,7 @@ impl Reservations {
             _ if held.kind.is_for_holder_alone() => held.holder == Some(*host),
             _ => self.registrants.contains_key(host),
         };
-        if may { Ok(()) } else { Err(Status::RESERVATION_CONFLICT.dnr()) }
+        if may { Ok(()) } else { Err(CONFLICT) }
     }
 
     /// Carries out a command of a host.
@@ -314,7 +314,7 @@ mod tests {
         all
     }
 
-    /// Who may read, and who may write.
+    /// The hosts that may read, and those that may write.
     fn allowed(all: &Reservations) -> [Vec<u8>; 2] {
         [Access::Read, Access::Write].map(|access| {
             let hosts = [ONE, TWO, THREE].into_iter();

@@ -194,7 +194,7 @@ impl Namespace {
         self
     }
 
-    /// Who has reserved it.
+    /// Its reservation, and the hosts that take part.
     pub(super) fn reservations(&self) -> MutexGuard<'_, Reservations> {
         self.reservations.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,6 +1,5 @@
 //! What takes the disk long and cannot be queued: zeros, ranges that are given back, and that what
-//! was written lasts. A thread
-//! of the session does it, so that the queue's other commands go on.
+//! was written lasts. A thread of the session does it, so that the queue's other commands go on.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
