@@ -17,9 +17,15 @@ pub struct Hardware {
     pub sriov: u32,
 }
 
-/// Processors: AMD's forward peer-to-peer traffic from family 0x17 on.
-const PROCESSORS: [&str; 5] =
-    ["max,vendor=GenuineIntel", "max", "Opteron_G5", "EPYC", "EPYC-Milan"];
+/// Processors: AMD's forward peer-to-peer traffic from family 0x17 on, and the third is older.
+/// QEMU's model of that age, `Opteron_G5`, does not boot Linux 7.2 under emulation.
+const PROCESSORS: [&str; 5] = [
+    "max,vendor=GenuineIntel",
+    "max",
+    "max,vendor=AuthenticAMD,family=21,model=2",
+    "EPYC",
+    "EPYC-Milan",
+];
 
 /// Functions at most, or the machine boots too slowly.
 const FUNCTIONS: u32 = 44;
@@ -177,7 +183,11 @@ impl Build {
                 }
                 3 => self.device(&format!("bochs-display,vgamem=4M,romfile=,{at}")),
                 4 => self.device(&format!("virtio-net-pci,disable-legacy=on,romfile=,{at}")),
-                5 if many == 1 && self.io_windows < IO_WINDOWS => {
+                // Its virtual functions take the numbers of slots further on.
+                5 if many == 1
+                    && self.io_windows < IO_WINDOWS
+                    && (bus != MAIN || self.sriov == 0) =>
+                {
                     self.io_windows += 1;
                     self.sriov += 1;
                     self.device(&format!("igb,romfile=,{at}"));
