@@ -27,6 +27,36 @@ pub(crate) fn process_vm_writev(pid: Pid, from: &HostBuf, len: usize, to: u64) -
     }
 }
 
+/// One `process_vm_writev` of several ranges of `len` bytes, a cache line apart, from `from` to the
+/// same places from `to` on in process `pid`.
+pub(crate) fn process_vm_writev_each(
+    pid: Pid,
+    from: &HostBuf,
+    len: usize,
+    to: u64,
+    count: usize,
+) -> io::Result<()> {
+    const LINE: usize = 64;
+    assert!(len <= LINE && count * LINE <= from.len(), "the caller copies what the buffer has");
+    let range = |base: usize, index: usize| libc::iovec {
+        iov_base: std::ptr::with_exposed_provenance_mut(base + index * LINE),
+        iov_len: len,
+    };
+    let ours = from.as_ptr().expose_provenance();
+    let local: Vec<_> = (0..count).map(|index| range(ours, index)).collect();
+    let remote: Vec<_> = (0..count).map(|index| range(to as usize, index)).collect();
+    let (raw, ranges) = (pid.as_raw_nonzero().get(), count as u64);
+    // SAFETY: the local ranges lie in `from`, which lives across the call and is only read; the
+    // remote ones are checked by the kernel, in the other process.
+    let written =
+        unsafe { libc::process_vm_writev(raw, local.as_ptr(), ranges, remote.as_ptr(), ranges, 0) };
+    match usize::try_from(written) {
+        Ok(written) if written == len * count => Ok(()),
+        Ok(_) => Err(io::ErrorKind::UnexpectedEof.into()),
+        Err(_) => Err(io::Error::last_os_error()),
+    }
+}
+
 /// One `memcpy` of `len` bytes.
 pub(crate) fn memcpy(to: &HostBuf, from: &HostBuf, len: usize) {
     assert!(len <= to.len() && len <= from.len(), "the caller copies what both have");

@@ -10,6 +10,7 @@ mod memory;
 mod nvmeof;
 mod pcap;
 mod peer_memory;
+mod small;
 mod storage;
 mod vm;
 mod vm_nvmeof;
@@ -38,8 +39,9 @@ const fn bench(
     Bench { name, about, only_when_named: false, run }
 }
 
-pub(crate) const ALL: [Bench; 19] = [
+pub(crate) const ALL: [Bench; 20] = [
     bench("write", "ib_write_bw against process_vm_writev", write::run),
+    bench("small", "many short WRITEs and READs against process_vm_writev", small::run),
     bench("fd-backed", "WRITE between memfds against memcpy", fd_backed::run),
     bench("write-lat", "ib_write_lat against a process_vm_writev ping-pong", latency::write),
     bench("send-lat", "ib_send_lat against a ping-pong of two cache lines", latency::send),

@@ -138,7 +138,8 @@ impl Hca {
     #[doc(alias = "ibv_poll_cq")]
     #[inline]
     pub fn poll(&self, cq: CqId) -> EngineGuard<'_> {
-        let engine = self.lock();
+        let mut engine = self.lock();
+        engine.held.note_poll();
         if engine.cq_is_empty(cq) { self.go_on(engine) } else { engine }
     }
 
@@ -236,6 +237,7 @@ pub fn finish_records() {
         for hca in open {
             // A thread that stopped when the process ended may hold the lock forever.
             if let Some(mut engine) = hca.shared.engine.try_lock_for(LAST_LEASE) {
+                engine.carry_out_held();
                 engine.send_delayed_acks();
                 engine.leave_port();
                 engine.common.finish_records();

@@ -49,6 +49,14 @@ pub(crate) const ACK_LOOK: Duration = Duration::from_micros(200);
 /// For this many trains the clock is read once it was in doubt whether an answer came at once.
 pub(crate) const TRAINS_IN_DOUBT: u32 = 64;
 
+// Operations that wait for others (`engine::held`).
+
+/// A program that posts more of them than this between two polls posts many.
+pub(crate) const POSTS_AT_ONCE: u32 = 4;
+/// How long they wait if the program does nothing else with the device. Shorter than [`ACK_LOOK`],
+/// so that the thread finds them overdue when it checks the second time.
+pub(crate) const LONGEST_HOLD: Duration = Duration::from_micros(150);
+
 // The background thread.
 
 /// Turns in a row before the thread checks for a stream, and announces that it sleeps.

@@ -1,6 +1,7 @@
 //! The descriptors that the background thread sleeps on.
 
 use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use descriptors::Known;
@@ -32,6 +33,9 @@ pub(crate) struct Waits {
     idle: Known,
     /// Wakes the thread from inside the process.
     wake: Known,
+    /// Odd while operations wait for others (`engine::held`); each change counts. The thread reads
+    /// it without the lock.
+    held: AtomicU64,
 }
 
 impl Waits {
@@ -40,7 +44,8 @@ impl Waits {
             |error| Refusal::new(Kind::NoMemory, format!("descriptors to wait on: {error}"));
         let set = || epoll::create(epoll::CreateFlags::CLOEXEC).map(Known::new).map_err(refused);
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(refused)?;
-        let waits = Self { always: set()?, idle: set()?, wake: Known::new(wake) };
+        let waits =
+            Self { always: set()?, idle: set()?, wake: Known::new(wake), held: AtomicU64::new(0) };
         waits.add_always(&waits.wake);
         waits.add_idle(&waits.always);
         Ok(waits)
@@ -90,6 +95,23 @@ impl Waits {
     /// Checks that the program has left us these descriptors ([`Known::look`]).
     pub(crate) fn look(&self) -> std::result::Result<(), Errno> {
         [&self.always, &self.idle, &self.wake].into_iter().try_for_each(Known::look)
+    }
+
+    /// Sets whether operations wait. Returns whether that is a change. The caller has the lock of
+    /// the engine.
+    #[inline]
+    pub(crate) fn set_held(&self, is_held: bool) -> bool {
+        let count = self.held.load(Ordering::Relaxed);
+        let is_change = (count & 1 == 1) != is_held;
+        if is_change {
+            self.held.store(count + 1, Ordering::Relaxed);
+        }
+        is_change
+    }
+
+    /// A number of the operations that wait now, if any do. The next ones have another number.
+    pub(crate) fn held(&self) -> Option<u64> {
+        Some(self.held.load(Ordering::Relaxed)).filter(|count| count & 1 == 1)
     }
 
     /// Wakes the thread.

@@ -50,6 +50,8 @@ pub struct Host {
     pub direct: Option<Rc<RefCell<Memory>>>,
     /// How many operations took the direct path.
     pub direct_done: u64,
+    /// How often several of them did together.
+    pub direct_runs: u64,
     /// Packets waiting to be sent.
     pub out: VecDeque<Sent>,
     /// How many of those there may be before the carrier reports that it is full.
@@ -137,6 +139,12 @@ impl Env for Host {
 
     fn is_direct(&self, _: &OneSided<'_>) -> bool {
         self.direct.is_some()
+    }
+
+    fn one_sided_run(&mut self, ops: &[OneSided<'_>]) -> usize {
+        let done = ops.iter().take_while(|op| self.one_sided(op) == Direct::Done).count();
+        self.direct_runs += u64::from(done > 0);
+        done
     }
 
     fn one_sided(&mut self, op: &OneSided<'_>) -> Direct {

@@ -1,6 +1,8 @@
 //! The direct path: one-sided operations carried out by the initiator, without a packet.
 
-use iba::WrOpcode;
+use iba::{QpState, QpType, SendFlags, WrOpcode};
+
+use smallvec::SmallVec;
 
 use crate::env::{AtomicOp, Direct, Env, Local, LocalError, OneSided, OneSidedKind};
 use crate::qp::Qp;
@@ -12,6 +14,14 @@ use crate::wr::Data;
 /// packets are copied twice, and the operations after them would also have to be packets. Waiting
 /// takes a round trip.
 const LONG: u32 = 32 << 10;
+
+/// How many operations are carried out together, at most. More gain little, and nothing else of the
+/// engine happens meanwhile.
+pub const RUN: usize = 64;
+
+/// The longest operation that is carried out together with others: for a longer one the copy takes
+/// more time than the call.
+const SHORT: u32 = 4 << 10;
 
 impl Qp {
     /// Offers the work request at the cursor to [`Env::one_sided`]. It is done if the environment
@@ -29,6 +39,10 @@ impl Qp {
             let waits = wqe.length >= LONG && one_sided(wqe).is_some_and(|op| env.is_direct(&op));
             return if waits { Begin::Wait } else { Begin::Send };
         }
+        if self.sq.len() > 1 && self.carry_out_run(env) {
+            return Begin::Done;
+        }
+        let wqe = &self.sq[0];
         let Some(op) = one_sided(wqe) else { return Begin::Send };
         match env.one_sided(&op) {
             // An operation that the peer refuses is sent to it: its NAK ends both QPs, as the
@@ -37,18 +51,72 @@ impl Qp {
                 return Begin::Send;
             }
             Direct::Local(error) => self.fail_front(env, Failure::local(error)),
-            Direct::Done => {
-                let psns = self.path.path_mtu.packets(wqe.length);
-                let req = &mut self.req;
-                req.psn = req.psn.add(psns);
-                (req.una, req.max) = (req.psn, req.psn);
-                req.skipped.psns = req.skipped.psns.wrapping_add(psns);
-                req.skipped.messages = req.skipped.messages.wrapping_add(1);
-                self.retire_front(env);
-            }
+            Direct::Done => self.skip_front(env),
         }
         Begin::Done
     }
+
+    /// Offers the short operations at the front of the queue together. Returns whether any is done.
+    fn carry_out_run<E: Env>(&mut self, env: &mut E) -> bool {
+        let mut ops: SmallVec<[OneSided<'_>; RUN]> = SmallVec::new();
+        for wqe in self.sq.iter().take(RUN) {
+            let Some(op) = gathered(wqe) else { break };
+            if ops.first().is_some_and(|first| !first.is_alike(&op)) {
+                break;
+            }
+            ops.push(op);
+        }
+        let done = if ops.len() > 1 { env.one_sided_run(&ops) } else { 0 };
+        drop(ops);
+        for _ in 0..done {
+            self.skip_front(env);
+        }
+        done > 0
+    }
+
+    /// The request at the front was carried out.
+    fn skip_front<E: Env>(&mut self, env: &mut E) {
+        let Some(wqe) = self.sq.front() else { return };
+        let psns = self.path.path_mtu.packets(wqe.length);
+        let req = &mut self.req;
+        req.psn = req.psn.add(psns);
+        (req.una, req.max) = (req.psn, req.psn);
+        req.skipped.psns = req.skipped.psns.wrapping_add(psns);
+        req.skipped.messages = req.skipped.messages.wrapping_add(1);
+        self.retire_front(env);
+    }
+
+    /// The last request of the send queue, if the queue has nothing but operations that could be
+    /// carried out together with it later, without packets.
+    ///
+    /// The caller knows that of the requests before it if there are any.
+    pub fn last_that_may_wait(&self) -> Option<OneSided<'_>> {
+        let is_clear = self.qp_type == QpType::Rc
+            && self.state() == QpState::Rts
+            && self.path.reliable
+            && self.req.index == 0
+            && self.req.is_quiet()
+            && self.req.rnr_until.is_none()
+            && !self.pace.is_limited()
+            && !self.owes_answers()
+            && self.attr.max_rd_atomic > 0
+            // The queue is not full because of what waits in it.
+            && self.sq.len() < self.cap.max_send_wr as usize;
+        let op = self.sq.back().filter(|_| is_clear).and_then(gathered)?;
+        let is_alike = self.sq.front().and_then(gathered).is_some_and(|first| first.is_alike(&op));
+        is_alike.then_some(op)
+    }
+}
+
+/// A request that may be carried out together with others like it.
+fn gathered(wqe: &Wqe) -> Option<OneSided<'_>> {
+    // IBA 10.8.3: a fenced request waits for the READs before it.
+    let is_alone = wqe.begun
+        || wqe.failure.is_some()
+        || wqe.length > SHORT
+        || wqe.wr.flags.contains(SendFlags::FENCE);
+    let op = one_sided(wqe).filter(|_| !is_alone)?;
+    matches!(op.kind, OneSidedKind::Write | OneSidedKind::Read).then_some(op)
 }
 
 fn one_sided(wqe: &Wqe) -> Option<OneSided<'_>> {

@@ -81,6 +81,14 @@ pub trait Env {
         Direct::Declined
     }
 
+    /// Carries several of them out at once, in order. They are alike ([`OneSided::is_alike`]), and
+    /// the rules of [`Env::one_sided`] apply. Returns how many are done, from the first one; the
+    /// next one is then offered alone.
+    fn one_sided_run(&mut self, ops: &[OneSided<'_>]) -> usize {
+        let _ = ops;
+        0
+    }
+
     /// Whether [`Env::one_sided`] will likely carry an operation out, once nothing is
     /// unacknowledged.
     fn is_direct(&self, op: &OneSided<'_>) -> bool {

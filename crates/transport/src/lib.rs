@@ -94,6 +94,7 @@ mod wqe;
 pub use account::Account;
 pub use ack_delay::AckPolicy;
 pub use count::Ended;
+pub use direct::RUN;
 pub use env::{Completion, Counter, Env, Reason, Rx, Side, Skipped};
 pub use error::{ModifyError, PostError};
 pub use fast_path::FastPacket;

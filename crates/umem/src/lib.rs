@@ -63,4 +63,4 @@ pub use host::{HostBuf, HostBufError};
 pub use mark::{Mark, MarkError, PeerMark};
 pub use mem::{Backing, CpuAccess, Umem, crc32_pieces, sums_pieces};
 pub use pieces::Pieces;
-pub use remote::{LocalPart, Refused, RemoteFault, RemoteProcess};
+pub use remote::{LocalPart, Refused, RemoteFault, RemotePart, RemoteProcess};

@@ -3,6 +3,8 @@
 
 #![allow(unsafe_code, reason = "process_vm_readv and process_vm_writev")]
 
+mod run;
+
 use std::ptr;
 use std::sync::atomic::{Ordering, fence};
 
@@ -36,6 +38,16 @@ pub struct LocalPart<'a> {
     pub umem: &'a Umem,
     /// Where the range begins in it.
     pub offset: u64,
+    /// How long it is.
+    pub len: u64,
+}
+
+/// A range of the other process's memory, as one of several that are copied in one call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "an element of a list of ranges")]
+pub struct RemotePart {
+    /// Where it begins.
+    pub addr: u64,
     /// How long it is.
     pub len: u64,
 }

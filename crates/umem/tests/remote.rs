@@ -6,7 +6,10 @@ use std::ptr;
 use std::sync::atomic::Ordering;
 
 use rustix::mm::MprotectFlags;
-use umem::{Fault, HostBuf, LocalPart, PeerMark, Refused, RemoteFault, RemoteProcess, Touch, Umem};
+use umem::{
+    Fault, HostBuf, LocalPart, PeerMark, Refused, RemoteFault, RemotePart, RemoteProcess, Touch,
+    Umem,
+};
 
 const PAGE: usize = 4096;
 const SECRET: u64 = 0x7065_6572_646d_6121;
@@ -71,6 +74,70 @@ fn more_parts_than_one_call_takes_are_copied_too() {
     process.read(&parts, child.address(&memory) + 8, &mut || true).expect("mapped");
     target.read(0, &mut arrived).expect("inside");
     assert!(arrived == pattern[..4000]);
+}
+
+#[test]
+fn short_copies_go_together() {
+    let memory = HostBuf::memfd("umem-test", 3 * PAGE).expect("memory exists");
+    let (child, process) = Child::start(&memory);
+    let ours = HostBuf::anonymous(PAGE).expect("memory exists");
+    let pattern: Vec<u8> = (0..PAGE).map(|i| (i * 31 + i / 256) as u8).collect();
+    ours.write(0, &pattern).expect("inside");
+    let source = Umem::host(&ours);
+    // Every length and offset within a word, cut differently on both sides.
+    let lens: Vec<u64> = (0..40).map(|i| i % 19).collect();
+    let sum: u64 = lens.iter().sum();
+    let there = |i: u64| 16 + 40 * i + i % 8;
+    let base = child.address(&memory);
+    let remote: Vec<_> =
+        (0..40).map(|i| RemotePart { addr: base + there(i), len: lens[i as usize] }).collect();
+    let cuts = [0, 7, 7, 50, 51, sum];
+    let local: Vec<_> = cuts
+        .windows(2)
+        .map(|cut| LocalPart { umem: &source, offset: cut[0], len: cut[1] - cut[0] })
+        .collect();
+    let all = if RemoteProcess::GATHERS { 40 } else { 0 };
+    assert_eq!(process.write_each(&local, &remote), all);
+    let mut expected = vec![0; 2 * PAGE];
+    let mut from = 0;
+    for (i, len) in (0..).zip(&lens).take(all) {
+        let (at, len) = (there(i) as usize, *len as usize);
+        expected[at..at + len].copy_from_slice(&pattern[from..from + len]);
+        from += len;
+    }
+    let mut arrived = vec![0; 2 * PAGE];
+    memory.read(16, &mut arrived[16..]).expect("inside");
+    assert!(arrived[16..] == expected[16..], "and nothing between them");
+
+    let back = HostBuf::anonymous(PAGE).expect("memory exists");
+    let target = Umem::host(&back);
+    let local: Vec<_> = local.iter().map(|part| LocalPart { umem: &target, ..*part }).collect();
+    assert_eq!(process.read_each(&local, &remote), all);
+    back.read(0, &mut arrived[..from]).expect("inside");
+    assert!(arrived[..from] == pattern[..from]);
+}
+
+#[test]
+fn short_copies_before_a_fault_count() {
+    let memory = HostBuf::memfd("umem-test", 5 * PAGE).expect("memory exists");
+    let (child, process) = Child::start(&memory);
+    let marks = HostBuf::memfd("umem-test", PAGE).expect("memory exists");
+    marks.store_u64(0, 1, Ordering::Release).expect("inside");
+    let process = process.while_marked(PeerMark::new(&marks, 0));
+    let ours = HostBuf::anonymous(PAGE).expect("memory exists");
+    let ours = Umem::host(&ours);
+    // The child cannot touch its last page: see `Child::start`.
+    let base = child.address(&memory);
+    let remote: Vec<_> =
+        (1..7).map(|i| RemotePart { addr: base + i * PAGE as u64 - 100, len: 16 }).collect();
+    let local = [LocalPart { umem: &ours, offset: 0, len: 6 * 16 }];
+    let some = if RemoteProcess::GATHERS { 4 } else { 0 };
+    assert_eq!(process.write_each(&local, &remote), some);
+    assert_eq!(process.read_each(&local, &remote), some);
+    let outside = [LocalPart { umem: &ours, offset: PAGE as u64 - 16, len: 6 * 16 }];
+    assert_eq!(process.write_each(&outside, &remote), 0, "our own side");
+    marks.store_u64(0, 0, Ordering::Release).expect("inside");
+    assert_eq!(process.write_each(&local, &remote), 0, "the process has ended");
 }
 
 #[test]

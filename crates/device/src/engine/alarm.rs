@@ -11,10 +11,11 @@
 //!   left behind                            looked at     by whom
 //!   ready, packets to this process         at once       the thread is woken
 //!   blocked, held back, steering unclear   within 2 ms   the thread's sleep is no longer than that
-//!   timers, events that wait               when due      the thread's sleep ends there
+//!   timers, events, operations that wait   when due      the thread's sleep ends there
 //! ```
 //!
-//! While the program polls, the thread checks every 2 ms anyway, and counts as awake.
+//! While the program polls, the thread checks every 2 ms anyway, and counts as awake. Operations
+//! that wait for others have it check more often ([`Engine::holds`]).
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -45,7 +46,16 @@ impl Engine {
         let cm = self.cm.next_deadline();
         let udp = self.receivers.udp.deadline(&self.common.out.udp);
         let overrun = (!self.common.objects.due.overruns.is_empty()).then_some(self.common.now);
-        timer.into_iter().chain(event).chain(seen).chain(cm).chain(overrun).chain(udp).min()
+        let held = self.held.deadline();
+        timer
+            .into_iter()
+            .chain(held)
+            .chain(event)
+            .chain(seen)
+            .chain(cm)
+            .chain(overrun)
+            .chain(udp)
+            .min()
     }
 
     /// Whether a QP waits only for its turn, or for room that no other thread makes.

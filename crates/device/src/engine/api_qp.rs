@@ -274,6 +274,7 @@ impl Engine {
         mask: AttrMask,
     ) -> Result<UnderWay> {
         self.check_attr(attr, mask)?;
+        self.carry_out_held();
         if mask.contains(AttrMask::STATE) && matches!(attr.state, QpState::Reset | QpState::Err) {
             self.settle(id);
         }
@@ -458,6 +459,7 @@ impl Engine {
         if flows > 0 {
             refuse!(Busy, "destroy_qp: {flows} flow steering rules lead to QP {}", id.handle());
         }
+        self.carry_out_held();
         self.settle(id);
         let Some(entry) = self.qps.remove(id) else {
             refuse!(Invalid, "there is no QP {}", id.handle());

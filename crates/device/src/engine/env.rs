@@ -451,6 +451,22 @@ impl QpEnv<'_, '_> {
     }
 }
 
+impl QpEnv<'_, '_> {
+    /// The process whose memory this QP may reach without a packet now.
+    fn direct_peer(&mut self) -> Option<u16> {
+        let vf = self.context.route.peer()?;
+        let peers = &mut self.common.out.shm;
+        // Earlier packets of an unreliable QP may still be in the ring: nothing must overtake them.
+        let is_reliable = self.context.qp_type.is_reliable();
+        let is_clear = is_reliable || !peers.has_unread(vf, self.context.ring_position);
+        (peers.table().is_some() && is_clear).then_some(vf)
+    }
+
+    fn parties(&self) -> Parties {
+        Parties { own: self.context.qpn, peer: self.context.dest_qpn, pd: self.context.pd }
+    }
+}
+
 impl<'p> Env for QpEnv<'_, 'p> {
     type Payload = InPayload<'p>;
 
@@ -526,24 +542,25 @@ impl<'p> Env for QpEnv<'_, 'p> {
     }
 
     fn one_sided(&mut self, op: &OneSided<'_>) -> Direct {
-        let Some(vf) = self.context.route.peer() else { return Direct::Declined };
+        let Some(vf) = self.direct_peer() else { return Direct::Declined };
+        let parties = self.parties();
         let Common { out, memory, counters, .. } = &mut *self.common;
-        let peers = &mut out.shm;
-        // Earlier packets of an unreliable QP may still be in the ring: nothing must overtake them.
-        let unreliable = !self.context.qp_type.is_reliable();
-        if peers.table().is_none()
-            || (unreliable && peers.has_unread(vf, self.context.ring_position))
-        {
-            return Direct::Declined;
-        }
-        let parties =
-            Parties { own: self.context.qpn, peer: self.context.dest_qpn, pd: self.context.pd };
-        let outcome = peers.one_sided(vf, &memory.mrs, parties, op);
+        let outcome = out.shm.one_sided(vf, &memory.mrs, parties, op);
         if outcome == Direct::Done {
             counters.direct_operations += 1;
             counters.direct_bytes += u64::from(op.length);
         }
         outcome
+    }
+
+    fn one_sided_run(&mut self, ops: &[OneSided<'_>]) -> usize {
+        let Some(vf) = self.direct_peer() else { return 0 };
+        let parties = self.parties();
+        let Common { out, memory, counters, .. } = &mut *self.common;
+        let done = out.shm.one_sided_run(vf, &memory.mrs, parties, ops);
+        counters.direct_operations += done as u64;
+        counters.direct_bytes += ops[..done].iter().map(|op| u64::from(op.length)).sum::<u64>();
+        done
     }
 
     fn is_direct(&self, op: &OneSided<'_>) -> bool {

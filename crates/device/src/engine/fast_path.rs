@@ -91,7 +91,9 @@ impl Engine {
             entry.qp.watch(|| clock.now());
         }
         if !is_all {
-            self.kick(id);
+            if !self.holds(id) {
+                self.kick(id);
+            }
         } else if route.is_udp() {
             entry.context.has_received = false;
             self.send_short_train(id);

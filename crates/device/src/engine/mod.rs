@@ -27,6 +27,7 @@ mod explain;
 mod failures;
 mod fast_path;
 mod give;
+mod held;
 mod housekeeping;
 mod leave;
 mod multicast;
@@ -66,6 +67,7 @@ pub use crate::objects::{AsyncEvent, EventSource};
 
 use self::delayed_acks::DelayedAcks;
 use self::env::QpEnv;
+use self::held::Held;
 pub use self::observed::set_weather;
 pub use self::progress::Turn;
 pub use self::raw::WqState;
@@ -94,6 +96,7 @@ pub struct Engine {
     pub(crate) clock: Clock,
     schedule: Schedule,
     pub(crate) delayed_acks: DelayedAcks,
+    pub(crate) held: Held,
     polls: Polls,
     alarm: Alarm,
     descriptors: Descriptors,
@@ -119,6 +122,7 @@ impl Engine {
             clock,
             schedule: Schedule::default(),
             delayed_acks: DelayedAcks::default(),
+            held: Held::default(),
             polls: Polls::default(),
             alarm: Alarm::Awake,
             descriptors: Descriptors::default(),
@@ -311,6 +315,7 @@ impl Engine {
     pub(crate) fn progress_of_timers(&mut self) {
         if !self.is_dead() {
             self.common.now = self.clock.now();
+            self.carry_out_overdue();
             self.fire_timers();
         }
     }

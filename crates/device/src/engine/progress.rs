@@ -44,8 +44,8 @@ impl Engine {
             return false;
         }
         match turn {
-            Turn::Call => self.take_turn(false),
-            Turn::Poll => self.take_turn(true),
+            Turn::Call => self.carry_out_held() | self.take_turn(false),
+            Turn::Poll => self.carry_out_held() | self.take_turn(true),
             Turn::Again | Turn::Datagrams | Turn::Everything => self.take_turn_of_thread(turn),
         }
     }
@@ -53,7 +53,8 @@ impl Engine {
     fn take_turn_of_thread(&mut self, turn: Turn) -> bool {
         self.common.now = self.clock.now();
         self.send_delayed_acks();
-        let mut moved = turn == Turn::Everything && self.housekeeping();
+        let mut moved = self.carry_out_overdue();
+        moved |= turn == Turn::Everything && self.housekeeping();
         if self.is_dead() {
             return false;
         }

@@ -3,6 +3,8 @@
 mod asleep;
 mod delayed_acks;
 mod forwarded;
+#[cfg(target_arch = "x86_64")]
+mod held;
 mod moderated;
 mod multicast;
 mod overdue;

@@ -103,7 +103,7 @@ impl<'a> Background<'a> {
         let waits = &self.shared.waits;
         match self.mode {
             Mode::Polled => waits.wait(Some(LEASE), true),
-            Mode::Watching => self.watch_delayed_acks(),
+            Mode::Watching => self.watch_what_waits(),
             Mode::Busy(woken) => woken,
             Mode::Lingering => Woken::Otherwise,
             Mode::Sleeping(most) => waits.wait(most, false),
@@ -121,6 +121,7 @@ impl<'a> Background<'a> {
     fn beside_polls(&mut self, engine: &mut Engine, woken: Woken) -> Mode {
         engine.progress(Turn::Everything);
         let acks_waited = engine.delayed_acks.take_waited();
+        let ops_waited = engine.held.take_waited();
         if matches!(self.mode, Mode::Polled | Mode::Watching) {
             // For a program that polls between events, the sockets would be removed and added again
             // for each event.
@@ -132,7 +133,7 @@ impl<'a> Background<'a> {
             // expensive.
             engine.common.out.shm.doorbell().inspect(|bell| bell.set_polling());
         }
-        if acks_waited { Mode::Watching } else { Mode::Polled }
+        if acks_waited || ops_waited { Mode::Watching } else { Mode::Polled }
     }
 
     /// While the program does not poll: makes progress in its place.
@@ -215,12 +216,13 @@ impl<'a> Background<'a> {
         goes_on
     }
 
-    /// Sleeps as long as a program that polls may pause, and makes sure that no acknowledgement
-    /// waits that long.
-    fn watch_delayed_acks(&self) -> Woken {
+    /// Sleeps as long as a program that polls may pause, and makes sure that no acknowledgement and
+    /// no operation waits that long.
+    fn watch_what_waits(&self) -> Woken {
         let shared = self.shared;
         let mut left = LEASE;
         let mut seen = shared.activity.load(Ordering::Relaxed);
+        let mut last_held = shared.waits.held();
         loop {
             let woken = shared.waits.wait(Some(ACK_LOOK), true);
             left = left.saturating_sub(ACK_LOOK);
@@ -232,7 +234,9 @@ impl<'a> Background<'a> {
             // lock is biased to it, and each of its calls is slower for a while after another
             // thread has taken it.
             let activity = shared.activity.load(Ordering::Relaxed);
-            if mem::replace(&mut seen, activity) == activity {
+            let held = shared.waits.held();
+            let is_stuck = held.is_some() && held == mem::replace(&mut last_held, held);
+            if mem::replace(&mut seen, activity) == activity || is_stuck {
                 shared.engine.lock().progress_of_timers();
             }
         }

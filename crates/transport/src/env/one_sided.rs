@@ -39,6 +39,13 @@ pub struct OneSided<'a> {
     pub rkey: RKey,
 }
 
+impl OneSided<'_> {
+    /// Whether two operations differ only in where they read and write.
+    pub fn is_alike(&self, other: &Self) -> bool {
+        self.kind == other.kind && self.rkey == other.rkey
+    }
+}
+
 /// The local side of a [`OneSided`] operation.
 #[derive(Clone, Copy, Debug)]
 #[expect(clippy::exhaustive_enums, reason = "a work request has a list or its bytes")]

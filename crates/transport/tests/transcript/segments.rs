@@ -80,6 +80,62 @@ fn one_sided_operations_need_no_packet() {
 }
 
 #[test]
+fn operations_that_are_alike_are_carried_out_together() {
+    let mut s = direct();
+    s.poke(BASE, &bytes(2000));
+    for wr_id in 1..=3 {
+        s.post(build::write(wr_id, BASE, 600, BASE + 0x1000 * wr_id));
+    }
+    s.post(build::read(4, BASE + 0x5000, 600, BASE + 0x1000));
+    s.post(build::read(5, BASE + 0x6000, 600, BASE + 0x2000));
+    // Longer than those that go together, and the last one is alone.
+    s.post(build::write(6, BASE, 5000, BASE));
+    s.post(build::write(7, BASE, 8, BASE));
+    recv_nothing!(s, 0);
+    for wr_id in 1..=7 {
+        s.sent(wr_id, WcStatus::Success);
+    }
+    assert_eq!((s.host.direct_done, s.host.direct_runs), (7, 2));
+    assert_eq!(s.peek(BASE + 0x6000, 600), bytes(600));
+    assert_eq!(s.qp.query().sq_psn, sq(5 * 3 + 20 + 1));
+}
+
+#[test]
+fn one_that_is_refused_ends_those_before_it_well() {
+    let mut s = direct();
+    s.post(build::write(1, BASE, 8, BASE));
+    s.post(build::write(2, BASE, 8, BASE));
+    s.post(build::write(3, BASE, 8, 8));
+    s.post(build::write(4, BASE, 8, BASE));
+    s.at(0);
+    s.sent(1, WcStatus::Success);
+    s.sent(2, WcStatus::Success);
+    s.completed_nothing();
+    let sent = s.host.out.pop_front().expect("the third goes to the peer, which refuses it");
+    assert_eq!(sent.skipped, Skipped { psns: 2, messages: 2 });
+}
+
+#[test]
+fn what_may_wait_is_alike_and_alone_in_its_queue() {
+    let mut s = direct();
+    assert!(s.qp.last_that_may_wait().is_none());
+    s.post(build::write(1, BASE, 8, BASE));
+    assert!(s.qp.last_that_may_wait().is_some());
+    s.post(build::write(2, BASE, 4097, BASE));
+    assert!(s.qp.last_that_may_wait().is_none(), "too long");
+    s.at(0);
+    s.post(build::write(3, BASE, 8, BASE));
+    assert!(s.qp.last_that_may_wait().is_some());
+    s.post(build::read(4, BASE, 8, BASE));
+    assert!(s.qp.last_that_may_wait().is_none(), "a READ after a WRITE");
+    s.at(0);
+    s.post(build::send(5, BASE, 0));
+    s.at(0);
+    s.post(build::write(6, BASE, 8, BASE));
+    assert!(s.qp.last_that_may_wait().is_none(), "the send is under way");
+}
+
+#[test]
 fn the_next_packet_tells_the_peer() {
     let mut s = direct();
     s.post(build::write(1, BASE, 600, BASE));

@@ -24,8 +24,11 @@ use iba::{Access, Qpn, RKey};
 use link::shm::{Outbound, OutboundState};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use smallvec::SmallVec;
+use transport::RUN;
 use transport::env::{AtomicOp, Direct, Local, LocalError, OneSided, OneSidedKind};
-use umem::{CpuAccess, Fault, HostBuf, LocalPart, RemoteFault, RemoteProcess, Touch, Umem};
+use umem::{
+    CpuAccess, Fault, HostBuf, LocalPart, RemoteFault, RemotePart, RemoteProcess, Touch, Umem,
+};
 
 use super::table::{MrWords, PeerTable};
 use crate::ids::PdId;
@@ -36,6 +39,8 @@ use crate::payload::{for_each_sge, local_fault};
 const MAX_MAPPED: usize = 256;
 /// Bytes between two checks of the table.
 const PIECE: u64 = 256 << 10;
+/// Room for the inline bytes of operations that are carried out together.
+const INLINE: usize = 16 << 10;
 
 /// What is needed to touch a peer's memory.
 #[derive(Debug)]
@@ -44,6 +49,8 @@ pub(super) struct DirectPeer {
     process: RemoteProcess,
     files: Files,
     mapped: HashMap<u32, Mapped>,
+    /// The region of the last operation, if it cannot be mapped.
+    ordinary: Option<u32>,
     /// Where inline bytes lie while they are copied.
     inline: HostBuf,
 }
@@ -127,10 +134,18 @@ pub(super) fn probe(outbound: &mut Outbound) -> Result<DirectPeer, String> {
     let process = RemoteProcess::probe(pid as i32, info.probe.addr, info.probe.value)
         .map_err(|refused| refused.to_string())?
         .while_marked(table.mark());
-    let inline = HostBuf::anonymous(4096).map_err(|error| error.to_string())?;
+    let inline = HostBuf::anonymous(INLINE).map_err(|error| error.to_string())?;
     let pidfd = pidfd.map(Known::new);
     let files = Files { pidfd, open: HashMap::new(), gates: HashMap::new() };
-    Ok(DirectPeer { table, process, files, mapped: HashMap::new(), inline })
+    Ok(DirectPeer { table, process, files, mapped: HashMap::new(), ordinary: None, inline })
+}
+
+impl MrWords {
+    /// Where an operation begins in the region, if all of it lies inside.
+    fn offset_of(&self, op: &OneSided<'_>) -> Option<u64> {
+        let offset = op.remote_addr.checked_sub(self.iova)?;
+        (offset.checked_add(u64::from(op.length))? <= self.length).then_some(offset)
+    }
 }
 
 /// The two ends of an operation.
@@ -169,6 +184,81 @@ impl DirectPeer {
         result
     }
 
+    /// Carries out several operations that are alike in one call. Returns how many, from the first
+    /// one.
+    pub(super) fn one_sided_run(
+        &mut self,
+        outbound: &mut Outbound,
+        mrs: &MrTable,
+        parties: Parties,
+        ops: &[OneSided<'_>],
+    ) -> usize {
+        let Some(RKey(key)) = ops.first().map(|op| op.rkey).filter(|key| *key != RKey(0)) else {
+            return 0;
+        };
+        let guard = outbound.hold(key);
+        let done = self.copy_run(mrs, parties, ops);
+        drop(guard);
+        done
+    }
+
+    fn copy_run(&mut self, mrs: &MrTable, parties: Parties, ops: &[OneSided<'_>]) -> usize {
+        let Some((words, _)) = self.check(parties, &ops[0]) else { return 0 };
+        // In memory that is mapped here, each operation is a copy without a call.
+        if words.gate.is_some()
+            || Self::map(&mut self.mapped, &mut self.files, ops[0].rkey.0, &words).is_some()
+        {
+            return 0;
+        }
+        let is_write = ops[0].kind == OneSidedKind::Write;
+        let need = if is_write { Access::empty() } else { Access::LOCAL_WRITE };
+        let mut ours: SmallVec<[(Umem, u64, u64); RUN]> = SmallVec::new();
+        let mut theirs: SmallVec<[RemotePart; RUN]> = SmallVec::new();
+        let (mut inline, mut total) = (0, 0);
+        for op in ops {
+            let Some(offset) = words.offset_of(op) else { break };
+            let before = ours.len();
+            total += u64::from(op.length);
+            let found = match op.local {
+                Local::Bytes(bytes) => {
+                    let at = inline;
+                    inline += bytes.len();
+                    let written = inline <= INLINE && self.inline.write(at, bytes).is_ok();
+                    ours.push((Umem::host(&self.inline), at as u64, bytes.len() as u64));
+                    written
+                }
+                Local::Sges(sges) => {
+                    for_each_sge(mrs, parties.pd, sges, 0, op.length, need, |umem, at, length| {
+                        umem.for_each_part(at, u64::from(length), |umem, at, length| {
+                            ours.push((umem.clone(), at, length));
+                        });
+                        Ok(())
+                    })
+                    .is_ok()
+                }
+            };
+            if !found || total > PIECE {
+                ours.truncate(before);
+                break;
+            }
+            theirs.push(RemotePart { addr: words.addr + offset, len: u64::from(op.length) });
+        }
+        let local: SmallVec<[LocalPart<'_>; RUN]> = ours
+            .iter()
+            .map(|(umem, offset, len)| LocalPart { umem, offset: *offset, len: *len })
+            .collect();
+        if is_write {
+            self.process.write_each(&local, &theirs)
+        } else {
+            self.process.read_each(&local, &theirs)
+        }
+    }
+
+    /// Whether operations on a region cost a system call each, so that several together cost less.
+    pub(super) fn gathers(&self, RKey(key): RKey) -> bool {
+        RemoteProcess::GATHERS && self.ordinary == Some(key)
+    }
+
     /// Whether the table lists the region now.
     pub(super) fn is_published(&self, RKey(key): RKey) -> bool {
         self.table.lives(key)
@@ -191,9 +281,8 @@ impl DirectPeer {
             return None;
         }
         let words = self.table.mr(op.rkey.0)?;
-        let offset = op.remote_addr.checked_sub(words.iova)?;
-        let inside = offset.checked_add(u64::from(op.length))? <= words.length;
-        (inside && words.pd == qp.pd && words.access.contains(need)).then_some((words, offset))
+        let offset = words.offset_of(op)?;
+        (words.pd == qp.pd && words.access.contains(need)).then_some((words, offset))
     }
 
     fn copy(
@@ -228,6 +317,7 @@ impl DirectPeer {
         }
         let (table, key) = (&self.table, op.rkey.0);
         let process = &self.process;
+        self.ordinary = None;
         if let Some(there) = Self::map(&mut self.mapped, &mut self.files, key, words) {
             return copy_mapped(there, offset, &parts, is_write, || {
                 process.lives() && table.lives(key)
@@ -237,6 +327,7 @@ impl DirectPeer {
             // Its address in the other process may refer to other memory by now.
             return Direct::Declined;
         }
+        self.ordinary = Some(key);
         let local: SmallVec<[LocalPart<'_>; 4]> = parts
             .iter()
             .map(|(umem, offset, len)| LocalPart { umem, offset: *offset, len: *len })

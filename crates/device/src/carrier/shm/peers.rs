@@ -272,6 +272,32 @@ impl Peers {
         }
     }
 
+    /// Carries several operations out together ([`Peers::one_sided`]). Returns how many.
+    pub(crate) fn one_sided_run(
+        &mut self,
+        vf: u16,
+        mrs: &MrTable,
+        parties: Parties,
+        ops: &[OneSided<'_>],
+    ) -> usize {
+        match self.peer(vf) {
+            Some(Peer { reach: Reach::Direct(direct), outbound, .. }) => {
+                direct.one_sided_run(outbound, mrs, parties, ops)
+            }
+            _ => 0,
+        }
+    }
+
+    /// Whether operations on a region of a peer cost less together than one by one.
+    pub(crate) fn gathers(&self, vf: u16, rkey: RKey) -> bool {
+        let peer = self.peers.get(usize::from(vf)).and_then(Option::as_ref);
+        self.table.is_some()
+            && peer.is_some_and(|peer| match &peer.reach {
+                Reach::Direct(direct) => direct.gathers(rkey),
+                Reach::Unknown | Reach::Ring => false,
+            })
+    }
+
     /// Whether a region of a peer is now one that can be reached without its engine.
     pub(crate) fn is_direct(&self, vf: u16, rkey: RKey) -> bool {
         let peer = self.peers.get(usize::from(vf)).and_then(Option::as_ref);
