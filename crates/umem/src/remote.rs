@@ -246,7 +246,8 @@ impl RemoteProcess {
             let mut end = piece_end;
             // ORDERING: the kernel copies part after part, with string instructions inside a part.
             // On x86 no store of a later part becomes visible before one of an earlier part, so the
-            // tail is a part of its own in the same call. Elsewhere it is a separate call after a
+            // tail is a part of its own in the same call: a part of our list, as the kernel pins
+            // the pages of each part of the other one anew. Elsewhere it is a separate call after a
             // fence, which orders what the kernel stored for us.
             if !cfg!(target_arch = "x86_64") && done < tail && tail < end {
                 end = tail;
@@ -255,13 +256,7 @@ impl RemoteProcess {
             }
             let mut ours = Parts::new();
             let end = local.collect(done, end, tail, &mut ours);
-            let mut theirs = Parts::new();
-            let split = if touch == Touch::Write { tail.clamp(done, end) } else { end };
-            for (from, to) in [(done, split), (split, end)] {
-                if from < to {
-                    theirs.push(remote_part(remote_addr.wrapping_add(from), to - from));
-                }
-            }
+            let theirs = [remote_part(remote_addr.wrapping_add(done), end - done)];
             if !self.lives() {
                 return Err(RemoteFault::Refused(Refused::Ended { pid: self.pid }));
             }
@@ -370,15 +365,13 @@ impl<'a> Local<'a> {
         self.len - part.len + bulk_length(*addr, part.len as usize) as u64
     }
 
-    /// Adds the bytes from `start` to `end` to the list for the kernel, with a cut at `tail` if
-    /// they are the destination. Returns where it really ended, since the list has a maximum
-    /// length.
+    /// Adds the bytes from `start` to `end` to the list for the kernel, with a cut at `tail`.
+    /// Returns where it really ended, since the list has a maximum length.
     fn collect(&self, start: u64, end: u64, tail: u64, list: &mut Parts) -> u64 {
         let mut position = 0;
         for (part, addr) in &self.parts {
             let (from, to) = (start.max(position), end.min(position + part.len));
-            let split =
-                if self.touch == Touch::Write { tail.clamp(from, to.max(from)) } else { to };
+            let split = tail.clamp(from, to.max(from));
             for (from, to) in [(from, split), (split, to)] {
                 if from >= to {
                     continue;

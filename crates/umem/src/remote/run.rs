@@ -44,11 +44,7 @@ impl RemoteProcess {
         let Ok(local) = Local::new(local, if is_write { Touch::Read } else { Touch::Write }) else {
             return 0;
         };
-        let lists = if is_write {
-            Lists::of_writes(&local, remote)
-        } else {
-            Lists::of_reads(&local, remote)
-        };
+        let lists = Lists::new(touch, &local, remote);
         if lists.ours.len() > IOV_MAX || lists.theirs.len() > IOV_MAX || !self.lives() {
             return 0;
         }
@@ -70,7 +66,8 @@ fn whole(remote: &[RemotePart], bytes: u64) -> usize {
     remote.iter().take_while(is_covered).count()
 }
 
-/// Both sides of a call. The last word of each destination is an element of its own.
+/// Both sides of a call. Ours is cut where the last word of a destination begins
+/// (`RemoteProcess::copy`).
 #[derive(Default)]
 struct Lists {
     ours: Parts,
@@ -78,30 +75,26 @@ struct Lists {
 }
 
 impl Lists {
-    fn of_writes(local: &Local<'_>, remote: &[RemotePart]) -> Self {
-        let mut lists = Self::default();
-        for (part, addr) in &local.parts {
-            lists.push_ours(*addr, part.len);
-        }
-        for part in remote {
-            let bulk = bulk_length(part.addr as usize, part.len as usize) as u64;
-            lists.push_theirs(part.addr, bulk);
-            lists.push_theirs(part.addr.wrapping_add(bulk), part.len - bulk);
-        }
-        lists
-    }
-
-    fn of_reads(local: &Local<'_>, remote: &[RemotePart]) -> Self {
+    fn new(touch: Touch, local: &Local<'_>, remote: &[RemotePart]) -> Self {
         let mut lists = Self::default();
         let mut parts = local.parts.iter().map(|(part, addr)| (*addr, part.len));
         let (mut addr, mut room) = parts.next().unwrap_or_default();
         for range in remote {
-            lists.push_theirs(range.addr, range.len);
+            if range.len > 0 {
+                lists.theirs.push(remote_part(range.addr, range.len));
+            }
+            let bulk = bulk_length(range.addr as usize, range.len as usize) as u64;
             let mut left = range.len;
             while left > 0 && room > 0 {
                 let len = left.min(room);
-                // What is stored last lies in the last part (`Local::tail`).
-                let bulk = if len == left { bulk_length(addr, len as usize) as u64 } else { len };
+                let bulk = if touch == Touch::Write {
+                    (bulk + left).saturating_sub(range.len).min(len)
+                } else if len == left {
+                    // What is stored last lies in the last part (`Local::tail`).
+                    bulk_length(addr, len as usize) as u64
+                } else {
+                    len
+                };
                 lists.push_ours(addr, bulk);
                 lists.push_ours(addr + bulk as usize, len - bulk);
                 (addr, room, left) = (addr + len as usize, room - len, left - len);
@@ -117,12 +110,6 @@ impl Lists {
         if len > 0 {
             let iov_base = ptr::with_exposed_provenance_mut(addr);
             self.ours.push(iovec { iov_base, iov_len: len as usize });
-        }
-    }
-
-    fn push_theirs(&mut self, addr: u64, len: u64) {
-        if len > 0 {
-            self.theirs.push(remote_part(addr, len));
         }
     }
 }
