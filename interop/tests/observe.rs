@@ -140,6 +140,31 @@ fn another_user_sees_devices_and_no_objects() {
 }
 
 #[test]
+fn counters_are_those_of_the_port_by_the_preload_library() {
+    needs!(Need::Program("rping"), Need::Namespaces);
+    let traffic = Traffic::start();
+    let sent = format!("{PORT}/counters/port_xmit_packets");
+    let received = format!("{PORT}/hw_counters/rx_udp_packets");
+    // One program that looks again and again: what it reads are not the values of its start.
+    let code = format!(
+        "import os, time\n\
+         def read(name): return int(open(name).read())\n\
+         first = read('{sent}')\n\
+         assert first > 0 and read('{received}') > 0\n\
+         end = time.time() + 60\n\
+         while read('{sent}') <= first: assert time.time() < end\n\
+         assert os.listdir('{PORT}').count('counters') == 1\n\
+         assert read('{PORT}/counters/VL15_dropped') == 0\n\
+         print('it counts')\n"
+    );
+    let python = traffic.beside("/usr/bin/python3", &["-c", &code]);
+    python.env("PEERDMA_DOOR", "preload").output().success().says("it counts");
+    let cat = traffic.beside("cat", &[&sent]).env("PEERDMA_DOOR", "preload").output();
+    assert_ne!(cat.success().stdout, "0\n");
+    traffic.end();
+}
+
+#[test]
 fn counters_are_those_of_the_port_for_every_kind_of_program() {
     needs!(Need::Program("busybox"), Need::Program("rping"), Need::Namespaces);
     let traffic = Traffic::start();

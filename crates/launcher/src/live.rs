@@ -60,6 +60,18 @@ impl Live {
         nic.and_then(|nic| self.counters(nic).get(name).copied()).unwrap_or(0)
     }
 
+    /// The files of all counters that something counts, below `/`, and what they say now.
+    pub(crate) fn counter_files(&self) -> Vec<(String, u64)> {
+        let mut files = Vec::new();
+        for (index, nic) in self.nics.iter().enumerate() {
+            let counts = self.counters(index);
+            for (file, name) in nic.counter_files() {
+                files.push((file, counts.get(name).copied().unwrap_or(0)));
+            }
+        }
+        files
+    }
+
     fn look<T>(&self, nic: usize, read: impl FnOnce(&Seen) -> T) -> T {
         let mut seen = self.lock();
         let now = Instant::now();

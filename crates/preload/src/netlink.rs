@@ -42,8 +42,34 @@ fn name(letters: [u8; LETTERS], port: u32) -> Name {
 
 /// The name of the listener, if there is one.
 pub(crate) fn listener() -> Option<Name> {
+    listener_of(b"netlink")
+}
+
+/// Waits until the files of counters are those of now, if somebody makes them.
+pub(crate) fn refresh_counters() {
+    let before = errno::get();
+    if let Some(socket) = listener_of(b"counters").and_then(|name| open(&name, libc::SOCK_CLOEXEC))
+    {
+        let wait = libc::timeval { tv_sec: 1, tv_usec: 0 };
+        let (level, option) = (libc::SOL_SOCKET, libc::SO_RCVTIMEO);
+        let (value, size) = (&raw const wait, size_of::<libc::timeval>());
+        // TIMEOUT: processes that are asked have 0.2 s; a supervisor that was stopped answers never.
+        // SAFETY: the structure is as long as the call is told.
+        unsafe { libc::syscall(libc::SYS_setsockopt, socket, level, option, value, size) };
+        let mut byte = 0_u8;
+        // It says nothing, and hangs up when it is done.
+        // SAFETY: the buffer has one byte.
+        unsafe { libc::syscall(libc::SYS_read, socket, &raw mut byte, 1) };
+        // SAFETY: the descriptor is ours.
+        unsafe { libc::syscall(libc::SYS_close, socket) };
+    }
+    errno::set(before);
+}
+
+/// The name of the listener whose letters this file beside the tree has.
+fn listener_of(file: &[u8]) -> Option<Name> {
     let mut room = Room::new();
-    let path = beside_tree(&mut room, b"netlink")?;
+    let path = beside_tree(&mut room, file)?;
     // libc's functions may be hooks of ours.
     let flags = libc::O_RDONLY | libc::O_CLOEXEC;
     // SAFETY: a terminated path that outlives the call.

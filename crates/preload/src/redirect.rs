@@ -9,6 +9,7 @@ use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_char};
 use core::sync::atomic::{AtomicU8, Ordering};
 
+use crate::netlink::refresh_counters;
 use crate::variable::variable;
 
 /// The directories that are ours, as in the tree `peerdma run` makes.
@@ -123,6 +124,9 @@ pub(crate) unsafe fn redirect(path: *const c_char, room: &mut Room) -> *const c_
     } else {
         false
     };
+    if is_ours && is_counter(bytes) {
+        refresh_counters();
+    }
     if is_ours { room.0.as_ptr().cast() } else { path }
 }
 
@@ -198,6 +202,14 @@ fn write(room: &mut Room, parts: &[&[u8]]) -> bool {
 fn below_sys(path: &[u8]) -> Option<&[u8]> {
     let (_, below) = strip(path, b"sys")?;
     SERVED.iter().any(|served| is_below(below, served)).then_some(below)
+}
+
+/// Whether a path that is ours names a counter.
+fn is_counter(path: &[u8]) -> bool {
+    let mut parts = path.rsplit(|&byte| byte == b'/').filter(|part| !part.is_empty());
+    parts.next().is_some()
+        && matches!(parts.next(), Some(b"counters" | b"hw_counters"))
+        && parts.nth(1).is_some_and(|ports| ports == b"ports")
 }
 
 /// What follows `/sys/` in a path that may name a PCI function of ours.

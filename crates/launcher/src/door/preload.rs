@@ -1,13 +1,19 @@
-//! NETLINK_RDMA for programs with the preload library: it connects their sockets to us.
+//! What programs with the preload library ask us: it connects their sockets of NETLINK_RDMA to us,
+//! and asks for the counters of this moment before it opens one.
 //!
 //! The listener has an abstract name as long as a netlink address, and so have the sockets that are
 //! accepted from it; the letters that tell it from others are in the file `netlink` beside the
 //! tree. A program that binds its end gives it a name of the same form with its port in it.
+//!
+//! Another listener, by the file `counters`, says nothing and hangs up when the files of counters
+//! are those of now.
 
+use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::io::Errno;
@@ -35,31 +41,93 @@ pub(super) struct Netlink {
 impl Netlink {
     /// Listens, and writes into `directory` where.
     pub(super) fn open(directory: &Path, live: Arc<Live>) -> io::Result<Self> {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let listener =
-            rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-        let letters = bind(&listener)?;
-        rustix::net::listen(&listener, BACKLOG)?;
-        std::fs::write(directory.join("netlink"), letters)?;
+        let listener = listen(directory, "netlink")?;
         Ok(Self { listener, live, sockets: Sockets::default() })
     }
 
-    /// Takes the programs that have connected; those of other users are hung up on.
+    /// Takes the programs that have connected.
     pub(super) fn accept(&self) {
-        loop {
-            let socket = match rustix::net::accept_with(&self.listener, SocketFlags::CLOEXEC) {
-                Ok(socket) => socket,
-                Err(Errno::INTR | Errno::CONNABORTED) => continue,
-                Err(_) => return,
-            };
-            let peer = descriptors::peer_cred(socket.as_fd());
-            if !peer.is_ok_and(descriptors::PeerCred::is_same_user) {
-                tracing::info!(?peer, "door: netlink is for programs of its user");
-                continue;
-            }
+        accept_each(&self.listener, |socket| {
             if let Err(error) = self.sockets.adopt(&self.live, socket) {
                 tracing::info!(%error, "door: netlink");
             }
+        });
+    }
+}
+
+/// Where programs ask for the counters of this moment.
+pub(super) struct CounterFiles {
+    listener: OwnedFd,
+    live: Arc<Live>,
+    directory: PathBuf,
+    /// What the files say.
+    written: BTreeMap<String, u64>,
+}
+
+impl CounterFiles {
+    /// Listens, and writes into `directory` where. The tree is there, too.
+    pub(super) fn open(directory: &Path, live: Arc<Live>) -> io::Result<Self> {
+        let listener = listen(directory, "counters")?;
+        let directory = directory.to_owned();
+        Ok(Self { listener, live, directory, written: BTreeMap::new() })
+    }
+
+    /// Makes the files for the programs that have connected, and hangs up.
+    pub(super) fn accept(&mut self) {
+        let Self { listener, live, directory, written } = self;
+        accept_each(listener, |_program| {
+            for (file, value) in live.counter_files() {
+                if written.get(&file).copied().unwrap_or(0) == value {
+                    continue;
+                }
+                match replace(directory, &file, value) {
+                    Ok(()) => drop(written.insert(file, value)),
+                    // The tree may be on its way out.
+                    Err(error) => tracing::debug!(%error, file, "door: a counter stays as it was"),
+                }
+            }
+        });
+    }
+}
+
+impl AsFd for CounterFiles {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+}
+
+/// Replaces a file of the tree. A reader finds the old value or the new one.
+fn replace(directory: &Path, file: &str, value: u64) -> io::Result<()> {
+    let new = directory.join("counter.new");
+    std::fs::write(&new, format!("{value}\n"))?;
+    std::fs::set_permissions(&new, std::fs::Permissions::from_mode(0o444))?;
+    std::fs::rename(&new, directory.join(file.trim_start_matches('/')))
+}
+
+/// Listens under a name whose letters are in a file of `directory`.
+fn listen(directory: &Path, file: &str) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let listener =
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    let letters = bind(&listener)?;
+    rustix::net::listen(&listener, BACKLOG)?;
+    std::fs::write(directory.join(file), letters)?;
+    Ok(listener)
+}
+
+/// Takes the programs that have connected; those of other users are hung up on.
+fn accept_each(listener: &OwnedFd, mut take: impl FnMut(OwnedFd)) {
+    loop {
+        let socket = match rustix::net::accept_with(listener, SocketFlags::CLOEXEC) {
+            Ok(socket) => socket,
+            Err(Errno::INTR | Errno::CONNABORTED) => continue,
+            Err(_) => return,
+        };
+        let peer = descriptors::peer_cred(socket.as_fd());
+        if peer.is_ok_and(descriptors::PeerCred::is_same_user) {
+            take(socket);
+        } else {
+            tracing::info!(?peer, "door: only programs of its user are answered");
         }
     }
 }

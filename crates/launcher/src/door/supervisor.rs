@@ -3,6 +3,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ use super::channel::{self, Channel, Message, SharedDoor};
 use super::counters::{Counter, Counting};
 use super::listener::{Answer, Listener};
 use super::netlink::{Sockets, StillSockets};
-use super::preload::Netlink;
+use super::preload::{CounterFiles, Netlink};
 use super::process::{self, Mask, Signals};
 use super::{Launch, program, remote, serve};
 use crate::live::Live;
@@ -130,9 +131,9 @@ pub(super) fn run(
     process::let_go(&keep, process::is_explaining());
 
     let live = Arc::clone(&launch.live);
-    let (door, left, netlink) = open(&launch, &here, program)?;
+    let (door, left) = open(&launch, &here, program)?;
     drop(here);
-    if door.is_some() || netlink.is_some() {
+    if door.is_some() || left.is_some() {
         live.keep();
     }
     // The front may have been killed by now, which the poll below will show; the program must be
@@ -140,17 +141,17 @@ pub(super) fn run(
     let shared = door.as_ref().and_then(|door| share(door).ok());
     let _ = front.send(&Message::Started { program: handle, door: shared });
     let (front, program) = (Some(front), Some(program));
-    Supervisor { front, children, program, live, door, left, netlink }.stay();
+    Supervisor { front, children, program, live, door, left }.stay();
     Ok(ExitCode::SUCCESS)
 }
 
-/// Learns whether the program has a filter, and lets it continue. Returns the door, and the backing
-/// and the sockets of the preload library if the program uses that.
+/// Learns whether the program has a filter, and lets it continue. Returns the door, and what is for
+/// the preload library if the program uses that.
 fn open(
     launch: &Launch,
     channel: &Channel,
     program: Pid,
-) -> io::Result<(Option<Door>, Option<Backing>, Option<Netlink>)> {
+) -> io::Result<(Option<Door>, Option<Left>)> {
     let (listener, backing) = match channel.receive()? {
         Some(Message::Filtered(listener)) => (Some(listener), behind(launch, program)),
         Some(Message::Unfiltered(errno)) => (None, Err(io::Error::from_raw_os_error(errno))),
@@ -174,13 +175,49 @@ fn open(
         // continues.
         (Some(listener), None) => Some(Door::new(listener, Backing::empty()?, live())?),
     };
-    let netlink = left.as_ref().and_then(Backing::named).and_then(|directory| {
-        Netlink::open(directory, live())
-            .inspect_err(|error| tracing::info!(%error, "door: no netlink for the preload library"))
-            .ok()
-    });
-    channel.send(&Message::Go(left.as_ref().and_then(Backing::named).map(|it| it.join("sys"))))?;
-    Ok((door, left, netlink))
+    let left = left.map(|backing| Left::new(backing, &launch.live));
+    channel.send(&Message::Go(left.as_ref().and_then(Left::sys)))?;
+    Ok((door, left))
+}
+
+/// What is there for the preload library.
+struct Left {
+    /// The tree, until the program has ended.
+    backing: Option<Backing>,
+    netlink: Option<Netlink>,
+    counters: Option<CounterFiles>,
+}
+
+impl Left {
+    fn new(backing: Backing, live: &Arc<Live>) -> Self {
+        let mut left = Self { backing: None, netlink: None, counters: None };
+        if let Some(directory) = backing.named() {
+            left.netlink = Netlink::open(directory, Arc::clone(live))
+                .inspect_err(|error| tracing::info!(%error, "door: no netlink for the program"))
+                .ok();
+            left.counters = CounterFiles::open(directory, Arc::clone(live))
+                .inspect_err(|error| tracing::info!(%error, "door: counters read zero"))
+                .ok();
+        }
+        Self { backing: Some(backing), ..left }
+    }
+
+    /// The directory that stands for `/sys`.
+    fn sys(&self) -> Option<PathBuf> {
+        Some(self.backing.as_ref()?.named()?.join("sys"))
+    }
+
+    /// Answers programs that have connected.
+    fn serve(&mut self) {
+        self.netlink.iter().for_each(Netlink::accept);
+        self.counters.iter_mut().for_each(CounterFiles::accept);
+    }
+
+    /// Where they connect.
+    fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let counters = self.counters.iter().map(AsFd::as_fd);
+        self.netlink.iter().map(AsFd::as_fd).chain(counters)
+    }
 }
 
 /// What is behind the door: a tree, if this process may read the paths that the program will name.
@@ -218,10 +255,7 @@ struct Supervisor {
     program: Option<Pid>,
     live: Arc<Live>,
     door: Option<Door>,
-    /// The tree that the preload library reads, until the program has ended.
-    left: Option<Backing>,
-    /// Where the preload library connects sockets of NETLINK_RDMA.
-    netlink: Option<Netlink>,
+    left: Option<Left>,
 }
 
 impl Supervisor {
@@ -235,13 +269,15 @@ impl Supervisor {
     }
 
     fn step(&mut self) -> bool {
-        let (front_ready, door_ready, netlink_ready, keeper_ready) = {
+        let (front_ready, door_ready, left_ready, keeper_ready) = {
             let fds = (self.front.as_ref(), self.door.as_ref());
             let mut polled = vec![PollFd::new(&self.children, PollFlags::IN)];
             polled.extend(fds.1.map(|door| PollFd::new(door, PollFlags::IN)));
             polled.extend(fds.0.map(|front| PollFd::new(front, PollFlags::IN)));
-            let netlink = self.netlink.as_ref();
-            polled.extend(netlink.map(|netlink| PollFd::new(netlink, PollFlags::IN)));
+            let before = polled.len();
+            let left = self.left.iter().flat_map(Left::fds);
+            polled.extend(left.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+            let lefts = polled.len() - before;
             let keepers = self.live.keepers();
             polled.extend(keepers.map(|keeper| PollFd::new(keeper, PollFlags::IN)));
             match rustix::event::poll(&mut polled, None) {
@@ -254,11 +290,11 @@ impl Supervisor {
             let mut ready = polled.iter().skip(1).map(PollFd::revents);
             let door = fds.1.and_then(|_| ready.next()).unwrap_or(PollFlags::empty());
             let front = fds.0.and_then(|_| ready.next()).unwrap_or(PollFlags::empty());
-            let netlink = netlink.and_then(|_| ready.next()).unwrap_or(PollFlags::empty());
-            (front, door, !netlink.is_empty(), ready.any(|keeper| !keeper.is_empty()))
+            let left = ready.by_ref().take(lefts).filter(|left| !left.is_empty()).count() > 0;
+            (front, door, left, ready.any(|keeper| !keeper.is_empty()))
         };
-        if netlink_ready && let Some(netlink) = &self.netlink {
-            netlink.accept();
+        if left_ready {
+            self.left.iter_mut().for_each(Left::serve);
         }
         if keeper_ready {
             self.live.hear();
@@ -303,7 +339,7 @@ impl Supervisor {
     }
 
     fn tell_end(&mut self, status: i32) {
-        if let Some(backing) = self.left.take() {
+        if let Some(backing) = self.left.as_mut().and_then(|left| left.backing.take()) {
             backing.remove();
         }
         if self.door.as_ref().is_some_and(|door| !door.is_used())
@@ -322,7 +358,8 @@ impl Supervisor {
     fn let_go(&self) {
         let _still = self.live.keep_still();
         let sockets = self.door.as_ref().map(|door| door.sockets.keep_still());
-        let others = self.netlink.as_ref().map(|netlink| netlink.sockets.keep_still());
+        let netlink = self.left.as_ref().and_then(|left| left.netlink.as_ref());
+        let others = netlink.map(|netlink| netlink.sockets.keep_still());
         let mut keep = self.fds();
         keep.extend(sockets.iter().chain(&others).flat_map(StillSockets::fds));
         process::let_go(&keep, false);
@@ -331,7 +368,7 @@ impl Supervisor {
     fn fds(&self) -> Vec<BorrowedFd<'_>> {
         let mut fds = vec![self.children.as_fd()];
         fds.extend(self.front.as_ref().map(AsFd::as_fd));
-        fds.extend(self.netlink.as_ref().map(AsFd::as_fd));
+        fds.extend(self.left.iter().flat_map(Left::fds));
         fds.extend(self.live.keepers().map(AsFd::as_fd));
         if let Some(door) = &self.door {
             fds.extend([door.as_fd(), door.backing.root()]);

@@ -16,11 +16,28 @@ const NOBODY: &str = "0x0000";
 /// `IB_PORT_CM_SUP | IB_PORT_IP_BASED_GIDS`, as for a RoCE port.
 const CAP_MASK: u32 = 1 << 16 | 1 << 26;
 
+impl NicFacts {
+    /// The directory of the HCA.
+    fn hca(&self) -> String {
+        format!("{}/infiniband/{}", self.directory(), self.name)
+    }
+
+    /// The files of the counters of the first port that something counts, and their names.
+    pub(crate) fn counter_files(&self) -> impl Iterator<Item = (String, &'static str)> {
+        let port = format!("{}/ports/1", self.hca());
+        let files = counters::PORT.into_iter().map(|name| ("counters", name));
+        let files = files.chain(counters::hardware_counters().map(|name| ("hw_counters", name)));
+        files
+            .filter(|(_, name)| counters::is_counted(name))
+            .map(move |(directory, name)| (format!("{port}/{directory}/{name}"), name))
+    }
+}
+
 /// Adds the NIC with this index, and its uverbs device.
 pub(super) fn describe(tree: &mut Tree, index: usize, nic: &NicFacts) {
     let name = &nic.name;
     let device = nic.directory();
-    let hca = format!("{device}/infiniband/{name}");
+    let hca = nic.hca();
     let uverbs = format!("{device}/infiniband_verbs/uverbs{index}");
     tree.link(&format!("/sys/class/infiniband/{name}"), &hca);
     tree.link(&format!("/sys/class/infiniband_verbs/uverbs{index}"), &uverbs);
