@@ -1,6 +1,7 @@
 //! The ring in one process, compared with an oracle, and with a peer that breaks the rules.
 
 mod hostile;
+mod litmus;
 mod oracle;
 
 use std::convert::Infallible;
