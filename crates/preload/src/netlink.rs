@@ -53,7 +53,7 @@ pub(crate) fn refresh_counters() {
         let wait = libc::timeval { tv_sec: 1, tv_usec: 0 };
         let (level, option) = (libc::SOL_SOCKET, libc::SO_RCVTIMEO);
         let (value, size) = (&raw const wait, size_of::<libc::timeval>());
-        // TIMEOUT: processes that are asked have 0.2 s; a supervisor that was stopped answers never.
+        // TIMEOUT: processes that are asked have 0.2 s; a supervisor that was stopped is silent.
         // SAFETY: the structure is as long as the call is told.
         unsafe { libc::syscall(libc::SYS_setsockopt, socket, level, option, value, size) };
         let mut byte = 0_u8;

@@ -1,5 +1,5 @@
 //! The protocols of shared memory on the processor at hand, many times: what the models go through
-//! in loom (`super::super::models`), where a compiler, a processor and its emulation have their say.
+//! in loom (`shm::models`), where a compiler, a processor and its emulation have their say.
 //!
 //! Two threads meet at the start of each round and then race. A round proves nothing; a fence that
 //! is missing shows within some thousand of them on a processor of two cores
