@@ -3,6 +3,7 @@
 
 mod bare;
 mod cuda;
+mod echo;
 mod level_zero;
 mod node;
 mod owner;
@@ -26,6 +27,7 @@ pub(crate) fn run(words: &[String]) -> Outcome<()> {
         ["cells", path, rounds] => bare::cells(path, rounds.parse()?),
         ["pages"] => bare::pages(),
         ["cuda"] => cuda::run(),
+        ["echo"] => echo::run(),
         ["level-zero"] => level_zero::run(),
         ["node", qps] => node::run(qps.parse()?),
         ["owner", kind, length] => owner::run(kind, length.parse()?),

@@ -141,6 +141,10 @@ impl Env for Host {
         self.direct.is_some()
     }
 
+    fn gathers(&self, _: &OneSided<'_>) -> bool {
+        self.direct.is_some()
+    }
+
     fn one_sided_run(&mut self, ops: &[OneSided<'_>]) -> usize {
         let done = ops.iter().take_while(|op| self.one_sided(op) == Direct::Done).count();
         self.direct_runs += u64::from(done > 0);

@@ -58,14 +58,12 @@ impl Qp {
 
     /// Offers the short operations at the front of the queue together. Returns whether any is done.
     fn carry_out_run<E: Env>(&mut self, env: &mut E) -> bool {
-        let mut ops: SmallVec<[OneSided<'_>; RUN]> = SmallVec::new();
-        for wqe in self.sq.iter().take(RUN) {
-            let Some(op) = gathered(wqe) else { break };
-            if ops.first().is_some_and(|first| !first.is_alike(&op)) {
-                break;
-            }
-            ops.push(op);
+        let Some(first) = self.sq.front().and_then(gathered) else { return false };
+        if !env.gathers(&first) {
+            return false;
         }
+        let run = self.sq.iter().take(RUN).map_while(gathered);
+        let ops: SmallVec<[OneSided<'_>; RUN]> = run.take_while(|op| first.is_alike(op)).collect();
         let done = if ops.len() > 1 { env.one_sided_run(&ops) } else { 0 };
         drop(ops);
         for _ in 0..done {

@@ -81,9 +81,15 @@ pub trait Env {
         Direct::Declined
     }
 
-    /// Carries several of them out at once, in order. They are alike ([`OneSided::is_alike`]), and
-    /// the rules of [`Env::one_sided`] apply. Returns how many are done, from the first one; the
-    /// next one is then offered alone.
+    /// Whether several operations like this one cost less together than one by one.
+    fn gathers(&self, op: &OneSided<'_>) -> bool {
+        let _ = op;
+        false
+    }
+
+    /// Carries several operations out at once, in order. They are alike ([`OneSided::is_alike`]),
+    /// the environment [gathers](Env::gathers) such ones, and the rules of [`Env::one_sided`]
+    /// apply. Returns how many are done, from the first one; the next one is then offered alone.
     fn one_sided_run(&mut self, ops: &[OneSided<'_>]) -> usize {
         let _ = ops;
         0

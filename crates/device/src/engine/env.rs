@@ -553,6 +553,11 @@ impl<'p> Env for QpEnv<'_, 'p> {
         outcome
     }
 
+    fn gathers(&self, op: &OneSided<'_>) -> bool {
+        let peer = self.context.route.peer();
+        peer.is_some_and(|vf| self.common.out.shm.gathers(vf, op.rkey))
+    }
+
     fn one_sided_run(&mut self, ops: &[OneSided<'_>]) -> usize {
         let Some(vf) = self.direct_peer() else { return 0 };
         let parties = self.parties();
