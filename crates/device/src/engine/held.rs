@@ -122,9 +122,7 @@ impl Engine {
         let Some(QpEntry { qp, context, .. }) = qps.get(id) else { return false };
         let Some(vf) = context.route.peer() else { return false };
         let (op, sends) = (qp.last_that_may_wait(), qp.sends());
-        if sends > 1 {
-            // Others wait already, or cannot be carried out yet.
-            let Some(index) = held.qps.iter().position(|other| *other == id) else { return false };
+        if let Some(index) = held.qps.iter().position(|other| *other == id) {
             if op.is_some() && sends < RUN {
                 return true;
             }
@@ -135,8 +133,9 @@ impl Engine {
             self.note_held();
             return false;
         }
+        // Others that do not wait cannot be carried out yet.
+        let op = op.filter(|op| sends == 1 && common.out.shm.gathers(vf, op.rkey));
         let cq = common.objects.cqs.get(context.send_cq.index());
-        let op = op.filter(|op| common.out.shm.gathers(vf, op.rkey));
         let Some(cq) = cq.filter(|_| op.is_some()) else { return false };
         if !held.may_begin(!cq.is_empty()) || cq.armed != Armed::No {
             return false;
