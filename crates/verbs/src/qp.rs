@@ -1,5 +1,6 @@
 //! Queue pairs, shared receive queues and address handles.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use device::ids::{PdId, QpId, SrqId};
@@ -77,7 +78,8 @@ struct Pair {
     arm: Arm<On<QpId>, sysverbs::Qp>,
     qpn: Qpn,
     spec: QpSpec,
-    psn: Psn,
+    /// The start of its sequence numbers, in the lower 24 bits.
+    psn: AtomicU32,
     /// Counters that it is attached to, which it must not outlive.
     cntrs: Mutex<Vec<CompCntr>>,
     pd: Pd,
@@ -91,6 +93,9 @@ impl Drop for Pair {
         }
     }
 }
+
+/// How far the sequence numbers of two connections of a QP are apart, at least.
+const FURTHER: u32 = 1 << 22;
 
 /// The key of datagram QPs that [`Qp::to_rts`] sets up.
 pub const DEFAULT_QKEY: u32 = 0x1111_1111;
@@ -127,7 +132,7 @@ impl Qp {
             }
         };
         // Any start is valid; one that differs between QPs reveals mistakes sooner.
-        let psn = Psn::new(qpn.value().wrapping_mul(0x9e37_79b1) >> 4);
+        let psn = AtomicU32::new(qpn.value().wrapping_mul(0x9e37_79b1) >> 4);
         let (pd, spec, cntrs) = (pd.clone(), spec.clone(), Mutex::default());
         let pair = Pair { arm, qpn, spec, psn, cntrs, pd };
         let qp = Self(Arc::new(pair));
@@ -158,7 +163,7 @@ impl Qp {
         let Some(first) = self.0.pd.context().default_gid() else {
             return Err(Refusal::new(Kind::NotFound, "endpoint: the port has no GID"));
         };
-        Ok(Endpoint { gid: first.gid, qpn: self.0.qpn, psn: self.0.psn })
+        Ok(Endpoint { gid: first.gid, qpn: self.0.qpn, psn: self.psn() })
     }
 
     /// Changes state or attributes, as selected by the mask.
@@ -177,6 +182,30 @@ impl Qp {
             Arm::Soft(on) => on.alive()?.query_qp(on.id),
             Arm::Hard(qp) => qp.query().map_err(refused),
         }
+    }
+
+    /// Takes the QP back to what it was when it was created, so that it can be connected again, to
+    /// the same peer or another. That is the way out of ERR.
+    ///
+    /// What was posted and has not completed is gone, without a completion; a program that must
+    /// know waits for what is flushed in ERR first. Its completions that were not taken may be gone,
+    /// too. Its [`endpoint`](Self::endpoint) is another afterwards, with the same number: packets of
+    /// the last connection do not fit into the next one. Counters stay.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`modify`](Self::modify).
+    pub fn reset(&self) -> Result<()> {
+        let attr = QpAttr { state: QpState::Reset, ..QpAttr::default() };
+        self.modify(&attr, AttrMask::STATE)?;
+        // ORDERING: it is a number; who connects has the endpoint from this thread.
+        self.0.psn.fetch_add(FURTHER, Ordering::Relaxed);
+        self.to_init()
+    }
+
+    /// The first sequence number that it sends.
+    fn psn(&self) -> Psn {
+        Psn::new(self.0.psn.load(Ordering::Relaxed))
     }
 
     fn to_init(&self) -> Result<()> {
@@ -203,7 +232,7 @@ impl Qp {
             let what = format!("endpoint: the port has no GID of index {gid_index}");
             return Err(Refusal::new(Kind::NotFound, what));
         };
-        Ok(Endpoint { gid: found.gid, qpn: self.0.qpn, psn: self.0.psn })
+        Ok(Endpoint { gid: found.gid, qpn: self.0.qpn, psn: self.psn() })
     }
 
     /// Connects an RC or UC QP to its peer, as [`ConnectOptions::default`] says, and makes it ready
@@ -245,7 +274,7 @@ impl Qp {
             timeout: options.timeout,
             retry_cnt: options.retry_count,
             rnr_retry: options.rnr_retry_count,
-            sq_psn: self.0.psn,
+            sq_psn: self.psn(),
             ..QpAttr::default()
         };
         let mut mask = A::STATE | A::AV | A::PATH_MTU | A::DEST_QPN | A::RQ_PSN;
@@ -281,7 +310,7 @@ impl Qp {
 
     /// Makes a datagram QP ready to send and receive.
     pub fn to_rts(&self) -> Result<()> {
-        let mut attr = QpAttr { state: QpState::Rtr, sq_psn: self.0.psn, ..QpAttr::default() };
+        let mut attr = QpAttr { state: QpState::Rtr, sq_psn: self.psn(), ..QpAttr::default() };
         self.modify(&attr, AttrMask::STATE)?;
         attr.state = QpState::Rts;
         self.modify(&attr, AttrMask::STATE | AttrMask::SQ_PSN)

@@ -57,6 +57,48 @@ fn a_receive_posted_to_a_qp_in_error_is_flushed_at_once() {
     }
 }
 
+#[test]
+fn a_qp_that_failed_is_reset_and_connected_again() {
+    let context = open();
+    let pd = context.alloc_pd().unwrap();
+    let (buffer, mr) = memory(&pd);
+    let [(a, a_cq), (b, b_cq)] = [(); 2].map(|()| {
+        let cq = context.create_cq(16).unwrap();
+        (pd.create_qp(&QpSpec::rc(&cq)).unwrap(), cq)
+    });
+    let mut starts = Vec::new();
+    for round in 0..3_u8 {
+        let (to_a, to_b) = (a.endpoint().unwrap(), b.endpoint().unwrap());
+        assert_eq!((to_a.qpn, to_b.qpn), (a.qpn(), b.qpn()));
+        assert!(!starts.contains(&to_a.psn), "packets of another connection would fit");
+        starts.push(to_a.psn);
+        a.connect(&to_b).unwrap();
+        b.connect(&to_a).unwrap();
+        buffer.write(0, &[round; 8]).unwrap();
+        b.post_recv(1, &[mr.slice(64, 8)]).unwrap();
+        a.post_send(&SendRequest::send(2, &[mr.slice(0, 8)]).signaled()).unwrap();
+        for (cq, wr_id) in [(&a_cq, 2), (&b_cq, 1)] {
+            let wc = completion(cq);
+            assert_eq!((wc.wr_id, wc.status), (wr_id, WcStatus::Success));
+        }
+        let mut bytes = [9; 8];
+        buffer.read(64, &mut bytes).unwrap();
+        assert_eq!(bytes, [round; 8]);
+
+        // One fails, and what waits there is flushed; what waits at the other is simply gone.
+        b.post_recv(3, &[mr.slice(64, 8)]).unwrap();
+        a.post_recv(4, &[mr.slice(128, 8)]).unwrap();
+        to_error(&b);
+        let wc = completion(&b_cq);
+        assert_eq!((wc.wr_id, wc.status), (3, WcStatus::WrFlushErr));
+        for (qp, cq) in [(&a, &a_cq), (&b, &b_cq)] {
+            qp.reset().unwrap();
+            assert_eq!(qp.query().unwrap().state, QpState::Init);
+            assert!(cq.poll().is_none());
+        }
+    }
+}
+
 /// IBA 10.2.9: a shared queue has a protection domain of its own, and QPs of other domains may
 /// receive from it.
 #[test]
