@@ -7,8 +7,8 @@ use super::{hear, say};
 use crate::benches::futures::{both, spin};
 use crate::{Outcome, exchange};
 
-/// Reports its endpoint. `connect ENDPOINT` connects; `echo COUNT` sends as many messages of 8 bytes
-/// back.
+/// Reports its endpoint. `connect ENDPOINT` connects; `echo COUNT` sends as many messages of 8
+/// bytes back.
 pub(super) fn run() -> Outcome<()> {
     let context = verbs::devices()?.first().ok_or("there is no device")?.open()?;
     let pd = context.alloc_pd()?;

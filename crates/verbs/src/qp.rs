@@ -188,9 +188,9 @@ impl Qp {
     /// the same peer or another. That is the way out of ERR.
     ///
     /// What was posted and has not completed is gone, without a completion; a program that must
-    /// know waits for what is flushed in ERR first. Its completions that were not taken may be gone,
-    /// too. Its [`endpoint`](Self::endpoint) is another afterwards, with the same number: packets of
-    /// the last connection do not fit into the next one. Counters stay.
+    /// know waits for what is flushed in ERR first. Its completions that were not taken may be
+    /// gone, too. Its [`endpoint`](Self::endpoint) is another afterwards, with the same number:
+    /// packets of the last connection do not fit into the next one. Counters stay.
     ///
     /// # Errors
     ///

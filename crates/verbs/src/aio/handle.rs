@@ -5,9 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context as Task, Poll, Waker};
 
-use smallvec::SmallVec;
-
-use super::table::{After, Table};
+use super::table::Table;
 use crate::{Context, Cq, Kind, Refusal, Result};
 
 /// One of the holders of a queue. The driver ends when there is no other.
@@ -62,16 +60,18 @@ impl Handle {
 
     /// Takes up to a batch of completions and wakes the tasks that wait; how many that were.
     pub(super) fn drain(&self) -> usize {
+        iter::from_fn(|| self.take_one().then_some(())).take(BATCH).count()
+    }
+
+    /// Takes a completion and wakes the task that waits for it. False if there is none.
+    fn take_one(&self) -> bool {
         let Queue { cq, table, taking, .. } = &*self.0;
-        let mut after = SmallVec::<[After; 2]>::new();
-        {
-            let _in_turn = taking.lock().unwrap_or_else(PoisonError::into_inner);
-            let taken = iter::from_fn(|| cq.poll()).take(BATCH);
-            after.extend(taken.map(|wc| table.complete(wc, cq)));
-        }
-        let count = after.len();
-        after.into_iter().for_each(After::finish);
-        count
+        let in_turn = taking.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(wc) = cq.poll() else { return false };
+        let after = table.complete(wc, cq);
+        drop(in_turn);
+        after.finish();
+        true
     }
 
     /// Waits for what `take` finds. It must leave the task's waker where a completion finds it.
@@ -83,7 +83,7 @@ impl Handle {
         }
         for _ in 0..looks {
             // A completion leaves what it is for where `take` looks: without one, nothing changed.
-            if self.drain() > 0
+            if self.take_one()
                 && let Some(found) = take()
             {
                 return Poll::Ready(found);

@@ -71,7 +71,7 @@ pub(super) enum After {
     Nothing,
     /// What it needed is given back, and then its task is woken.
     Done(Option<Permit>, Option<Keep>, Option<Waker>),
-    Forget(Sending),
+    Forget(Box<Sending>),
     /// A buffer without a message, and the QP whose tasks are woken.
     Arrived(Option<Buffer>, Arc<dyn Receiver>),
 }
@@ -152,7 +152,7 @@ impl Table {
                 drop(entries);
                 After::Arrived(qp.arrive(wc, why, buffer), qp)
             }
-            Some(Entry::Send(sending)) => After::Forget(sending),
+            Some(Entry::Send(sending)) => After::Forget(Box::new(sending)),
         }
     }
 }
