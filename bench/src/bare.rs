@@ -16,10 +16,26 @@ pub(crate) fn process_vm_writev(pid: Pid, from: &HostBuf, len: usize, to: u64) -
     let local = libc::iovec { iov_base: from.as_ptr().cast(), iov_len: len };
     let remote =
         libc::iovec { iov_base: std::ptr::without_provenance_mut(to as usize), iov_len: len };
-    // SAFETY: the local range lies in `from`, which lives across the call and is only read; the
-    // remote one is checked by the kernel, in the other process.
-    let written =
-        unsafe { libc::process_vm_writev(pid.as_raw_nonzero().get(), &local, 1, &remote, 1, 0) };
+    // SAFETY: the local range lies in `from`, which lives across the call.
+    unsafe { write_all(pid, &[local], &[remote], len) }
+}
+
+/// One `process_vm_writev` of these lists, which are `len` bytes each.
+///
+/// # Safety
+///
+/// The local ranges are readable memory.
+unsafe fn write_all(
+    pid: Pid,
+    local: &[libc::iovec],
+    remote: &[libc::iovec],
+    len: usize,
+) -> io::Result<()> {
+    let (count, there) = (local.len() as u64, remote.len() as u64);
+    let (pid, local, remote) = (pid.as_raw_nonzero().get(), local.as_ptr(), remote.as_ptr());
+    // SAFETY: the caller's promise, and the local ranges are only read; the remote ones are checked
+    // by the kernel, in the other process.
+    let written = unsafe { libc::process_vm_writev(pid, local, count, remote, there, 0) };
     match usize::try_from(written) {
         Ok(written) if written == len => Ok(()),
         Ok(_) => Err(io::ErrorKind::UnexpectedEof.into()),
@@ -45,16 +61,8 @@ pub(crate) fn process_vm_writev_each(
     let ours = from.as_ptr().expose_provenance();
     let local: Vec<_> = (0..count).map(|index| range(ours, index)).collect();
     let remote: Vec<_> = (0..count).map(|index| range(to as usize, index)).collect();
-    let (raw, ranges) = (pid.as_raw_nonzero().get(), count as u64);
-    // SAFETY: the local ranges lie in `from`, which lives across the call and is only read; the
-    // remote ones are checked by the kernel, in the other process.
-    let written =
-        unsafe { libc::process_vm_writev(raw, local.as_ptr(), ranges, remote.as_ptr(), ranges, 0) };
-    match usize::try_from(written) {
-        Ok(written) if written == len * count => Ok(()),
-        Ok(_) => Err(io::ErrorKind::UnexpectedEof.into()),
-        Err(_) => Err(io::Error::last_os_error()),
-    }
+    // SAFETY: the local ranges lie in `from`, which lives across the call.
+    unsafe { write_all(pid, &local, &remote, len * count) }
 }
 
 /// One `memcpy` of `len` bytes.

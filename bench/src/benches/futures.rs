@@ -9,7 +9,7 @@ use verbs::aio::{Cq, Qp, QpOptions};
 use verbs::owned::{Buffer, RemoteSlice};
 
 use super::in_turns;
-use crate::child::Role;
+use crate::child::{Role, Words};
 use crate::perftest::{self, Place};
 use crate::report::{Report, Row, Target};
 use crate::sample::Sample;
@@ -54,17 +54,27 @@ pub(super) fn run(reps: u32, report: &mut Report) -> Outcome<()> {
     Ok(())
 }
 
-/// Half a round trip, in microseconds: the typical one, as perftest says it.
-fn ping() -> Outcome<f64> {
+/// A QP whose completions are polled for.
+pub(crate) fn polled_qp() -> Outcome<Qp> {
     let context = verbs::devices()?.first().ok_or("there is no device")?.open()?;
     let pd = context.alloc_pd()?;
-    let cq = Cq::polled(&context, 256)?;
-    let qp = cq.create_qp(&pd, &QpOptions::default())?;
-    let (mut echo, words) = Role::start(&[], "echo", &[])?;
+    Ok(Cq::polled(&context, 256)?.create_qp(&pd, &QpOptions::default())?)
+}
+
+/// A role that has a QP, what it reported, and a QP that is connected to that one.
+fn connected(role: &str, args: &[String]) -> Outcome<(Role, Words, Qp)> {
+    let qp = polled_qp()?;
+    let (mut role, words) = Role::start(&[], role, args)?;
     qp.connect(&exchange::endpoint(&words.get::<String>(0)?)?)?;
-    echo.ask(&format!("connect {}", exchange::show(&qp.endpoint()?)))?;
+    role.ask(&format!("connect {}", exchange::show(&qp.endpoint()?)))?;
+    Ok((role, words, qp))
+}
+
+/// Half a round trip, in microseconds: the typical one, as perftest says it.
+fn ping() -> Outcome<f64> {
+    let (mut echo, _, qp) = connected("echo", &[])?;
     echo.ask(&format!("echo {}", WARM_UP + ROUNDS))?;
-    let buffer = pd.register(vec![1_u8; 8])?;
+    let buffer = qp.pd().register(vec![1_u8; 8])?;
     let typical = spin(rounds(&qp, buffer))?;
     echo.answer()?;
     Ok(typical)
@@ -91,17 +101,11 @@ async fn rounds(qp: &Qp, mut buffer: Buffer) -> Outcome<f64> {
 
 /// WRITEs one after the other, in MiB/s.
 fn write() -> Outcome<f64> {
-    let context = verbs::devices()?.first().ok_or("there is no device")?.open()?;
-    let pd = context.alloc_pd()?;
-    let cq = Cq::polled(&context, 256)?;
-    let qp = cq.create_qp(&pd, &QpOptions::default())?;
     let args = ["anonymous".to_owned(), LENGTH.to_string()];
-    let (mut owner, words) = Role::start(&[], "owner", &args)?;
-    qp.connect(&exchange::endpoint(&words.get::<String>(0)?)?)?;
-    owner.ask(&format!("connect {}", exchange::show(&qp.endpoint()?)))?;
+    let (mut owner, words, qp) = connected("owner", &args)?;
     let there = exchange::memory(&words.get::<String>(1)?)?;
     let there = RemoteSlice::<u8>::new(there, LENGTH as u64)?;
-    let mut buffer = pd.register(vec![7_u8; LENGTH])?;
+    let mut buffer = qp.pd().register(vec![7_u8; LENGTH])?;
     let rate = spin(async {
         let mut start = Instant::now();
         for round in 0..=WRITES {

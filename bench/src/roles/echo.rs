@@ -1,21 +1,18 @@
 //! A process that sends back what it receives, by futures.
 
-use verbs::aio::{Cq, Qp, QpOptions};
+use verbs::aio::Qp;
 use verbs::owned::Buffer;
 
 use super::{hear, say};
-use crate::benches::futures::{both, spin};
+use crate::benches::futures::{both, polled_qp, spin};
 use crate::{Outcome, exchange};
 
 /// Reports its endpoint. `connect ENDPOINT` connects; `echo COUNT` sends as many messages of 8
 /// bytes back.
 pub(super) fn run() -> Outcome<()> {
-    let context = verbs::devices()?.first().ok_or("there is no device")?.open()?;
-    let pd = context.alloc_pd()?;
-    let cq = Cq::polled(&context, 256)?;
-    let qp = cq.create_qp(&pd, &QpOptions::default())?;
+    let qp = polled_qp()?;
     say(&exchange::show(&qp.endpoint()?))?;
-    let mut buffer = pd.register(vec![0_u8; 8])?;
+    let mut buffer = qp.pd().register(vec![0_u8; 8])?;
     while let Some(words) = hear()? {
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         match words.as_slice() {

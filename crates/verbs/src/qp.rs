@@ -198,7 +198,7 @@ impl Qp {
     pub fn reset(&self) -> Result<()> {
         let attr = QpAttr { state: QpState::Reset, ..QpAttr::default() };
         self.modify(&attr, AttrMask::STATE)?;
-        // ORDERING: it is a number; who connects has the endpoint from this thread.
+        // ORDERING: it is a number; the endpoint that a peer gets is read after this.
         self.0.psn.fetch_add(FURTHER, Ordering::Relaxed);
         self.to_init()
     }

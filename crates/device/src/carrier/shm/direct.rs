@@ -23,7 +23,7 @@ use dmabuf::{Direction, GateSlot};
 use iba::{Access, Qpn, RKey};
 use link::shm::{Outbound, OutboundState};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
-use smallvec::SmallVec;
+use smallvec::{Array, SmallVec};
 use transport::RUN;
 use transport::env::{AtomicOp, Direct, Local, LocalError, OneSided, OneSidedKind};
 use umem::{
@@ -41,6 +41,9 @@ const MAX_MAPPED: usize = 256;
 const PIECE: u64 = 256 << 10;
 /// Room for the inline bytes of operations that are carried out together.
 const INLINE: usize = 16 << 10;
+
+/// Memory of ours, where a range begins in it, and how long the range is.
+type LocalRange = (Umem, u64, u64);
 
 /// What is needed to touch a peer's memory.
 #[derive(Debug)]
@@ -211,33 +214,18 @@ impl DirectPeer {
             return 0;
         }
         let is_write = ops[0].kind == OneSidedKind::Write;
-        let need = if is_write { Access::empty() } else { Access::LOCAL_WRITE };
-        let mut ours: SmallVec<[(Umem, u64, u64); RUN]> = SmallVec::new();
+        let mut ours: SmallVec<[LocalRange; RUN]> = SmallVec::new();
         let mut theirs: SmallVec<[RemotePart; RUN]> = SmallVec::new();
         let (mut inline, mut total) = (0, 0);
         for op in ops {
             let Some(offset) = words.offset_of(op) else { break };
             let before = ours.len();
             total += u64::from(op.length);
-            let found = match op.local {
-                Local::Bytes(bytes) => {
-                    let at = inline;
-                    inline += bytes.len();
-                    let written = inline <= INLINE && self.inline.write(at, bytes).is_ok();
-                    ours.push((Umem::host(&self.inline), at as u64, bytes.len() as u64));
-                    written
-                }
-                Local::Sges(sges) => {
-                    for_each_sge(mrs, parties.pd, sges, 0, op.length, need, |umem, at, length| {
-                        umem.for_each_part(at, u64::from(length), |umem, at, length| {
-                            ours.push((umem.clone(), at, length));
-                        });
-                        Ok(())
-                    })
-                    .is_ok()
-                }
-            };
-            if !found || total > PIECE {
+            let found = local_parts(&self.inline, inline, mrs, parties.pd, op, &mut ours);
+            if let Local::Bytes(bytes) = op.local {
+                inline += bytes.len();
+            }
+            if found.is_err() || total > PIECE {
                 ours.truncate(before);
                 break;
             }
@@ -294,26 +282,9 @@ impl DirectPeer {
         offset: u64,
     ) -> Direct {
         let is_write = op.kind == OneSidedKind::Write;
-        let mut parts: SmallVec<[(Umem, u64, u64); 4]> = SmallVec::new();
-        match op.local {
-            Local::Bytes(bytes) => {
-                if self.inline.write(0, bytes).is_err() {
-                    return Direct::Declined;
-                }
-                parts.push((Umem::host(&self.inline), 0, bytes.len() as u64));
-            }
-            Local::Sges(sges) => {
-                let need = if is_write { Access::empty() } else { Access::LOCAL_WRITE };
-                let found = for_each_sge(mrs, pd, sges, 0, op.length, need, |umem, at, length| {
-                    umem.for_each_part(at, u64::from(length), |umem, at, length| {
-                        parts.push((umem.clone(), at, length));
-                    });
-                    Ok(())
-                });
-                if let Err(error) = found {
-                    return Direct::Local(error);
-                }
-            }
+        let mut parts: SmallVec<[LocalRange; 4]> = SmallVec::new();
+        if let Err(refused) = local_parts(&self.inline, 0, mrs, pd, op, &mut parts) {
+            return refused;
         }
         let (table, key) = (&self.table, op.rkey.0);
         let process = &self.process;
@@ -432,10 +403,40 @@ impl DirectPeer {
     }
 }
 
+/// Adds the local memory of a WRITE or READ to `parts`. Inline bytes are stored at `at` of
+/// `inline`.
+fn local_parts<A: Array<Item = LocalRange>>(
+    inline: &HostBuf,
+    at: usize,
+    mrs: &MrTable,
+    pd: PdId,
+    op: &OneSided<'_>,
+    parts: &mut SmallVec<A>,
+) -> Result<(), Direct> {
+    match op.local {
+        Local::Bytes(bytes) => {
+            inline.write(at, bytes).map_err(|_| Direct::Declined)?;
+            parts.push((Umem::host(inline), at as u64, bytes.len() as u64));
+            Ok(())
+        }
+        Local::Sges(sges) => {
+            let is_write = op.kind == OneSidedKind::Write;
+            let need = if is_write { Access::empty() } else { Access::LOCAL_WRITE };
+            for_each_sge(mrs, pd, sges, 0, op.length, need, |umem, at, length| {
+                umem.for_each_part(at, u64::from(length), |umem, at, length| {
+                    parts.push((umem.clone(), at, length));
+                });
+                Ok(())
+            })
+            .map_err(Direct::Local)
+        }
+    }
+}
+
 fn copy_mapped(
     there: &Umem,
     offset: u64,
-    parts: &[(Umem, u64, u64)],
+    parts: &[LocalRange],
     is_write: bool,
     lives: impl Fn() -> bool,
 ) -> Direct {

@@ -290,22 +290,21 @@ impl Peers {
 
     /// Whether operations on a region of a peer cost less together than one by one.
     pub(crate) fn gathers(&self, vf: u16, rkey: RKey) -> bool {
-        let peer = self.peers.get(usize::from(vf)).and_then(Option::as_ref);
-        self.table.is_some()
-            && peer.is_some_and(|peer| match &peer.reach {
-                Reach::Direct(direct) => direct.gathers(rkey),
-                Reach::Unknown | Reach::Ring => false,
-            })
+        self.direct(vf).is_some_and(|direct| direct.gathers(rkey))
     }
 
     /// Whether a region of a peer is now one that can be reached without its engine.
     pub(crate) fn is_direct(&self, vf: u16, rkey: RKey) -> bool {
+        self.direct(vf).is_some_and(|direct| direct.is_published(rkey))
+    }
+
+    /// A peer whose memory is known to be in reach.
+    fn direct(&self, vf: u16) -> Option<&DirectPeer> {
         let peer = self.peers.get(usize::from(vf)).and_then(Option::as_ref);
-        self.table.is_some()
-            && peer.is_some_and(|peer| match &peer.reach {
-                Reach::Direct(direct) => direct.is_published(rkey),
-                Reach::Unknown | Reach::Ring => false,
-            })
+        match &peer.filter(|_| self.table.is_some())?.reach {
+            Reach::Direct(direct) => Some(direct),
+            Reach::Unknown | Reach::Ring => None,
+        }
     }
 
     /// Begins a copy that does not end by itself (for tests).
