@@ -44,6 +44,8 @@ for packet in trace.packet[1:]:
         data = packet.interned_data
         kinds = [data.event_categories, data.event_names, data.debug_annotation_names]
         sequences[sequence] = [{entry.iid: entry.name for entry in kind} for kind in kinds]
+        texts = data.debug_annotation_string_values
+        sequences[sequence].append({entry.iid: entry.str.decode() for entry in texts})
     if packet.HasField("track_descriptor"):
         track = packet.track_descriptor
         if track.HasField("process"):
@@ -57,13 +59,14 @@ for packet in trace.packet[1:]:
         assert packet.sequence_flags & NEEDS and sequences[sequence], "names that were not given"
         event = packet.track_event
         assert event.track_uuid in tracks, "an event on an unknown track"
-        categories, names, args = sequences[sequence]
+        categories, names, args, texts = sequences[sequence]
         assert all(iid in categories for iid in event.category_iids)
         name = names[event.name_iid] if event.name_iid else None
         assert (name is None) == (event.type == pb.TrackEvent.TYPE_SLICE_END)
         given = {}
         for arg in event.debug_annotations:
-            given[args[arg.name_iid]] = getattr(arg, arg.WhichOneof("value"))
+            value = getattr(arg, arg.WhichOneof("value"))
+            given[args[arg.name_iid]] = texts[value] if arg.HasField("string_value_iid") else value
         events.append((packet.timestamp, event, name, given))
 
 assert clocks and all({1, 3, 6} <= set(each) for each in clocks)

@@ -1,7 +1,7 @@
 //! An event while it is written.
 
-use crate::proto;
-use crate::{NEEDS_NAMES, PACKET, SEQUENCE, SEQUENCE_FLAGS, TIMESTAMP, TRACK_EVENT};
+use crate::proto::{self, BYTES, FIXED64, LENGTH, VARINT};
+use crate::{NEEDS_NAMES, PACKET, SEQUENCE, SEQUENCE_FLAGS, TIMESTAMP, TRACK_BITS, TRACK_EVENT};
 
 /// Fields of `TrackEvent`.
 const CATEGORY: u32 = 3;
@@ -17,6 +17,7 @@ const ARGUMENT_NAME: u32 = 1;
 const ARGUMENT_NUMBER: u32 = 3;
 const ARGUMENT_TEXT: u32 = 6;
 const ARGUMENT_POINTER: u32 = 7;
+const ARGUMENT_WORD: u32 = 17;
 
 /// What an event is on its track. The numbers are those of `TrackEvent.Type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,16 +31,34 @@ pub enum Kind {
     Instant = 3,
 }
 
+/// Bytes that an event may have between two texts: more than ten arguments and flows.
+const ROOM: usize = 256;
+
 /// An event, which is complete when it is dropped.
+///
+/// A NIC writes many of these while a program waits. So the bytes go to an array first, and numbers
+/// have as many bytes as their types need and not their values: then the compiler knows the place
+/// of almost every byte.
+///
+/// # Panics
+///
+/// Its functions panic if more than 256 bytes would follow one another without a text.
 #[derive(Debug)]
 pub struct Event<'a> {
     out: &'a mut Vec<u8>,
-    packet: usize,
-    event: usize,
+    /// Where the event begins in `out`.
+    start: usize,
+    room: [u8; ROOM],
+    at: usize,
 }
 
+/// Where the packet's content begins, and that of the event in it: behind a tag and a length; and
+/// behind the time, the sequence, and the flags.
+const PACKET_AT: usize = 1 + LENGTH;
+const EVENT_AT: usize = PACKET_AT + (1 + 9) + (1 + 5) + (1 + 1) + (1 + LENGTH);
+
 impl<'a> Event<'a> {
-    #[inline]
+    #[inline(always)]
     pub(crate) fn begin(
         out: &'a mut Vec<u8>,
         (at, sequence): (u64, u64),
@@ -47,62 +66,81 @@ impl<'a> Event<'a> {
         track: u64,
         name: u64,
     ) -> Self {
-        let packet = proto::begin(out, PACKET);
-        proto::number(out, TIMESTAMP, at);
-        proto::number(out, SEQUENCE, sequence);
-        proto::number(out, SEQUENCE_FLAGS, NEEDS_NAMES);
-        let event = proto::begin(out, TRACK_EVENT);
-        proto::number(out, TYPE, kind as u64);
-        proto::number(out, TRACK, track);
+        let mut event = Self { start: out.len(), out, room: [0; ROOM], at: 0 };
+        event.nested(PACKET);
+        event.tag(TIMESTAMP, VARINT);
+        event.put(proto::wide::<9>(at));
+        event.tag(SEQUENCE, VARINT);
+        event.put(proto::wide::<5>(sequence));
+        event.tag(SEQUENCE_FLAGS, VARINT);
+        event.put([NEEDS_NAMES as u8]);
+        event.nested(TRACK_EVENT);
+        debug_assert_eq!(event.at, EVENT_AT);
+        event.tag(TYPE, VARINT);
+        event.put([kind as u8]);
+        event.tag(TRACK, VARINT);
+        event.put(proto::wide::<{ TRACK_BITS.div_ceil(7) as usize }>(track));
         if name != 0 {
-            proto::number(out, NAME, name);
+            event.tag(NAME, VARINT);
+            event.value(name);
         }
-        Self { out, packet, event }
+        event
     }
 
     /// Its category, by its number.
-    #[inline]
-    pub fn category(self, category: u64) -> Self {
-        proto::number(self.out, CATEGORY, category);
+    #[inline(always)]
+    pub fn category(&mut self, category: u64) -> &mut Self {
+        self.tag(CATEGORY, VARINT);
+        self.value(category);
         self
     }
 
     /// It is part of a flow.
-    #[inline]
-    pub fn flow(self, flow: u64) -> Self {
-        proto::fixed(self.out, FLOW, flow);
+    #[inline(always)]
+    pub fn flow(&mut self, flow: u64) -> &mut Self {
+        self.tag(FLOW, FIXED64);
+        self.put(flow.to_le_bytes());
         self
     }
 
     /// It is the last part of a flow.
-    #[inline]
-    pub fn last_of_flow(self, flow: u64) -> Self {
-        proto::fixed(self.out, LAST_OF_FLOW, flow);
+    #[inline(always)]
+    pub fn last_of_flow(&mut self, flow: u64) -> &mut Self {
+        self.tag(LAST_OF_FLOW, FIXED64);
+        self.put(flow.to_le_bytes());
         self
     }
 
     /// It belongs together with the other events of this number, wherever they are.
-    #[inline]
-    pub fn correlation(self, number: u64) -> Self {
-        proto::number(self.out, CORRELATION, number);
+    #[inline(always)]
+    pub fn correlation(&mut self, number: u64) -> &mut Self {
+        self.tag(CORRELATION, VARINT);
+        self.put(proto::wide::<10>(number));
         self
     }
 
     /// A number as an argument.
-    #[inline]
-    pub fn number(self, name: u64, value: u64) -> Self {
+    #[inline(always)]
+    pub fn number(&mut self, name: u64, value: u64) -> &mut Self {
         self.short_argument(name, ARGUMENT_NUMBER, value)
     }
 
     /// A number as an argument, to be shown in hexadecimal digits.
-    #[inline]
-    pub fn hex(self, name: u64, value: u64) -> Self {
+    #[inline(always)]
+    pub fn hex(&mut self, name: u64, value: u64) -> &mut Self {
         self.short_argument(name, ARGUMENT_POINTER, value)
     }
 
+    /// A text of [`Names::words`](crate::Names) as an argument, by its number.
+    #[inline(always)]
+    pub fn word(&mut self, name: u64, word: u64) -> &mut Self {
+        self.short_argument(name, ARGUMENT_WORD, word)
+    }
+
     /// Words as an argument.
-    #[inline]
-    pub fn text(self, name: u64, value: &str) -> Self {
+    pub fn text(&mut self, name: u64, value: &str) -> &mut Self {
+        self.out.extend_from_slice(&self.room[..self.at]);
+        self.at = 0;
         proto::message(self.out, ARGUMENT, |out| {
             proto::number(out, ARGUMENT_NAME, name);
             proto::text(out, ARGUMENT_TEXT, value);
@@ -110,20 +148,60 @@ impl<'a> Event<'a> {
         self
     }
 
-    #[inline]
-    fn short_argument(self, name: u64, field: u32, value: u64) -> Self {
-        proto::short_message(self.out, ARGUMENT, |out| {
-            proto::number(out, ARGUMENT_NAME, name);
-            proto::number(out, field, value);
-        });
+    #[inline(always)]
+    fn short_argument(&mut self, name: u64, field: u32, value: u64) -> &mut Self {
+        self.tag(ARGUMENT, BYTES);
+        let length = self.at;
+        self.put([0]);
+        self.tag(ARGUMENT_NAME, VARINT);
+        self.value(name);
+        self.tag(field, VARINT);
+        self.value(value);
+        // CAST: three numbers.
+        self.room[length] = (self.at - length - 1) as u8;
         self
+    }
+
+    /// Begins a field.
+    #[inline(always)]
+    fn tag(&mut self, field: u32, wire_type: u32) {
+        self.value(u64::from(field << 3 | wire_type));
+    }
+
+    /// Begins a message, whose length is known at the end.
+    #[inline(always)]
+    fn nested(&mut self, field: u32) {
+        self.tag(field, BYTES);
+        self.put([0; LENGTH]);
+    }
+
+    /// A number that is short, or of 35 bits, or longer.
+    #[inline(always)]
+    fn value(&mut self, value: u64) {
+        if value < 1 << 7 {
+            // CAST: seven bits.
+            self.put([value as u8]);
+        } else if value < 1 << 14 {
+            self.put(proto::wide::<2>(value));
+        } else if value < 1 << 35 {
+            self.put(proto::wide::<5>(value));
+        } else {
+            self.put(proto::wide::<10>(value));
+        }
+    }
+
+    #[inline(always)]
+    fn put<const N: usize>(&mut self, bytes: [u8; N]) {
+        *self.room[self.at..].first_chunk_mut().expect("events are short") = bytes;
+        self.at += N;
     }
 }
 
 impl Drop for Event<'_> {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
-        proto::end(self.out, self.event);
-        proto::end(self.out, self.packet);
+        self.out.extend_from_slice(&self.room[..self.at]);
+        proto::end(self.out, self.start + EVENT_AT);
+        proto::end(self.out, self.start + PACKET_AT);
     }
 }

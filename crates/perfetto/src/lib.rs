@@ -22,7 +22,7 @@
 //! ```
 //! use perfetto::{Kind, Names, Trace, id};
 //!
-//! let names = Names { categories: &["work"], events: &[(1, "step")], args: &["bytes"] };
+//! let names = Names { categories: &["work"], events: &[(1, "step")], args: &["bytes"], words: &[] };
 //! let path = std::env::temp_dir().join(format!("trace-{}", std::process::id()));
 //! let mut trace = Trace::open(&path, &names)?;
 //! let track = trace.track(trace.process(), "one after another", 0);
@@ -83,6 +83,8 @@ pub struct Names<'a> {
     pub events: &'a [(u64, &'a str)],
     /// Arguments, by their index plus one.
     pub args: &'a [&'a str],
+    /// Texts of arguments, by the number given here, which is not 0.
+    pub words: &'a [(u64, &'a str)],
 }
 
 /// One process's sequence in a trace.
@@ -172,7 +174,7 @@ impl Trace {
 
     /// Adds an event, of a name by its number; 0 for none, as the end of a slice. It is complete
     /// when the returned value is dropped.
-    #[inline]
+    #[inline(always)]
     pub fn event(&mut self, at: u64, kind: Kind, track: u64, name: u64) -> Event<'_> {
         Event::begin(self.records.waiting(), (at, self.sequence), kind, track, name)
     }
@@ -268,6 +270,9 @@ fn introduce(out: &mut Vec<u8>, sequence: u64, names: &Names<'_>) {
             for (number, name) in (1..).zip(names.args) {
                 one(out, 3, number, name);
             }
+            for (number, text) in names.words {
+                one(out, 29, *number, text);
+            }
         });
     });
 }
@@ -316,8 +321,12 @@ mod tests {
         std::env::temp_dir().join(format!("peerdma-perfetto-{name}-{}", std::process::id()))
     }
 
-    const NAMES: Names<'_> =
-        Names { categories: &["category"], events: &[(9, "event")], args: &["argument"] };
+    const NAMES: Names<'_> = Names {
+        categories: &["category"],
+        events: &[(9, "event")],
+        args: &["argument"],
+        words: &[(5, "word")],
+    };
 
     /// The packets of a file; panics where it is not well-formed.
     fn packets(bytes: &[u8]) -> Vec<&[u8]> {
@@ -351,7 +360,12 @@ mod tests {
         assert_eq!(first.process(), second.process());
         for trace in [&mut first, &mut second] {
             let track = trace.track(trace.process(), "a track", 0);
-            trace.event(1, Kind::Begin, track, 9).category(1).number(1, 2).text(1, "words");
+            trace
+                .event(1, Kind::Begin, track, 9)
+                .category(1)
+                .number(1, 2)
+                .word(1, 5)
+                .text(1, "words");
             trace.event(2, Kind::End, track, 0);
             trace.finish().expect("room on the disk");
         }

@@ -26,6 +26,7 @@ const NAMES: Names<'_> = Names {
     categories: &["gpu"],
     events: &[(TO_VRAM, "move to VRAM"), (TO_GTT, "move to GTT"), (REVOKED, "revoked")],
     args: &["bytes", "why"],
+    words: &[],
 };
 
 /// This process's part of the trace. It ends with the first error.
@@ -69,13 +70,14 @@ impl OfGpus {
                 let name = if to == Domain::Vram { TO_VRAM } else { TO_GTT };
                 // CAST: a move does not wait for centuries.
                 let began = now.saturating_sub(waited.as_nanos() as u64);
-                let event = trace.event(began, Kind::Begin, track, name).category(CATEGORY);
-                drop(event.number(BYTES, bytes).text(WHY, why));
+                let mut event = trace.event(began, Kind::Begin, track, name);
+                event.category(CATEGORY).number(BYTES, bytes).text(WHY, why);
+                drop(event);
                 drop(trace.event(now, Kind::End, track, 0));
             }
             BufferEvent::Revoked { why } => {
-                let event = trace.event(now, Kind::Instant, track, REVOKED);
-                drop(event.category(CATEGORY).text(WHY, why));
+                let mut event = trace.event(now, Kind::Instant, track, REVOKED);
+                event.category(CATEGORY).text(WHY, why);
             }
             _ => {}
         }

@@ -156,13 +156,10 @@ impl Tracer {
         words: &str,
     ) {
         let at = self.times.at(now);
-        let mut event = self
-            .trace
-            .event(at, Kind::Instant, self.tracks.memory, event as u64)
-            .category(Category::Memory as u64)
-            .hex(Arg::Key as u64, key.into());
+        let mut event = self.trace.event(at, Kind::Instant, self.tracks.memory, event as u64);
+        event.category(Category::Memory as u64).hex(Arg::Key as u64, key.into());
         if count > 0 {
-            event = event.hex(Arg::Address as u64, address).number(Arg::Count as u64, count);
+            event.hex(Arg::Address as u64, address).number(Arg::Count as u64, count);
         }
         if !words.is_empty() {
             event.text(Arg::Why as u64, words);
@@ -181,11 +178,9 @@ impl Tracer {
     /// A fault plan acts, on a packet of a QP if one is given.
     pub(crate) fn plan(&mut self, now: Time, what: &str, packet: Option<(Qpn, u32)>) {
         let at = self.times.at(now);
-        let event = self
-            .trace
-            .event(at, Kind::Instant, self.tracks.plan, Event::FaultPlan as u64)
-            .category(Category::FaultPlan as u64)
-            .text(Arg::What as u64, what);
+        let mut event =
+            self.trace.event(at, Kind::Instant, self.tracks.plan, Event::FaultPlan as u64);
+        event.category(Category::FaultPlan as u64).text(Arg::What as u64, what);
         if let Some((qpn, psn)) = packet {
             event.hex(Arg::Qp as u64, qpn.value().into()).number(Arg::Psn as u64, psn.into());
         }

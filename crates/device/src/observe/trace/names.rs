@@ -4,6 +4,8 @@ use iba::{WcStatus, WrOpcode};
 use perfetto::Names;
 use wire::Opcode;
 
+use crate::carrier::Route;
+
 /// Categories.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Category {
@@ -74,12 +76,28 @@ const EVENTS: [(Event, &str); 6] = [
     (Event::Async, "async event"),
 ];
 
+/// Paths of packets, of which an argument tells one.
+const ROUTES: [Route; 4] = [Route::None, Route::Loopback, Route::Shm(0), Route::Udp];
+
+/// The status of a send that ends well without a completion, as an argument.
+pub(super) const NO_COMPLETION: u64 = 64;
+
+/// The path of a packet, as an argument.
+pub(super) fn of_route(route: Route) -> u64 {
+    match route {
+        Route::None => 1,
+        Route::Loopback => 2,
+        Route::Shm(_) => 3,
+        Route::Udp => 4,
+    }
+}
+
 /// The name of a request's slice.
 pub(super) fn of_request(opcode: WrOpcode) -> u64 {
     1 + opcode as u64
 }
 
-/// The name of a completion.
+/// The name of a completion, and its status as an argument.
 pub(super) fn of_status(status: WcStatus) -> u64 {
     128 + status as u64
 }
@@ -96,7 +114,10 @@ pub(super) fn with_all<T>(act: impl FnOnce(&Names<'_>) -> T) -> T {
     events.extend(EVENTS.map(|(event, name)| (event as u64, name)));
     events.extend(WcStatus::ALL.iter().map(|of| (of_status(*of), of.name())));
     events.extend(Opcode::ALL.iter().map(|of| (of_packet(*of), of.name())));
-    act(&Names { categories: &CATEGORIES, events: &events, args: &ARGS })
+    let mut words = vec![(NO_COMPLETION, "no completion")];
+    words.extend(WcStatus::ALL.iter().map(|of| (of_status(*of), of.name())));
+    words.extend(ROUTES.map(|of| (of_route(of), of.name())));
+    act(&Names { categories: &CATEGORIES, events: &events, args: &ARGS, words: &words })
 }
 
 #[cfg(test)]
@@ -112,6 +133,10 @@ mod tests {
                 names.events.iter().map(|(number, _)| *number).collect();
             assert_eq!(numbers.len(), names.events.len());
             assert!(!numbers.contains(&0));
+            let words: std::collections::HashSet<u64> =
+                names.words.iter().map(|(number, _)| *number).collect();
+            assert_eq!(words.len(), names.words.len());
+            assert!(!words.contains(&0));
             for (event, name) in EVENTS {
                 assert!(names.events.contains(&(event as u64, name)));
             }

@@ -27,23 +27,23 @@ impl Tracer {
         // A request that the NIC itself posted, for a rendezvous, has no slice.
         let request = request.filter(|open| open.wr_id == context.wr_id).map(|open| open.flow);
         let peer = headers.bth.dest_qp;
-        let mut event = self
-            .trace
-            .event(at, Kind::Instant, self.tracks.sent, names::of_packet(headers.bth.opcode))
+        let name = names::of_packet(headers.bth.opcode);
+        let mut event = self.trace.event(at, Kind::Instant, self.tracks.sent, name);
+        event
             .category(Category::Packet as u64)
             .flow(flow_of(context.qpn, peer, headers))
             .hex(Arg::Qp as u64, context.qpn.value().into())
             .hex(Arg::Peer as u64, peer.value().into())
             .number(Arg::Psn as u64, headers.bth.psn.value().into())
             .number(Arg::Bytes as u64, length.into())
-            .text(Arg::Path as u64, route.name());
+            .word(Arg::Path as u64, names::of_route(route));
         if let Some(flow) = request {
-            event = event.flow(flow).correlation(flow).hex(Arg::WrId as u64, context.wr_id);
+            event.flow(flow).correlation(flow).hex(Arg::WrId as u64, context.wr_id);
         }
         if let Some(key) = key {
-            event = event.hex(Arg::Key as u64, key.into());
+            event.hex(Arg::Key as u64, key.into());
         }
-        answer(event, headers);
+        answer(&mut event, headers);
     }
 
     /// A packet came for a QP, which handles it until [`Tracer::handled`].
@@ -57,16 +57,16 @@ impl Tracer {
         let at = self.times.at(now);
         let flow = flow_of(from, headers.bth.dest_qp, headers);
         self.handled = Some(flow);
-        let event = self
-            .trace
-            .event(at, Kind::Instant, self.tracks.received, names::of_packet(headers.bth.opcode))
+        let name = names::of_packet(headers.bth.opcode);
+        let mut event = self.trace.event(at, Kind::Instant, self.tracks.received, name);
+        event
             .category(Category::Packet as u64)
             .flow(flow)
             .hex(Arg::Qp as u64, own.value().into())
             .hex(Arg::Peer as u64, from.value().into())
             .number(Arg::Psn as u64, headers.bth.psn.value().into())
             .number(Arg::Bytes as u64, length.into());
-        answer(event, headers);
+        answer(&mut event, headers);
     }
 
     /// The packet that came was handled.
@@ -82,7 +82,7 @@ fn flow_of(from: Qpn, to: Qpn, headers: &Headers) -> u64 {
 }
 
 /// Adds what an acknowledgement says, unless that is all well.
-fn answer(event: perfetto::Event<'_>, headers: &Headers) {
+fn answer(event: &mut perfetto::Event<'_>, headers: &Headers) {
     let Some(aeth) = headers.aeth() else { return };
     if !matches!(aeth.syndrome, Syndrome::Ack { .. }) {
         event.text(Arg::Answer as u64, &aeth.syndrome.to_string());

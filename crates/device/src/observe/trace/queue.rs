@@ -64,8 +64,8 @@ impl Queue {
             let request = &mut self.open[self.in_lanes];
             self.in_lanes += 1;
             request.lane = Some(lane);
-            let event = trace
-                .event(now, Kind::Begin, lane, request.name)
+            let mut event = trace.event(now, Kind::Begin, lane, request.name);
+            event
                 .category(Category::Request as u64)
                 .flow(request.flow)
                 .correlation(request.flow)
@@ -82,27 +82,27 @@ impl Queue {
         self.open.get(self.open.len().checked_sub(behind)?)
     }
 
-    /// The oldest request of this `wr_id` ended.
+    /// The oldest request of this `wr_id` ended, with a status by its number as an argument.
     pub(super) fn end(
         &mut self,
         trace: &mut Trace,
         wr_id: u64,
         now: u64,
-        status: &str,
+        status: u64,
     ) -> Option<Open> {
         let index = self.open.iter().position(|open| open.wr_id == wr_id)?;
         self.end_at(index, trace, now, status)
     }
 
     /// The oldest request ended.
-    pub(super) fn end_first(&mut self, trace: &mut Trace, now: u64, status: &str) {
+    pub(super) fn end_first(&mut self, trace: &mut Trace, now: u64, status: u64) {
         self.end_at(0, trace, now, status);
     }
 
-    fn end_at(&mut self, index: usize, trace: &mut Trace, now: u64, status: &str) -> Option<Open> {
+    fn end_at(&mut self, index: usize, trace: &mut Trace, now: u64, status: u64) -> Option<Open> {
         let request = self.open.remove(index)?;
         if let Some(lane) = request.lane {
-            trace.event(now, Kind::End, lane, 0).text(Arg::Status as u64, status);
+            trace.event(now, Kind::End, lane, 0).word(Arg::Status as u64, status);
             self.in_lanes -= 1;
             self.free.push(lane);
             self.fill(trace, now);

@@ -51,22 +51,22 @@ impl Tracer {
             }
         };
         let trace = &mut self.trace;
-        let request = queue.and_then(|queue| queue.end(trace, wr_id, at, status.name()));
+        let request = queue.and_then(|queue| queue.end(trace, wr_id, at, names::of_status(status)));
         let nic = self.tracks.nic;
         let name = || format!("CQ {}", cq.handle());
         let track = *self.cqs.entry(cq).or_insert_with(|| trace.track(nic, &name(), 0));
-        let mut event = trace
-            .event(at, Kind::Instant, track, names::of_status(status))
+        let mut event = trace.event(at, Kind::Instant, track, names::of_status(status));
+        event
             .category(Category::Completion as u64)
             .hex(Arg::Qp as u64, context.qpn.value().into())
             .hex(Arg::WrId as u64, wr_id)
             .number(Arg::Bytes as u64, byte_len.into());
         if let Some(Open { flow, .. }) = request {
-            event = event.last_of_flow(flow).correlation(flow);
+            event.last_of_flow(flow).correlation(flow);
         }
         // One acknowledgement may complete several.
         if let Some(flow) = self.handled {
-            event = event.flow(flow);
+            event.flow(flow);
         }
         if let Some(why) = self.why.take() {
             event.text(Arg::Why as u64, &why);
@@ -77,7 +77,7 @@ impl Tracer {
     pub(crate) fn ended_silently(&mut self, now: Time, qpn: Qpn) {
         let at = self.times.at(now);
         if let Some(qp) = self.qps.get_mut(&qpn) {
-            qp.sends.end_first(&mut self.trace, at, "no completion");
+            qp.sends.end_first(&mut self.trace, at, names::NO_COMPLETION);
         }
     }
 
