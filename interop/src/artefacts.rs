@@ -123,7 +123,7 @@ impl Artefacts {
 }
 
 /// The target directory of this test binary: three levels above `target/PROFILE/deps/test-HASH`.
-pub(crate) fn target_dir() -> PathBuf {
+pub fn target_dir() -> PathBuf {
     let exe = std::env::current_exe().expect("a running program has a path");
     exe.ancestors().nth(3).map_or_else(|| PathBuf::from("target"), Path::to_path_buf)
 }

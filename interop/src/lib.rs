@@ -38,6 +38,7 @@ mod capture;
 mod cases;
 mod csource;
 mod cuda_program;
+mod dist;
 mod hardware;
 mod mpi;
 pub mod need;
@@ -55,7 +56,7 @@ mod tag;
 mod vm;
 mod wheel;
 
-pub use artefacts::Artefacts;
+pub use artefacts::{Artefacts, target_dir};
 pub use built::built;
 pub use capture::{Capture, Captured, Frame, icrc};
 pub use cases::{Case, Cases, CasesOutput, Guest};
@@ -63,6 +64,7 @@ pub use csource::{
     compile, compile_arm64, compile_installed, compile_mpi, compile_mpi_by, compile_with,
 };
 pub use cuda_program::{by_nic, cuda_program, libfabric, row, sum};
+pub use dist::{dist, wheel_of, workspace};
 pub use hardware::Hardware;
 pub use mpi::Mpi;
 pub use netns::{Lan, Netns, Tap, Veth};

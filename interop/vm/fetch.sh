@@ -17,7 +17,8 @@ set -euo pipefail
 machine=${2:-amd64}
 KERNEL=${KERNEL:-7.2.12+deb13-$machine}
 CODENAME=$(. /etc/os-release && echo "${VERSION_CODENAME:-bookworm}")
-PROGRAMS="busybox-static ibverbs-utils iproute2 perftest python3-pyverbs rdma-core rdmacm-utils"
+PROGRAMS="busybox-static ibverbs-utils iproute2 perftest python3-pip-whl python3-pytest python3-pyverbs python3-venv
+    rdma-core rdmacm-utils"
 
 [ "$(uname -m)" = x86_64 ] || { echo "the emulated machine is started by an x86-64 QEMU" >&2; exit 1; }
 mkdir -p "$1"
@@ -91,7 +92,8 @@ if [ ! -e "$dir/qemu" ]; then
     mv "$new" "$dir/qemu"
 fi
 
-if [ "$machine" = arm64 ] && [ ! -e "$dir/debian" ]; then
+# An earlier list may have been shorter.
+if [ "$machine" = arm64 ] && [ "$(cat "$dir/debian/programs" 2>/dev/null)" != "$PROGRAMS" ]; then
     new=$dir/debian.new
     rm -rf "$new"
     mkdir "$new"
@@ -101,6 +103,8 @@ if [ "$machine" = arm64 ] && [ ! -e "$dir/debian" ]; then
     foreign unpack_all "$CODENAME" "$new" $PROGRAMS
     # Packages since trixie take it that these are links.
     for name in bin sbin lib; do [ -e "$new/$name" ] || ln -s "usr/$name" "$new/$name"; done
+    echo "$PROGRAMS" >"$new/programs"
+    rm -rf "$dir/debian"
     mv "$new" "$dir/debian"
 fi
 rm -rf "$dir/apt"

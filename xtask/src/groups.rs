@@ -205,8 +205,12 @@ pub(crate) const GROUPS: &[Group] = &[
 ];
 
 /// Groups that run programs from wheels, and the lists of those in `interop/wheels`.
-const WHEELS: &[(&str, &str)] =
-    &[("cuda_programs", "cuda-programs"), ("trace", "perfetto"), ("wheel", "cross")];
+const WHEELS: &[(&str, &str)] = &[
+    ("cuda_programs", "cuda-programs"),
+    ("trace", "perfetto"),
+    ("wheel", "cross"),
+    ("aarch64", "cross"),
+];
 
 fn fmt(_: &Context) -> Outcome {
     check(cargo().args(["fmt", "--all", "--check"]))

@@ -3,9 +3,9 @@
 mod root;
 
 use interop::need::Need;
-use interop::{Scratch, needs};
+use interop::{Scratch, dist, needs};
 
-use crate::root::{Root, dist};
+use crate::root::Root;
 
 const NEEDS: [Need; 3] = [Need::Root, Need::Namespaces, Need::Program("debootstrap")];
 

@@ -5,44 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use interop::{Artefacts, Output, Program, Scratch};
+use interop::{Output, Program, Scratch, target_dir};
 
 use crate::PACKAGES;
-
-/// Runs what is made by `cargo xtask dist ARGS`, the chore that makes it for users, and returns the
-/// file of this ending.
-pub(crate) fn dist(out: &Path, args: &[&str], ending: &str) -> PathBuf {
-    let artefacts = Artefacts::find();
-    let release = artefacts.peerdma().parent().expect("a file has a directory").to_owned();
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let made = Command::new(cargo)
-        .current_dir(workspace())
-        .args(["xtask", "dist"])
-        .args(args)
-        .arg("--built")
-        .arg(&release)
-        .arg("--out")
-        .arg(out)
-        .output()
-        .expect("cargo starts");
-    let said = String::from_utf8_lossy(&made.stderr);
-    assert!(made.status.success(), "cargo xtask dist: {said}");
-    let files = out.read_dir().expect("the chore made it");
-    let mut paths = files.map(|entry| entry.expect("it can be read").path());
-    let is_it = |path: &PathBuf| path.to_string_lossy().ends_with(ending);
-    paths.find(is_it).unwrap_or_else(|| panic!("no {ending} in {}", out.display()))
-}
-
-/// Where cargo puts what it builds.
-pub(crate) fn target() -> PathBuf {
-    let program = std::env::current_exe().expect("a test is a program");
-    program.ancestors().nth(3).expect("target/debug/deps/install").to_owned()
-}
-
-/// The root of the workspace.
-pub(crate) fn workspace() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("interop lies in it")
-}
 
 /// An unpacked Debian with [`PACKAGES`].
 pub(crate) struct Root {
@@ -91,7 +56,7 @@ impl Root {
 /// The archive of a clean root, which is kept beside what is built. It comes from the archive of
 /// packages that this machine uses.
 fn kept() -> PathBuf {
-    let target = target();
+    let target = target_dir();
     let kept = target.join(format!("clean-root-{}.tar", PACKAGES.join("+")));
     if kept.exists() {
         return kept;

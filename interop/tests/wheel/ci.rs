@@ -1,10 +1,10 @@
 //! The files of `dist/` for CI and images. The steps are run by `interop/py/ci_files.py`, which
 //! does what the services and builders do with them; the root has the packages that they fetch.
 
-use interop::{Scratch, needs};
+use interop::{Scratch, dist, needs, workspace};
 
 use crate::pip::{as_user, wheel};
-use crate::root::{Root, dist, workspace};
+use crate::root::Root;
 use crate::{LINKER, NEEDS};
 
 /// Runs a file of `dist/` in a root that has it, and what runs it.

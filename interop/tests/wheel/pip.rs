@@ -3,26 +3,17 @@
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-use interop::{Scratch, needs};
+use interop::{Scratch, needs, wheel_of, workspace};
 
-use crate::root::{Root, dist, target, workspace};
+use crate::root::Root;
 use crate::{LINKER, NEEDS, NOBODY};
 
 /// Tests with pytest, as a user of the wheel has them.
 const SUITE: &str = "interop/py/test_wheel.py";
 
-/// The wheel, kept beside what is built. Of the release it takes minutes to build, so that is for
-/// `--full`.
+/// The wheel for this machine.
 pub(crate) fn wheel() -> &'static Path {
-    static MADE: LazyLock<PathBuf> = LazyLock::new(|| {
-        let profile = if interop::need::full() { "release" } else { "dev" };
-        let out = target().join("install-test");
-        dist(
-            &out,
-            &["--only=wheel", "--profile", profile],
-            &format!("_{}.whl", std::env::consts::ARCH),
-        )
-    });
+    static MADE: LazyLock<PathBuf> = LazyLock::new(|| wheel_of(std::env::consts::ARCH));
     &MADE
 }
 
@@ -63,9 +54,4 @@ fn pip_installs_a_wheel_with_the_program_the_module_and_fixtures() {
          peerdma run -- python -m pytest -v -p no:cacheprovider {suite}"
     );
     root.run(&system).success().says("test_two_hosts_are_apart PASSED");
-    if interop::need::full() {
-        // Linked, and what it needs is read; nothing runs it.
-        let args = ["--only=wheel", "--arch=aarch64"];
-        dist(&target().join("install-test"), &args, "_aarch64.whl");
-    }
 }

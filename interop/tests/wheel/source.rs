@@ -2,11 +2,11 @@
 
 use std::process::Command;
 
-use interop::{Artefacts, Scratch, needs};
+use interop::{Artefacts, Scratch, needs, target_dir, workspace};
 
 use crate::NEEDS;
 use crate::pip::as_user;
-use crate::root::{Root, target, workspace};
+use crate::root::Root;
 
 /// Cargo installs programs and no libraries, so `run` says where it looks for them, and works when
 /// it is told where they are.
@@ -21,7 +21,7 @@ fn cargo_installs_the_program_from_its_sources() {
         .current_dir(workspace())
         .args(["install", "--locked", "--offline", "--path=crates/peerdma", "--profile", profile])
         .arg("--target-dir")
-        .arg(target())
+        .arg(target_dir())
         .arg("--root")
         .arg(&installed)
         .output()
