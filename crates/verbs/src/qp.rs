@@ -344,6 +344,15 @@ impl Qp {
         }
     }
 
+    /// The same for a request that nobody needs any more.
+    pub(crate) fn post(&self, request: SendRequest) -> std::result::Result<(), PostError> {
+        request.check(self.0.pd.context())?;
+        match &self.0.arm {
+            Arm::Soft(on) => on.lock().post_send(on.id, request.into_wr()),
+            Arm::Hard(_) => self.post_send(&request),
+        }
+    }
+
     /// Posts a receive into `local`.
     #[doc(alias = "ibv_post_recv")]
     pub fn post_recv(&self, wr_id: u64, local: &[Slice]) -> std::result::Result<(), PostError> {

@@ -39,6 +39,11 @@ impl SendRequest {
         Ok(&self.wr)
     }
 
+    /// The request as the software device takes it, once it is checked.
+    pub(crate) fn into_wr(self) -> SendWr {
+        self.wr
+    }
+
     /// What a library takes beside the request: the address handle and the window.
     pub(crate) fn hard(&self) -> (Option<&sysverbs::Ah>, Option<&sysverbs::Mw>) {
         (self.ah.as_ref().and_then(Ah::hard), self.window.as_ref().and_then(Mw::hard))

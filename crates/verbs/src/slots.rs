@@ -3,16 +3,11 @@
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 
-/// The places.
+/// Places, and who waits for some: [`Slots`] for those that have a lock of their own.
 #[derive(Debug)]
-pub(crate) struct Slots {
-    state: Mutex<State>,
-}
-
-#[derive(Debug)]
-struct State {
+pub(crate) struct Places {
     free: u32,
     /// Tasks that wait, the longest first. A task that comes later overtakes none.
     waiting: VecDeque<Waiting>,
@@ -26,52 +21,102 @@ struct Waiting {
     waker: Waker,
 }
 
-impl State {
-    /// The task whose turn it is, if there is room for it.
+impl Places {
+    pub(crate) fn new(count: u32) -> Self {
+        Self { free: count, waiting: VecDeque::new(), next: 0 }
+    }
+
+    pub(crate) fn free(&self) -> u32 {
+        self.free
+    }
+
+    /// The task whose turn it is, if there is room for it. Wake it without a lock.
     fn turn(&self) -> Option<Waker> {
         let first = self.waiting.front()?;
         (first.wants <= self.free).then(|| first.waker.clone())
     }
+
+    /// Takes places now, or not at all.
+    pub(crate) fn try_take(&mut self, wants: u32) -> bool {
+        let is_there = self.waiting.is_empty() && self.free >= wants;
+        if is_there {
+            self.free -= wants;
+        }
+        is_there
+    }
+
+    /// Takes places if it is the turn of the task with this ticket, and returns whose turn is next;
+    /// otherwise the task has a ticket and waits. Never ends for more than there are.
+    pub(crate) fn poll_take(
+        &mut self,
+        ticket: &mut Option<u64>,
+        wants: u32,
+        cx: &Context<'_>,
+    ) -> Poll<Option<Waker>> {
+        let at = match *ticket {
+            Some(own) => self.waiting.iter().position(|waiting| waiting.ticket == own),
+            None => None,
+        };
+        let is_first = at.map_or(self.waiting.is_empty(), |at| at == 0);
+        if is_first && self.free >= wants {
+            self.free -= wants;
+            if ticket.take().is_some() {
+                self.waiting.pop_front();
+            }
+            return Poll::Ready(self.turn());
+        }
+        match at {
+            Some(at) => self.waiting[at].waker.clone_from(cx.waker()),
+            None => {
+                *ticket = Some(self.next);
+                let waker = cx.waker().clone();
+                self.waiting.push_back(Waiting { ticket: self.next, wants, waker });
+                self.next += 1;
+            }
+        }
+        Poll::Pending
+    }
+
+    /// The task with this ticket waits no more. Returns whose turn is next: it may have been the
+    /// first, with no room for it but for the next.
+    pub(crate) fn leave(&mut self, ticket: u64) -> Option<Waker> {
+        self.waiting.retain(|waiting| waiting.ticket != ticket);
+        self.turn()
+    }
+
+    /// Gives places back, and returns whose turn is next.
+    pub(crate) fn give(&mut self, count: u32) -> Option<Waker> {
+        self.free += count;
+        self.turn()
+    }
 }
+
+/// Places that threads share.
+#[derive(Debug)]
+pub(crate) struct Slots(Mutex<Places>);
 
 impl Slots {
     pub(crate) fn new(count: u32) -> Arc<Self> {
-        let state = State { free: count, waiting: VecDeque::new(), next: 0 };
-        Arc::new(Self { state: Mutex::new(state) })
+        Arc::new(Self(Mutex::new(Places::new(count))))
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn places(&self) -> MutexGuard<'_, Places> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn free(&self) -> u32 {
-        self.state().free
+        self.places().free()
     }
 
     /// Takes places now, or not at all.
     pub(crate) fn try_acquire(self: &Arc<Self>, wants: u32) -> Option<Permit> {
-        let mut state = self.state();
-        if !state.waiting.is_empty() || state.free < wants {
-            return None;
-        }
-        state.free -= wants;
-        Some(Permit { slots: Arc::clone(self), count: wants })
+        let is_there = self.places().try_take(wants);
+        is_there.then(|| Permit { slots: Arc::clone(self), count: wants })
     }
 
     /// Takes places when it is this task's turn. Never ends for more than there are.
     pub(crate) fn acquire(self: &Arc<Self>, wants: u32) -> Acquire {
         Acquire { slots: Arc::clone(self), wants, ticket: None }
-    }
-
-    fn release(&self, count: u32) {
-        let turn = {
-            let mut state = self.state();
-            state.free += count;
-            state.turn()
-        };
-        if let Some(waker) = turn {
-            waker.wake();
-        }
     }
 }
 
@@ -84,7 +129,10 @@ pub(crate) struct Permit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.slots.release(self.count);
+        let turn = self.slots.places().give(self.count);
+        if let Some(waker) = turn {
+            waker.wake();
+        }
     }
 }
 
@@ -100,48 +148,19 @@ impl Future for Acquire {
     type Output = Permit;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Permit> {
-        let slots = Arc::clone(&self.slots);
-        let mut state = slots.state();
-        let at = match self.ticket {
-            Some(ticket) => state.waiting.iter().position(|waiting| waiting.ticket == ticket),
-            None => None,
-        };
-        let is_first = at.map_or(state.waiting.is_empty(), |at| at == 0);
-        if is_first && state.free >= self.wants {
-            state.free -= self.wants;
-            if self.ticket.take().is_some() {
-                state.waiting.pop_front();
-            }
-            let turn = state.turn();
-            drop(state);
-            if let Some(waker) = turn {
-                waker.wake();
-            }
-            return Poll::Ready(Permit { slots, count: self.wants });
+        let Self { slots, wants, ticket } = &mut *self;
+        let turn = ready!(slots.places().poll_take(ticket, *wants, cx));
+        if let Some(waker) = turn {
+            waker.wake();
         }
-        match at {
-            Some(at) => state.waiting[at].waker.clone_from(cx.waker()),
-            None => {
-                let ticket = state.next;
-                state.next += 1;
-                let waiting = Waiting { ticket, wants: self.wants, waker: cx.waker().clone() };
-                state.waiting.push_back(waiting);
-                self.ticket = Some(ticket);
-            }
-        }
-        Poll::Pending
+        Poll::Ready(Permit { slots: Arc::clone(slots), count: *wants })
     }
 }
 
 impl Drop for Acquire {
     fn drop(&mut self) {
         let Some(ticket) = self.ticket else { return };
-        let turn = {
-            let mut state = self.slots.state();
-            state.waiting.retain(|waiting| waiting.ticket != ticket);
-            state.turn()
-        };
-        // It may have been the first, with no room for it but for the next.
+        let turn = self.slots.places().leave(ticket);
         if let Some(waker) = turn {
             waker.wake();
         }

@@ -2,7 +2,10 @@
 
 use std::marker::PhantomData;
 
+use smallvec::SmallVec;
+
 use super::error::{Error, Outcome};
+use super::op::Op;
 use super::qp::Qp;
 use super::request::Request;
 use super::table::Memory;
@@ -15,7 +18,7 @@ use crate::{PostError, Refusal};
 #[must_use = "nothing is posted before `post` is awaited"]
 pub struct Batch<'qp, B: Local> {
     qp: &'qp Qp,
-    requests: Vec<Request>,
+    requests: SmallVec<[Request; 1]>,
     memory: Memory,
     refusal: Option<Refusal>,
     of: PhantomData<B>,
@@ -24,7 +27,7 @@ pub struct Batch<'qp, B: Local> {
 impl Qp {
     /// Several requests with memory of one kind, which are posted together and complete as one.
     pub fn batch<B: Local>(&self) -> Batch<'_, B> {
-        let (requests, memory) = (Vec::new(), Memory::new());
+        let (requests, memory) = (SmallVec::new(), Memory::new());
         Batch { qp: self, requests, memory, refusal: None, of: PhantomData }
     }
 }
@@ -81,9 +84,6 @@ impl<B: Local> Batch<'_, B> {
 
     async fn run(self) -> (Result<(), Error>, Memory) {
         let inner = self.qp.inner();
-        if let Some(refusal) = self.refusal {
-            return (Err(refusal.into()), self.memory);
-        }
         let capacity = inner.capacity();
         let count = u32::try_from(self.requests.len()).unwrap_or(u32::MAX);
         if count == 0 {
@@ -92,14 +92,8 @@ impl<B: Local> Batch<'_, B> {
         if count > capacity {
             return (Err(PostError::Full(capacity).into()), self.memory);
         }
-        let permit = inner.sends().acquire(count).await;
-        match inner.start(&self.requests, self.memory, permit) {
-            Ok(op) => {
-                let (result, memory) = op.await;
-                (result.map(drop), memory)
-            }
-            Err((error, memory)) => (Err(error), memory),
-        }
+        let (result, memory) = Op::new(inner, self.requests, self.memory, self.refusal).await;
+        (result.map(drop), memory)
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context as Task, Poll, Waker};
 
-use super::table::Table;
+use super::table::{State, Table};
 use crate::{Context, Cq, Kind, Refusal, Result};
 
 /// One of the holders of a queue. The driver ends when there is no other.
@@ -16,9 +16,6 @@ pub(super) struct Handle(Arc<Queue>);
 struct Queue {
     cq: Cq,
     table: Table,
-    /// Held by whoever takes completions: another thread that took later ones at the same time
-    /// could hand them over earlier.
-    taking: Mutex<()>,
     /// How many completions it has room for, and how many its QPs can have at once.
     entries: u32,
     taken: AtomicU32,
@@ -41,7 +38,6 @@ impl Handle {
         Ok(Self(Arc::new(Queue {
             cq,
             table: Table::default(),
-            taking: Mutex::default(),
             entries,
             taken: AtomicU32::new(0),
             is_driven: AtomicBool::new(is_driven),
@@ -65,27 +61,38 @@ impl Handle {
 
     /// Takes a completion and wakes the task that waits for it. False if there is none.
     fn take_one(&self) -> bool {
-        let Queue { cq, table, taking, .. } = &*self.0;
-        let in_turn = taking.lock().unwrap_or_else(PoisonError::into_inner);
+        let Queue { cq, table, .. } = &*self.0;
+        // Also while a completion is taken: another thread that took a later one at the same time
+        // could hand it over earlier.
+        let mut state = table.lock();
         let Some(wc) = cq.poll() else { return false };
-        let after = table.complete(wc, cq);
-        drop(in_turn);
+        let after = state.complete(wc, cq);
+        drop(state);
         after.finish();
         true
     }
 
     /// Waits for what `take` finds. It must leave the task's waker where a completion finds it.
-    pub(super) fn wait<T>(&self, cx: &Task<'_>, mut take: impl FnMut() -> Option<T>) -> Poll<T> {
+    pub(super) fn wait<T>(
+        &self,
+        cx: &Task<'_>,
+        mut take: impl FnMut(&mut State) -> Option<T>,
+    ) -> Poll<T> {
+        let Queue { cq, table, .. } = &*self.0;
         let looks = if self.is_driven() { 1 } else { LOOKS };
         // Before anything else: an answer that is here already needs no look at the device.
-        if let Some(found) = take() {
+        if let Some(found) = take(&mut table.lock()) {
             return Poll::Ready(found);
         }
         for _ in 0..looks {
+            let mut state = table.lock();
+            let Some(wc) = cq.poll() else { continue };
+            let after = state.complete(wc, cq);
             // A completion leaves what it is for where `take` looks: without one, nothing changed.
-            if self.take_one()
-                && let Some(found) = take()
-            {
+            let found = take(&mut state);
+            drop(state);
+            after.finish();
+            if let Some(found) = found {
                 return Poll::Ready(found);
             }
         }

@@ -1,7 +1,6 @@
 //! What has arrived at a QP.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Context;
 
 use iba::WcOpcode;
@@ -13,53 +12,56 @@ use crate::owned::Buffer;
 
 /// What has arrived and nobody has taken, and who waits for more.
 #[derive(Debug, Default)]
-pub(super) struct Inbox(Mutex<State>);
-
-#[derive(Debug, Default)]
-struct State {
+pub(super) struct Inbox {
     arrived: VecDeque<(Wc, Buffer)>,
-    wakers: Wakers,
+    pub(super) wakers: Wakers,
     /// Why nothing more will arrive.
     end: Option<Error>,
+    /// Whether nobody can take what arrives.
+    is_closed: bool,
 }
 
 impl Inbox {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Keeps a message. The buffer of a receive that failed comes back.
-    pub(super) fn arrive(&self, wc: Wc, why: Option<String>, mut buffer: Buffer) -> Option<Buffer> {
-        let mut state = self.state();
-        if wc.is_success() {
+    /// Keeps a message, unless nobody can take it. What comes back is for the caller to drop: the
+    /// buffer of a receive that failed.
+    pub(super) fn arrive(
+        &mut self,
+        wc: Wc,
+        why: Option<String>,
+        mut buffer: Buffer,
+    ) -> Option<Buffer> {
+        if !wc.is_success() {
+            self.end.get_or_insert_with(|| Failure::new(wc, why, true).into());
+        } else if !self.is_closed {
             // A WRITE with immediate data takes the receive and leaves its buffer alone.
             let has_data = wc.opcode == WcOpcode::Recv;
             buffer.set_len(if has_data { wc.byte_len as usize } else { 0 });
-            state.arrived.push_back((wc, buffer));
+            self.arrived.push_back((wc, buffer));
             return None;
         }
-        state.end.get_or_insert_with(|| Failure::new(wc, why, true).into());
         Some(buffer)
     }
 
-    pub(super) fn wakers(&self) -> Wakers {
-        self.state().wakers.take()
+    /// Whether receives are posted no more.
+    pub(super) fn has_ended(&self) -> bool {
+        self.end.is_some() || self.is_closed
     }
 
-    pub(super) fn has_ended(&self) -> bool {
-        self.state().end.is_some()
+    /// Nobody takes anything any more. Returns what nobody has taken, to be dropped.
+    pub(super) fn close(&mut self) -> VecDeque<(Wc, Buffer)> {
+        self.is_closed = true;
+        std::mem::take(&mut self.arrived)
     }
 
     /// What arrived first; otherwise the task is woken when something does.
-    pub(super) fn take(&self, cx: &Context<'_>) -> Option<Result<(Wc, Buffer), Error>> {
-        let mut state = self.state();
-        if let Some(message) = state.arrived.pop_front() {
+    pub(super) fn take(&mut self, cx: &Context<'_>) -> Option<Result<(Wc, Buffer), Error>> {
+        if let Some(message) = self.arrived.pop_front() {
             return Some(Ok(message));
         }
-        if let Some(end) = &state.end {
+        if let Some(end) = &self.end {
             return Some(Err(end.clone()));
         }
-        state.wakers.add(cx);
+        self.wakers.add(cx);
         None
     }
 }

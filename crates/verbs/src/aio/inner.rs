@@ -1,20 +1,16 @@
 //! A queue pair and its requests, as what is in flight holds it.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use iba::{Access, QpCap, QpType};
-use smallvec::SmallVec;
 
 use super::error::Error;
 use super::handle::Handle;
-use super::inbox::Inbox;
-use super::op::Op;
 use super::request::Request;
-use super::table::{Entry, Memory, Receiver, Sending, Waiter};
-use super::wakers::Wakers;
+use super::table::{Entry, Memory, OfQp, State};
 use crate::owned::{Buffer, Held, Pool};
-use crate::slots::{Permit, Slots};
-use crate::{Kind, Pd, PostError, QpSpec, Refusal, Slice, Wc};
+use crate::{Kind, Pd, QpSpec, Refusal, Wc};
 
 /// What a new QP is like.
 #[derive(Clone, Debug)]
@@ -56,11 +52,13 @@ impl QpOptions {
 #[derive(Debug)]
 pub(super) struct Inner {
     qp: crate::Qp,
-    inbox: Inbox,
-    sends: Arc<Slots>,
+    /// Its number in the table of its queue.
+    key: usize,
     options: QpOptions,
     /// The buffers of its receives.
     pool: Option<Pool>,
+    /// How many of them are neither in a receive nor in a message.
+    lent: AtomicU32,
     /// Room for what atomics return, made at the first.
     words: OnceLock<Pool>,
     /// Behind the QP, whose completions it has room for.
@@ -104,12 +102,13 @@ impl Inner {
         };
         let length = options.receive_length.saturating_add(header(options.qp_type));
         let pool = (receives > 0).then(|| Pool::new(pd, length, receives)).transpose()?;
+        let qp = pd.create_qp(&spec)?;
         let inner = Arc::new(Self {
-            qp: pd.create_qp(&spec)?,
-            inbox: Inbox::default(),
-            sends: Slots::new(sends),
+            qp,
+            key: cq.table().lock().qps.insert(OfQp::new(sends)),
             options: options.clone(),
             pool,
+            lent: AtomicU32::new(receives),
             words: OnceLock::new(),
             _room: room,
             cq: cq.clone(),
@@ -121,8 +120,8 @@ impl Inner {
         &self.cq
     }
 
-    pub(super) fn inbox(&self) -> &Inbox {
-        &self.inbox
+    pub(super) fn key(&self) -> usize {
+        self.key
     }
 
     pub(super) fn qp(&self) -> &crate::Qp {
@@ -132,10 +131,6 @@ impl Inner {
     /// How many bytes stand before each message.
     pub(super) fn header(&self) -> usize {
         header(self.options.qp_type)
-    }
-
-    pub(super) fn sends(&self) -> &Arc<Slots> {
-        &self.sends
     }
 
     /// How many requests it takes at once.
@@ -150,84 +145,73 @@ impl Inner {
         Err(Refusal::new(Kind::Invalid, "recv: the QP was created without receives"))
     }
 
+    /// A buffer of the pool goes to the program.
+    pub(super) fn lend(&self) {
+        self.lent.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Posts a receive into each buffer that nobody has.
     pub(super) fn fill_receives(self: &Arc<Self>) {
         let Some(pool) = &self.pool else { return };
-        while !self.inbox.has_ended()
+        // ORDERING: what this thread lent counts. What another one lends and gives back is seen by
+        // a later call.
+        while self.lent.load(Ordering::Relaxed) > 0
             && let Some(buffer) = pool.try_take()
         {
-            if self.post_receive(buffer).is_err() {
-                // In RESET; or the device is gone, which its completion queue says.
+            self.lent.fetch_sub(1, Ordering::Relaxed);
+            if !self.post_receive(buffer) {
                 return;
             }
         }
     }
 
-    fn post_receive(self: &Arc<Self>, mut buffer: Buffer) -> Result<(), PostError> {
+    /// Posts a receive. False if the QP takes none: the buffer goes back.
+    pub(super) fn post_receive(self: &Arc<Self>, mut buffer: Buffer) -> bool {
         buffer.set_len(buffer.capacity());
         let slice = buffer.slice();
-        let key = self.cq.table().insert(Entry::Receive(buffer, Arc::clone(self) as _));
-        self.qp.post_recv(key as u64, &[slice]).inspect_err(|_| {
-            let _not_posted = self.cq.table().remove(key);
-        })
+        let mut state = self.cq.table().lock();
+        let State { entries, qps } = &mut *state;
+        let (entry, of_qp) = (entries.vacant_entry(), &mut qps[self.key]);
+        // Posted before it is there: nobody looks for it as long as the table is locked. It is
+        // refused in RESET, or if the device is gone, which the completion queue says.
+        if of_qp.inbox.has_ended() || self.qp.post_recv(entry.key() as u64, &[slice]).is_err() {
+            drop(state);
+            self.lend();
+            return false;
+        }
+        of_qp.enter(self);
+        entry.insert(Entry::Receive(buffer, self.key));
+        true
     }
 
-    /// Posts requests that complete as one. The memory comes back if none was posted.
-    pub(super) fn start(
-        self: &Arc<Self>,
-        requests: &[Request],
-        memory: Memory,
-        permit: Permit,
-    ) -> Result<Op, (Error, Memory)> {
-        debug_assert_eq!(requests.len(), memory.len(), "each has its memory");
-        let checked = requests.iter().zip(&memory);
-        if let Err(refusal) = { checked }.try_for_each(|(request, held)| self.check(request, held))
-        {
-            return Err((refusal.into(), memory));
-        }
-        let slices: SmallVec<[Option<Slice>; 1]> = memory.iter().map(Held::slice).collect();
-        let key = self.cq.table().insert(Entry::Send(Sending {
-            memory,
-            left: requests.len(),
-            result: None,
-            waiter: Waiter::Nobody,
-            permit: Some(permit),
-            qp: Some(Arc::clone(self) as _),
-        }));
-        for (done, (request, slice)) in requests.iter().zip(&slices).enumerate() {
-            let request = request.build(key as u64, slice.as_slice()).signaled();
-            if let Err(error) = self.qp.post_send(&request) {
-                return self.started_in_part(key, done, requests.len(), error);
-            }
-        }
-        Ok(Op::new(self.cq.clone(), key))
+    /// Checks requests with their memory.
+    pub(super) fn check_all(&self, requests: &[Request], memory: &[Held]) -> crate::Result<()> {
+        requests.iter().zip(memory).try_for_each(|(request, held)| self.check(request, held))
     }
 
-    /// `done` requests are in flight, and the next was refused.
-    fn started_in_part(
+    /// `done` requests are in flight, and the next was refused. All comes back if there is none.
+    pub(super) fn refused(
         &self,
         key: usize,
-        done: usize,
-        count: usize,
-        error: PostError,
-    ) -> Result<Op, (Error, Memory)> {
-        let table = self.cq.table();
-        if done == 0 {
-            let Entry::Send(sending) = table.remove(key) else { unreachable!("inserted above") };
-            return Err((error.into(), sending.memory));
-        }
-        let finished = {
-            let mut entries = table.lock();
-            let Some(Entry::Send(sending)) = entries.get_mut(key) else {
-                unreachable!("its future is not made yet")
-            };
-            sending.left -= count - done;
-            sending.note(Err(error.into()));
-            // Nobody else will do it, if all that were posted have completed.
-            (sending.left == 0).then(|| (sending.permit.take(), sending.qp.take()))
+        done: u32,
+        error: Error,
+    ) -> Option<(Result<Wc, Error>, Memory)> {
+        let mut state = self.cq.table().lock();
+        let State { entries, qps } = &mut *state;
+        let Some(Entry::Send(sending)) = entries.get_mut(key) else {
+            unreachable!("its future is here")
         };
-        drop(finished);
-        Ok(Op::new(self.cq.clone(), key))
+        sending.left -= sending.places - done;
+        sending.note(Err(error));
+        // Nobody else will do it, if all that were posted have completed.
+        let ended = (sending.left == 0).then(|| sending.end(qps));
+        let nothing_done = (done == 0).then(|| entries.remove(key));
+        drop(state);
+        if let Some((_qp, Some(waker))) = ended {
+            waker.wake();
+        }
+        let Entry::Send(sending) = nothing_done? else { unreachable!("looked at above") };
+        Some((sending.result.expect("noted above"), sending.memory))
     }
 
     fn check(&self, request: &Request, held: &Held) -> crate::Result<()> {
@@ -252,13 +236,10 @@ impl Inner {
     }
 }
 
-impl Receiver for Inner {
-    fn arrive(&self, wc: Wc, why: Option<String>, buffer: Buffer) -> Option<Buffer> {
-        self.inbox.arrive(wc, why, buffer)
-    }
-
-    fn wakers(&self) -> Wakers {
-        self.inbox.wakers()
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // Dropped when the table is not locked.
+        let _of_qp = self.cq.table().lock().qps.remove(self.key);
     }
 }
 

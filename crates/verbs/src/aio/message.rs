@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::ops::Deref;
 use std::pin::Pin;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures_core::Stream;
@@ -19,8 +19,8 @@ use crate::owned::Buffer;
 #[derive(Debug)]
 pub struct Message {
     wc: Wc,
-    buffer: Option<Buffer>,
-    qp: Weak<Inner>,
+    /// Taken at the end.
+    of: Option<(Buffer, Arc<Inner>)>,
     /// How many bytes of the buffer are not the message's: the GRH of a datagram.
     header: usize,
 }
@@ -39,7 +39,9 @@ impl Message {
     /// The buffer, for as long as the program wants it. A datagram begins at its 40th byte. The
     /// queue has one place less until the buffer is dropped.
     pub fn into_buffer(mut self) -> Buffer {
-        self.buffer.take().expect("there until the message is gone")
+        let (buffer, qp) = self.of.take().expect("there until the message is gone");
+        qp.lend();
+        buffer
     }
 }
 
@@ -47,7 +49,7 @@ impl Deref for Message {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        let buffer = self.buffer.as_ref().expect("there until the message is gone");
+        let (buffer, _) = self.of.as_ref().expect("there until the message is gone");
         buffer.get(self.header..).unwrap_or_default()
     }
 }
@@ -60,10 +62,8 @@ impl AsRef<[u8]> for Message {
 
 impl Drop for Message {
     fn drop(&mut self) {
-        // First back to the pool, from which the queue is filled again.
-        self.buffer = None;
-        if let Some(qp) = self.qp.upgrade() {
-            qp.fill_receives();
+        if let Some((buffer, qp)) = self.of.take() {
+            qp.post_receive(buffer);
         }
     }
 }
@@ -88,9 +88,10 @@ impl Qp {
         // Buffers that the program had may be back.
         inner.fill_receives();
         let header = inner.header();
-        inner.cq().wait(cx, || inner.inbox().take(cx)).map_ok(|(wc, buffer)| {
-            let qp = Arc::downgrade(inner);
-            Message { wc, buffer: Some(buffer), qp, header }
+        let message = inner.cq().wait(cx, |state| state.qps[inner.key()].inbox.take(cx));
+        message.map_ok(|(wc, buffer)| {
+            let of = Some((buffer, Arc::clone(inner)));
+            Message { wc, of, header }
         })
     }
 

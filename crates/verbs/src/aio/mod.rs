@@ -97,6 +97,6 @@ pub use driver::Driver;
 pub use error::{Error, Failure, Outcome};
 pub use inner::QpOptions;
 pub use message::{Message, Messages};
-pub use qp::Qp;
+pub use qp::{Qp, WorkRequest};
 pub use reactor::Watch;
 pub use readiness::Readiness;

@@ -1,71 +1,139 @@
-//! The future of a request that is posted.
+//! Requests as a future: their turn, and their completion.
 
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use smallvec::SmallVec;
 
 use super::error::Error;
-use super::handle::Handle;
-use super::table::{Entry, Memory, Waiter};
-use crate::Wc;
+use super::inner::Inner;
+use super::request::Request;
+use super::table::{Entry, Memory, Sending, Waiter};
+use crate::owned::Held;
+use crate::{Refusal, Slice, Wc};
 
-/// A request in flight. Its memory comes back with the result; if this is dropped before, the
-/// memory is dropped when the request completes.
+/// Requests that complete as one. Their memory comes back with the result; if this is dropped when
+/// they are posted, the memory is dropped when they complete.
+///
+/// By hand and not an `async fn`: such a future has room for its arguments twice, and futures are
+/// moved.
 #[derive(Debug)]
-pub(super) struct Op {
-    cq: Handle,
-    key: Option<usize>,
+pub(super) struct Op<'qp> {
+    qp: &'qp Arc<Inner>,
+    requests: SmallVec<[Request; 1]>,
+    /// Why they are not posted, if that is known already.
+    refusal: Option<Refusal>,
+    stage: Stage,
 }
 
-impl Op {
-    pub(super) fn new(cq: Handle, key: usize) -> Self {
-        Self { cq, key: Some(key) }
+/// How far it is.
+#[derive(Debug)]
+enum Stage {
+    /// It was not polled yet.
+    New(Memory),
+    /// It waits for places in the send queue, with a ticket.
+    Waits(Memory, Option<u64>),
+    /// It has this number.
+    Posted(usize),
+    Done,
+}
+
+impl<'qp> Op<'qp> {
+    pub(super) fn new(
+        qp: &'qp Arc<Inner>,
+        requests: SmallVec<[Request; 1]>,
+        memory: Memory,
+        refusal: Option<Refusal>,
+    ) -> Self {
+        debug_assert_eq!(requests.len(), memory.len(), "each has its memory");
+        Self { qp, requests, refusal, stage: Stage::New(memory) }
     }
-}
 
-/// The result, if the request has completed; otherwise the task is woken when it has.
-fn take(
-    cq: &Handle,
-    own: &mut Option<usize>,
-    cx: &Context<'_>,
-) -> Option<(Result<Wc, Error>, Memory)> {
-    let key = own.expect("polled after it was ready");
-    let mut entries = cq.table().lock();
-    let Some(Entry::Send(sending)) = entries.get_mut(key) else {
-        unreachable!("a request stays until its future is ready or gone");
-    };
-    if sending.left > 0 {
-        match &mut sending.waiter {
-            Waiter::Task(waker) => waker.clone_from(cx.waker()),
-            waiter => *waiter = Waiter::Task(cx.waker().clone()),
+    /// Posts all of them, if it is their turn. Ready with the result if that is known already.
+    fn poll_post(&mut self, cx: &Context<'_>) -> Poll<Option<(Result<Wc, Error>, Memory)>> {
+        let Self { qp, requests, refusal, stage } = self;
+        if let Stage::New(memory) = stage {
+            let memory = std::mem::take(memory);
+            let checked = refusal.take().map_or_else(|| qp.check_all(requests, &memory), Err);
+            if let Err(refusal) = checked {
+                *stage = Stage::Done;
+                return Poll::Ready(Some((Err(refusal.into()), memory)));
+            }
+            *stage = Stage::Waits(memory, None);
         }
-        return None;
+        let Stage::Waits(memory, ticket) = stage else { return Poll::Ready(None) };
+        // CAST: no more than the QP has places for.
+        let places = requests.len() as u32;
+        let slices: SmallVec<[Option<Slice>; 1]> = memory.iter().map(Held::slice).collect();
+        let mut state = qp.cq().table().lock();
+        let of_qp = &mut state.qps[qp.key()];
+        let turn = ready!(of_qp.sends.poll_take(ticket, places, cx));
+        of_qp.enter(qp);
+        let key = state.entries.insert(Entry::Send(Sending {
+            memory: std::mem::take(memory),
+            left: places,
+            result: None,
+            waiter: Waiter::Nobody,
+            places,
+            qp: qp.key(),
+        }));
+        drop(state);
+        *stage = Stage::Posted(key);
+        if let Some(waker) = turn {
+            waker.wake();
+        }
+        for (done, (request, slice)) in (0..).zip(requests.iter().zip(&slices)) {
+            let request = request.build(key as u64, slice.as_slice()).signaled();
+            if let Err(error) = qp.qp().post(request) {
+                let nothing_done = qp.refused(key, done, error.into());
+                if nothing_done.is_some() {
+                    *stage = Stage::Done;
+                    return Poll::Ready(nothing_done);
+                }
+                break;
+            }
+        }
+        Poll::Ready(None)
     }
-    *own = None;
-    let Entry::Send(sending) = entries.remove(key) else { unreachable!("looked at above") };
-    drop(entries);
-    Some((sending.result.expect("it has completed"), sending.memory))
 }
 
-impl Future for Op {
+impl Future for Op<'_> {
     type Output = (Result<Wc, Error>, Memory);
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { cq, key } = &mut *self;
-        cq.wait(cx, || take(cq, key, cx))
+        if let Some(known) = ready!(self.poll_post(cx)) {
+            return Poll::Ready(known);
+        }
+        let Stage::Posted(key) = self.stage else { unreachable!("polled after it was ready") };
+        let done = ready!(self.qp.cq().wait(cx, |state| state.take_sent(key, cx)));
+        self.stage = Stage::Done;
+        Poll::Ready(done)
     }
 }
 
-impl Drop for Op {
+impl Drop for Op<'_> {
     fn drop(&mut self) {
-        let Some(key) = self.key else { return };
-        let mut entries = self.cq.table().lock();
-        let Some(Entry::Send(sending)) = entries.get_mut(key) else { return };
-        if sending.left > 0 {
-            sending.waiter = Waiter::Gone;
-        } else {
-            let done = entries.remove(key);
-            drop(entries);
-            drop(done);
+        let table = self.qp.cq().table();
+        match self.stage {
+            Stage::New(_) | Stage::Done | Stage::Waits(_, None) => {}
+            Stage::Waits(_, Some(ticket)) => {
+                let turn = table.lock().qps[self.qp.key()].sends.leave(ticket);
+                if let Some(waker) = turn {
+                    waker.wake();
+                }
+            }
+            Stage::Posted(key) => {
+                let mut state = table.lock();
+                let sending = state.sending(key);
+                if sending.left > 0 {
+                    sending.waiter = Waiter::Gone;
+                } else {
+                    let done = state.entries.remove(key);
+                    drop(state);
+                    drop(done);
+                }
+            }
         }
     }
 }

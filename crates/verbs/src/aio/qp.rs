@@ -1,11 +1,15 @@
 //! A queue pair whose requests are futures.
 
+use std::marker::PhantomData;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 
 use iba::{AttrMask, QpAttr, QpState, Qpn};
 
 use super::error::{Error, Outcome};
 use super::inner::Inner;
+use super::op::Op;
 use super::request::Request;
 use crate::owned::{Local, LocalMut, RemoteSlice};
 use crate::{Ah, ConnectOptions, Endpoint, Flush, Kind, Pd, Refusal, Remote, Wc};
@@ -28,6 +32,9 @@ impl Drop for Open {
         let attr = QpAttr { state: QpState::Err, ..QpAttr::default() };
         // A device that is gone completes nothing: then what is in flight is never given back.
         let _ = self.0.qp().modify(&attr, AttrMask::STATE);
+        // Nobody takes messages any more, and none is received any more.
+        let messages = self.0.cq().table().lock().qps[self.0.key()].inbox.close();
+        drop(messages);
         // What was flushed at once is given back at once, also if nobody looks at the queue again.
         while self.0.cq().drain() > 0 {}
     }
@@ -109,63 +116,55 @@ impl Qp {
         self.inner().qp().modify(attr, mask)
     }
 
-    async fn request<B: Local>(&self, request: Request, memory: B) -> Outcome<Wc, B> {
-        let inner = self.inner();
-        let permit = inner.sends().acquire(1).await;
-        let (result, memory) = match inner.start(&[request], [memory.hold()].into(), permit) {
-            Ok(op) => op.await,
-            Err((error, memory)) => (Err(error), memory),
-        };
-        (result, B::take_back(memory.into_iter().next().expect("one went in")))
+    fn request<B: Local>(&self, request: Request, memory: B) -> WorkRequest<'_, B> {
+        self.checked(request, memory, None)
+    }
+
+    fn checked<B: Local>(
+        &self,
+        request: Request,
+        memory: B,
+        refusal: Option<Refusal>,
+    ) -> WorkRequest<'_, B> {
+        let op = Op::new(self.inner(), [request].into(), [memory.hold()].into(), refusal);
+        WorkRequest { op, of: PhantomData }
     }
 
     /// Sends bytes to a receive of the peer.
-    pub async fn send<B: Local>(&self, memory: B) -> Outcome<Wc, B> {
-        self.request(Request::Send { imm: None }, memory).await
+    pub fn send<B: Local>(&self, memory: B) -> WorkRequest<'_, B> {
+        self.request(Request::Send { imm: None }, memory)
     }
 
     /// Sends bytes and a number to a receive of the peer.
-    pub async fn send_with_imm<B: Local>(&self, memory: B, imm: u32) -> Outcome<Wc, B> {
-        self.request(Request::Send { imm: Some(imm) }, memory).await
+    pub fn send_with_imm<B: Local>(&self, memory: B, imm: u32) -> WorkRequest<'_, B> {
+        self.request(Request::Send { imm: Some(imm) }, memory)
     }
 
     /// Sends a datagram.
-    pub async fn send_to<B: Local>(
-        &self,
-        memory: B,
-        ah: &Ah,
-        qpn: Qpn,
-        qkey: u32,
-    ) -> Outcome<Wc, B> {
-        self.request(Request::SendTo { ah: ah.clone(), qpn, qkey }, memory).await
+    pub fn send_to<B: Local>(&self, memory: B, ah: &Ah, qpn: Qpn, qkey: u32) -> WorkRequest<'_, B> {
+        self.request(Request::SendTo { ah: ah.clone(), qpn, qkey }, memory)
     }
 
     /// Writes bytes to the front of memory of the peer.
-    pub async fn write<B: Local, T>(&self, memory: B, to: RemoteSlice<T>) -> Outcome<Wc, B> {
-        self.request(Request::write(to, None), memory).await
+    pub fn write<B: Local, T>(&self, memory: B, to: RemoteSlice<T>) -> WorkRequest<'_, B> {
+        self.request(Request::write(to, None), memory)
     }
 
     /// Writes bytes to memory of the peer, and completes a receive there with a number.
-    pub async fn write_with_imm<B: Local, T>(
+    pub fn write_with_imm<B: Local, T>(
         &self,
         memory: B,
         to: RemoteSlice<T>,
         imm: u32,
-    ) -> Outcome<Wc, B> {
-        self.request(Request::write(to, Some(imm)), memory).await
+    ) -> WorkRequest<'_, B> {
+        self.request(Request::write(to, Some(imm)), memory)
     }
 
     /// Reads memory of the peer. A [`Buffer`](crate::owned::Buffer) gets the length of what is
     /// read; a [`Range`](crate::owned::Range) is filled.
-    pub async fn read<B: LocalMut, T>(
-        &self,
-        mut memory: B,
-        from: RemoteSlice<T>,
-    ) -> Outcome<Wc, B> {
-        if let Err(refusal) = memory.fit(from.byte_len()) {
-            return (Err(refusal.into()), memory);
-        }
-        self.request(Request::read(from), memory).await
+    pub fn read<B: LocalMut, T>(&self, mut memory: B, from: RemoteSlice<T>) -> WorkRequest<'_, B> {
+        let refusal = memory.fit(from.byte_len()).err();
+        self.checked(Request::read(from), memory, refusal)
     }
 
     /// Adds to the first word of memory of the peer, and returns what it was.
@@ -219,6 +218,24 @@ impl Qp {
         let (result, word) = self.request(request, word).await;
         result?;
         Ok(u64::from_ne_bytes(word[..].try_into().expect("eight bytes")))
+    }
+}
+
+/// A work request as a future: posted when it is polled first, ready when it has completed. If it
+/// is dropped, the request goes on, and its memory is dropped when it completes.
+#[derive(Debug)]
+#[must_use = "nothing is posted before it is awaited"]
+pub struct WorkRequest<'qp, B: Local> {
+    op: Op<'qp>,
+    of: PhantomData<fn() -> B>,
+}
+
+impl<B: Local> Future for WorkRequest<'_, B> {
+    type Output = Outcome<Wc, B>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let (result, mut memory) = ready!(Pin::new(&mut self.op).poll(cx));
+        Poll::Ready((result, B::take_back(memory.pop().expect("one went in"))))
     }
 }
 

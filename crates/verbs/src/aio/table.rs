@@ -1,43 +1,71 @@
-//! The requests that are in flight, by their number.
+//! The requests that are in flight, by their number, and what their QPs wait for.
 
-use std::any::Any;
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::Waker;
+use std::task::{Context, Waker};
 
 use slab::Slab;
 use smallvec::SmallVec;
 
 use super::error::{Error, Failure};
+use super::inbox::Inbox;
+use super::inner::Inner;
 use super::wakers::Wakers;
 use crate::owned::{Buffer, Held};
-use crate::slots::Permit;
+use crate::slots::Places;
 use crate::{Cq, Wc};
 
-/// All requests of one completion queue. What is in here is held until its last completion.
+/// All requests of one completion queue, and its QPs. There is one lock, as each message would need
+/// several others, and a lock costs as much as all else that is done for it.
 #[derive(Debug, Default)]
-pub(super) struct Table(Mutex<Slab<Entry>>);
+pub(super) struct Table(Mutex<State>);
 
-/// What must exist until a request has completed.
-type Keep = Arc<dyn Any + Send + Sync>;
+/// What a table has. Nothing is dropped and nobody is woken while it is locked: either may lead
+/// back here.
+#[derive(Debug, Default)]
+pub(super) struct State {
+    /// What is in here is held until its last completion.
+    pub(super) entries: Slab<Entry>,
+    pub(super) qps: Slab<OfQp>,
+}
+
+/// What a QP waits for.
+#[derive(Debug)]
+pub(super) struct OfQp {
+    pub(super) inbox: Inbox,
+    /// Places in its send queue.
+    pub(super) sends: Places,
+    /// Its requests that have not completed.
+    in_flight: u32,
+    /// The QP, as long as there are such.
+    keep: Option<Arc<Inner>>,
+}
+
+impl OfQp {
+    pub(super) fn new(sends: u32) -> Self {
+        Self { inbox: Inbox::default(), sends: Places::new(sends), in_flight: 0, keep: None }
+    }
+
+    /// One more request is in flight.
+    pub(super) fn enter(&mut self, qp: &Arc<Inner>) {
+        self.in_flight += 1;
+        self.keep.get_or_insert_with(|| Arc::clone(qp));
+    }
+
+    /// One less. Returns the QP if that was the last.
+    fn leave(&mut self) -> Option<Arc<Inner>> {
+        self.in_flight -= 1;
+        if self.in_flight == 0 { self.keep.take() } else { None }
+    }
+}
 
 pub(super) type Memory = SmallVec<[Held; 1]>;
 
 #[derive(Debug)]
 pub(super) enum Entry {
     Send(Sending),
-    /// A receive, and the QP that the message is for.
-    Receive(Buffer, Arc<dyn Receiver>),
-}
-
-/// A QP, as what arrives sees it.
-pub(super) trait Receiver: Debug + Send + Sync {
-    /// A receive has completed: with a message, or with the reason why there is none; then the
-    /// buffer comes back. Wakes nobody.
-    fn arrive(&self, wc: Wc, why: Option<String>, buffer: Buffer) -> Option<Buffer>;
-
-    /// Takes the wakers of all tasks that wait for messages.
-    fn wakers(&self) -> Wakers;
+    /// A receive, and the number of the QP that the message is for.
+    Receive(Buffer, usize),
 }
 
 /// One request, or a batch that completes as one.
@@ -45,13 +73,13 @@ pub(super) trait Receiver: Debug + Send + Sync {
 pub(super) struct Sending {
     pub(super) memory: Memory,
     /// How many of its completions are still to come.
-    pub(super) left: usize,
+    pub(super) left: u32,
     pub(super) result: Option<Result<Wc, Error>>,
     pub(super) waiter: Waiter,
     /// Its places in the send queue, free as soon as it has completed.
-    pub(super) permit: Option<Permit>,
-    /// Keeps the QP until it has completed.
-    pub(super) qp: Option<Keep>,
+    pub(super) places: u32,
+    /// The number of the QP.
+    pub(super) qp: usize,
 }
 
 /// The future of a request.
@@ -64,95 +92,121 @@ pub(super) enum Waiter {
     Gone,
 }
 
-/// What a completion leads to that needs no order, done without any lock: tasks are woken, and what
-/// is dropped may wake others.
+/// What a completion leads to that is done without the lock: tasks are woken, and what is dropped
+/// may wake others.
 #[must_use = "tasks wait for it"]
-pub(super) enum After {
-    Nothing,
-    /// What it needed is given back, and then its task is woken.
-    Done(Option<Permit>, Option<Keep>, Option<Waker>),
-    Forget(Box<Sending>),
-    /// A buffer without a message, and the QP whose tasks are woken.
-    Arrived(Option<Buffer>, Arc<dyn Receiver>),
+#[derive(Default)]
+pub(super) struct After {
+    /// A QP without requests, which is destroyed if nobody else has it.
+    qp: Option<Arc<Inner>>,
+    /// A request whose future is gone.
+    forgotten: Option<Box<Entry>>,
+    /// A buffer without a message.
+    buffer: Option<Buffer>,
+    /// The task whose turn it is to send.
+    turn: Option<Waker>,
+    /// The tasks that wait for what completed.
+    wakers: Wakers,
 }
 
 impl After {
     pub(super) fn finish(self) {
-        match self {
-            Self::Nothing => {}
-            Self::Done(permit, qp, waker) => {
-                drop((permit, qp));
-                if let Some(waker) = waker {
-                    waker.wake();
-                }
-            }
-            Self::Forget(sending) => drop(sending),
-            Self::Arrived(buffer, qp) => {
-                drop(buffer);
-                qp.wakers().wake();
-            }
+        let Self { qp, forgotten, buffer, turn, wakers } = self;
+        // The memory first: it is the QP's until here.
+        drop((forgotten, buffer));
+        drop(qp);
+        if let Some(waker) = turn {
+            waker.wake();
         }
+        wakers.wake();
     }
 }
 
 impl Table {
-    pub(super) fn lock(&self) -> MutexGuard<'_, Slab<Entry>> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(super) fn insert(&self, entry: Entry) -> usize {
-        self.lock().insert(entry)
-    }
-
-    /// Takes an entry whose request was not posted.
-    pub(super) fn remove(&self, key: usize) -> Entry {
-        self.lock().remove(key)
     }
 
     /// Takes the wakers of all tasks that wait.
     pub(super) fn wakers(&self) -> Vec<Waker> {
+        let mut state = self.lock();
         let mut wakers = Vec::new();
-        for (_, entry) in self.lock().iter_mut() {
-            match entry {
-                Entry::Receive(_, qp) => wakers.extend(qp.wakers()),
-                Entry::Send(sending) => {
-                    if let Waiter::Task(waker) = &sending.waiter {
-                        wakers.push(waker.clone());
-                    }
-                }
+        for (_, qp) in &mut state.qps {
+            wakers.extend(qp.inbox.wakers.take());
+        }
+        for (_, entry) in &state.entries {
+            if let Entry::Send(Sending { waiter: Waiter::Task(waker), .. }) = entry {
+                wakers.push(waker.clone());
             }
         }
         wakers
     }
+}
 
+impl State {
     /// Hands a completion to its request, in the order in which the queue has them.
-    pub(super) fn complete(&self, wc: Wc, cq: &Cq) -> After {
+    pub(super) fn complete(&mut self, wc: Wc, cq: &Cq) -> After {
         // The device keeps the reason of a failure for a while only.
         let why = if wc.is_success() { None } else { cq.explain(&wc) };
-        let mut entries = self.lock();
+        let mut after = After::default();
         // A number of this process; the queue is nobody else's.
-        let Ok(key) = usize::try_from(wc.wr_id) else { return After::Nothing };
-        if let Some(Entry::Send(sending)) = entries.get_mut(key) {
-            sending.left -= 1;
-            sending.note(if wc.is_success() {
-                Ok(wc)
-            } else {
-                Err(Failure::new(wc, why.clone(), false).into())
-            });
-            if sending.left > 0 {
-                return After::Nothing;
+        let Ok(key) = usize::try_from(wc.wr_id) else { return after };
+        match self.entries.get_mut(key) {
+            None => {}
+            Some(Entry::Receive(..)) => {
+                let Entry::Receive(buffer, qp) = self.entries.remove(key) else { unreachable!() };
+                let qp = &mut self.qps[qp];
+                after.buffer = qp.inbox.arrive(wc, why, buffer);
+                after.wakers = qp.inbox.wakers.take();
+                after.qp = qp.leave();
             }
-            if !matches!(sending.waiter, Waiter::Gone) {
-                return sending.done();
+            Some(Entry::Send(sending)) => {
+                let failure = |wc| Err(Failure::new(wc, why, false).into());
+                let result = if wc.is_success() { Ok(wc) } else { failure(wc) };
+                sending.note(result);
+                sending.left -= 1;
+                if sending.left > 0 {
+                    return after;
+                }
+                (after.qp, after.turn) = sending.end(&mut self.qps);
+                match std::mem::replace(&mut sending.waiter, Waiter::Nobody) {
+                    Waiter::Nobody => {}
+                    Waiter::Task(waker) => after.wakers.push(waker),
+                    Waiter::Gone => {
+                        after.forgotten = Some(Box::new(self.entries.remove(key)));
+                    }
+                }
             }
         }
-        match entries.try_remove(key) {
-            None => After::Nothing,
-            Some(Entry::Receive(buffer, qp)) => {
-                drop(entries);
-                After::Arrived(qp.arrive(wc, why, buffer), qp)
+        after
+    }
+
+    /// The result and the memory of a request that has completed; otherwise its task is woken when
+    /// it has.
+    pub(super) fn take_sent(
+        &mut self,
+        key: usize,
+        cx: &Context<'_>,
+    ) -> Option<(Result<Wc, Error>, Memory)> {
+        let sending = self.sending(key);
+        if sending.left > 0 {
+            match &mut sending.waiter {
+                Waiter::Task(waker) => waker.clone_from(cx.waker()),
+                waiter => *waiter = Waiter::Task(cx.waker().clone()),
             }
-            Some(Entry::Send(sending)) => After::Forget(Box::new(sending)),
+            return None;
+        }
+        let Entry::Send(sending) = self.entries.remove(key) else {
+            unreachable!("looked at above")
+        };
+        Some((sending.result.expect("it has completed"), sending.memory))
+    }
+
+    /// A request whose future is there.
+    pub(super) fn sending(&mut self, key: usize) -> &mut Sending {
+        match self.entries.get_mut(key) {
+            Some(Entry::Send(sending)) => sending,
+            _ => unreachable!("a request stays until its future is ready or gone"),
         }
     }
 }
@@ -165,12 +219,10 @@ impl Sending {
         }
     }
 
-    /// All of it has completed: what it needed, and the task that waits.
-    fn done(&mut self) -> After {
-        let waker = match std::mem::replace(&mut self.waiter, Waiter::Nobody) {
-            Waiter::Task(waker) => Some(waker),
-            Waiter::Nobody | Waiter::Gone => None,
-        };
-        After::Done(self.permit.take(), self.qp.take(), waker)
+    /// All of it has completed. Returns the QP if that was its last, and the task whose turn it is
+    /// to send.
+    pub(super) fn end(&self, qps: &mut Slab<OfQp>) -> (Option<Arc<Inner>>, Option<Waker>) {
+        let qp = &mut qps[self.qp];
+        (qp.leave(), qp.sends.give(self.places))
     }
 }

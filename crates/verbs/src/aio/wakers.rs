@@ -2,9 +2,11 @@
 
 use std::task::{Context, Waker};
 
+use smallvec::SmallVec;
+
 /// Tasks that wait for the same thing; each is in it once.
 #[derive(Debug, Default)]
-pub(super) struct Wakers(Vec<Waker>);
+pub(super) struct Wakers(SmallVec<[Waker; 1]>);
 
 impl Wakers {
     /// Adds the task that is polled.
@@ -12,6 +14,11 @@ impl Wakers {
         if !self.0.iter().any(|waker| waker.will_wake(cx.waker())) {
             self.0.push(cx.waker().clone());
         }
+    }
+
+    /// Adds one.
+    pub(super) fn push(&mut self, waker: Waker) {
+        self.0.push(waker);
     }
 
     /// Takes all of them, to be woken without a lock.
@@ -27,7 +34,7 @@ impl Wakers {
 
 impl IntoIterator for Wakers {
     type Item = Waker;
-    type IntoIter = std::vec::IntoIter<Waker>;
+    type IntoIter = smallvec::IntoIter<[Waker; 1]>;
 
     fn into_iter(self) -> Self::IntoIter {
         self.0.into_iter()
