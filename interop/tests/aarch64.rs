@@ -3,14 +3,13 @@
 //! The emulator runs on x86-64, which orders memory more strictly than ARM does, and so cannot show
 //! a missing barrier; `cargo xtask loom` is for those.
 
-use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::sync::LazyLock;
 
 use interop::arm64::{Programs, cross_built, directory, root, sides};
 use interop::need::{Need, full};
-use interop::{Scratch, compile_arm64, needs, perftest, wheel_of, workspace};
+use interop::{Scratch, compile_arm64, needs, perftest};
 
 /// The address of peerdma in the machine, and of the kernel's device.
 const OURS: &str = "10.78.0.1";
@@ -146,29 +145,6 @@ fn the_kernels_device() {
             _ => section.never_says("mismatch"),
         };
     }
-}
-
-/// The wheel of Python, which has programs and libraries of another linker than the rest here.
-#[test]
-fn the_wheel() {
-    needs!(Need::Arm64, Need::Wheel("bin/cargo-zigbuild"));
-    let scratch = Scratch::new();
-    let wheel = wheel_of("aarch64");
-    let suite = workspace().join("interop/py/test_wheel.py");
-    for file in [&wheel, &suite] {
-        let name = file.file_name().expect("a file has a name");
-        fs::copy(file, scratch.file(name.to_str().expect("ASCII"))).expect("it can be copied");
-    }
-    let script = "set -e; python3 -m venv --system-site-packages /tmp/venv; \
-                  . /tmp/venv/bin/activate; pip install --no-index /files/*.whl; \
-                  python -c 'import peerdma; print(*peerdma.env())'; peerdma demo --rounds 2; \
-                  peerdma run -- python -m pytest -v -p no:cacheprovider /files/test_wheel.py";
-    fs::write(scratch.file("install"), script).expect("a directory of our own");
-    let out = Programs::default().run("wheel", "sh /files/install").boot(scratch.path());
-    out.section("wheel")
-        .says("LD_LIBRARY_PATH")
-        .says("every byte was checked")
-        .says("test_two_hosts_are_apart PASSED");
 }
 
 /// rdma-core's own tests, of Debian's package for arm64. One that fails ends them with a status.

@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::sh::{Outcome, check, exists, tool};
 
 /// A package, and why it is needed.
-const PACKAGES: [(&str, &str); 43] = [
+const PACKAGES: [(&str, &str); 45] = [
     ("binutils", "readelf and nm, for the ABI checks"),
     ("busybox-static", "a static binary that reads /sys"),
     ("coreutils", "timeout, env, stat"),
@@ -16,6 +16,7 @@ const PACKAGES: [(&str, &str); 43] = [
     ("fio", "reads and writes of many sizes at once, each verified"),
     ("g++", "the runtime of the fuzz targets"),
     ("gcc", "our small C programs"),
+    ("gcc-aarch64-linux-gnu", "programs for arm64"),
     ("hwloc-nox", "lstopo"),
     ("ibverbs-providers", "libmlx5 and libefa, which must load and find nothing"),
     ("ibverbs-utils", "ibv_devinfo, ibv_rc_pingpong and others"),
@@ -24,6 +25,7 @@ const PACKAGES: [(&str, &str); 43] = [
     ("iproute2", "network namespaces and veth pairs"),
     ("kmod", "finds the dependencies of a kernel module"),
     ("libc6-dev", "C headers"),
+    ("libc6-dev-arm64-cross", "C headers and libraries for arm64"),
     ("libdrm-dev", "<libdrm/drm.h>"),
     ("libfabric-bin", "fi_info and fi_pingpong"),
     ("libhsa-runtime-dev", "<hsa/hsa.h>, and the library that HSA programs link with"),

@@ -1,8 +1,11 @@
 //! The wheel of Python.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
+use interop::arm64::Programs;
+use interop::need::Need;
 use interop::{Scratch, needs, wheel_of, workspace};
 
 use crate::root::Root;
@@ -54,4 +57,27 @@ fn pip_installs_a_wheel_with_the_program_the_module_and_fixtures() {
          peerdma run -- python -m pytest -v -p no:cacheprovider {suite}"
     );
     root.run(&system).success().says("test_two_hosts_are_apart PASSED");
+}
+
+/// The wheel for arm64, in an emulated machine of that kind with Debian's kernel and Python.
+#[test]
+fn pip_installs_the_wheel_for_arm64() {
+    needs!(Need::Arm64, LINKER);
+    let scratch = Scratch::new();
+    let wheel = wheel_of("aarch64");
+    let suite = workspace().join(SUITE);
+    for file in [&wheel, &suite] {
+        let name = file.file_name().expect("a file has a name");
+        fs::copy(file, scratch.file(name.to_str().expect("ASCII"))).expect("it can be copied");
+    }
+    let script = "set -e; python3 -m venv --system-site-packages /tmp/venv; \
+                  . /tmp/venv/bin/activate; pip install --no-index /files/*.whl; \
+                  python -c 'import peerdma; print(*peerdma.env())'; peerdma demo --rounds 2; \
+                  peerdma run -- python -m pytest -v -p no:cacheprovider /files/test_wheel.py";
+    fs::write(scratch.file("install"), script).expect("a directory of our own");
+    let out = Programs::default().run("wheel", "sh /files/install").boot(scratch.path());
+    out.section("wheel")
+        .says("LD_LIBRARY_PATH")
+        .says("every byte was checked")
+        .says("test_two_hosts_are_apart PASSED");
 }

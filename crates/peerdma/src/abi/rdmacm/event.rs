@@ -34,8 +34,10 @@ pub(crate) unsafe extern "C" fn rdma_get_cm_event(
     })
 }
 
-/// How long a program has to end once its channel is gone.
-const PARTING: Duration = Duration::from_secs(1);
+/// How long a program has to end once its channel is gone: the thread that ends it is most often
+/// the first one, which is refused sooner.
+const PARTING: Duration = Duration::from_secs(10);
+const PARTING_OF_FIRST: Duration = Duration::from_secs(1);
 
 /// Takes the next event of a channel, and waits for one.
 ///
@@ -50,7 +52,8 @@ pub(super) unsafe fn take_event(channel: *mut EventChannel) -> Answer<*mut CmEve
             // Some programs end by destroying the channel on which one of their threads waits
             // (`rping` does). A thread that comes here just after that must not make the program
             // fail at its end: a moment earlier it would have waited until the end.
-            std::thread::sleep(PARTING);
+            let is_first = rustix::thread::gettid() == rustix::process::getpid();
+            std::thread::sleep(if is_first { PARTING_OF_FIRST } else { PARTING });
             return Err(Failure::new(libc::EINVAL, format!("rdma_get_cm_event: {what}")));
         }
     };
