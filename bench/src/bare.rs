@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code, reason = "a bare system call and a bare memcpy")]
 
+pub(crate) mod post;
 pub(crate) mod userfault;
 
 use std::hint::black_box;

@@ -165,6 +165,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "providers",
             "storage",
             "verbs",
+            "verbs-abi",
         ],
     ),
     ("xtask", &[]),

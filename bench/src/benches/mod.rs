@@ -11,6 +11,7 @@ mod memory;
 mod nvmeof;
 mod pcap;
 mod peer_memory;
+mod post;
 mod small;
 mod storage;
 mod vm;
@@ -40,13 +41,14 @@ const fn bench(
     Bench { name, about, only_when_named: false, run }
 }
 
-pub(crate) const ALL: [Bench; 21] = [
+pub(crate) const ALL: [Bench; 22] = [
     bench("write", "ib_write_bw against process_vm_writev", write::run),
     bench("small", "many short WRITEs and READs against process_vm_writev", small::run),
     bench("fd-backed", "WRITE between memfds against memcpy", fd_backed::run),
     bench("write-lat", "ib_write_lat against a process_vm_writev ping-pong", latency::write),
     bench("send-lat", "ib_send_lat against a ping-pong of two cache lines", latency::send),
     bench("futures", "requests as futures against a C program", futures::run),
+    bench("post", "crate verbs on a library against the library's own calls", post::run),
     bench("wire", "ib_write_bw over a veth against a bare UDP stream", wire::run),
     bench("wire-lat", "ib_send_lat over a veth against a UDP ping-pong", wire::latency),
     bench("memory", "resident memory of a context", memory::context),

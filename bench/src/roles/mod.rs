@@ -7,6 +7,7 @@ mod echo;
 mod level_zero;
 mod node;
 mod owner;
+mod post;
 mod tcp;
 mod udp;
 mod udp_ping;
@@ -31,6 +32,7 @@ pub(crate) fn run(words: &[String]) -> Outcome<()> {
         ["level-zero"] => level_zero::run(),
         ["node", qps] => node::run(qps.parse()?),
         ["owner", kind, length] => owner::run(kind, length.parse()?),
+        ["post"] => post::run(),
         ["target", length] => node::target(length.parse()?),
         ["tcp-listener", connections] => tcp::listener(connections.parse()?),
         ["udp-echo", port, rounds] => udp_ping::echo(port.parse()?, rounds.parse()?),

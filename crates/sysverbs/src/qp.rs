@@ -107,7 +107,8 @@ impl Pd {
 }
 
 impl Qp {
-    fn raw(&self) -> *mut c::Qp {
+    /// The library's own, which exists as long as this.
+    pub fn raw(&self) -> *mut c::Qp {
         self.0.raw.as_ptr()
     }
 

@@ -238,7 +238,8 @@ impl Mr {
         self.0.rkey
     }
 
-    pub(crate) fn lkey(&self) -> LKey {
+    /// The key by which requests of this side name it.
+    pub fn lkey(&self) -> LKey {
         self.0.lkey
     }
 

@@ -1,5 +1,6 @@
 //! Queue pairs, shared receive queues and address handles.
 
+use std::ffi::c_void;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -344,7 +345,16 @@ impl Qp {
         }
     }
 
-    /// The same for a request that nobody needs any more.
+    /// The library's `struct ibv_qp`, for calls that this crate does not have; `None` for the
+    /// software device. It exists as long as this QP.
+    pub fn library_qp(&self) -> Option<*mut c_void> {
+        match &self.0.arm {
+            Arm::Soft(_) => None,
+            Arm::Hard(qp) => Some(qp.raw().cast()),
+        }
+    }
+
+    /// [`Qp::post_send`] for a request that nobody needs any more.
     pub(crate) fn post(&self, request: SendRequest) -> std::result::Result<(), PostError> {
         request.check(self.0.pd.context())?;
         match &self.0.arm {
