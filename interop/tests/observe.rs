@@ -223,6 +223,19 @@ fn what_a_process_counted_that_ended_before_anybody_looked_is_not_lost() {
 }
 
 #[test]
+fn what_the_only_process_of_a_host_counted_is_not_lost_with_it() {
+    needs!(Need::Header("infiniband/verbs.h"), Need::Namespaces);
+    let (place, scratch) = (Place::wire(), Scratch::new());
+    let program = interop::compile("pcap_loop", &scratch);
+    // It meets no other process, so at its end it reads for the first time what others are.
+    let look = format!("cat {PORT}/counters/port_xmit_packets");
+    let script = format!("{} > /dev/null && {look}", program.display());
+    let out = place.server(Program::new("sh").args(["-c", &script])).output();
+    let sent: u64 = out.success().stdout.trim_end().parse().expect("a number");
+    assert!(sent > 0, "{out}");
+}
+
+#[test]
 fn prometheus_node_exporter_exports_the_counters_of_the_port() {
     needs!(
         Need::Program("prometheus-node-exporter"),

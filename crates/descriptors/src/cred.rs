@@ -31,7 +31,28 @@ impl PeerCred {
 /// (`user_namespaces(7)`), so that number means no particular user, even if it is also ours. Only
 /// where the namespace knows every user is it a user like any other.
 pub fn is_same_user(uid: u32) -> bool {
-    uid == rustix::process::geteuid().as_raw() && (uid != overflow_uid() || knows_every_user())
+    SameUser::now().is(uid)
+}
+
+/// Our user at a moment, to compare others with later: to find out who that is may take reading a
+/// file, and comparing does not.
+#[derive(Clone, Copy, Debug)]
+pub struct SameUser {
+    /// `None` if our number may mean another user, too.
+    uid: Option<u32>,
+}
+
+impl SameUser {
+    /// Our user now.
+    pub fn now() -> Self {
+        let uid = rustix::process::geteuid().as_raw();
+        Self { uid: (uid != overflow_uid() || knows_every_user()).then_some(uid) }
+    }
+
+    /// As [`is_same_user`].
+    pub fn is(self, uid: u32) -> bool {
+        self.uid == Some(uid)
+    }
 }
 
 fn overflow_uid() -> u32 {

@@ -29,7 +29,7 @@ mod known;
 mod private;
 pub mod strangers;
 
-pub use self::cred::{PeerCred, is_same_user, peer_cred};
+pub use self::cred::{PeerCred, SameUser, is_same_user, peer_cred};
 pub use self::fdinfo::eventfd;
 pub use self::known::{Inherited, Known};
 pub use self::private::{PrivateFd, generation};

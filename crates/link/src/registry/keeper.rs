@@ -9,14 +9,14 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use descriptors::peer_cred;
 use descriptors::strangers::{self, Listener, PeerSocket};
+use descriptors::{SameUser, peer_cred};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, SocketAddrUnix, SocketFlags};
 
 use super::list::wait;
 use super::name::{SO_ACCEPTCON, numbered, sockets};
-use super::socket::{dial_to, new_socket};
+use super::socket::new_socket;
 
 /// Keepers of a nic in a network namespace. More are not told, and see what others do only as far
 /// as they look themselves.
@@ -159,11 +159,18 @@ pub fn leave(nic: &str, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Connects to a keeper, if it is our user's, and says something.
+///
+/// The keeper waits for the message from the connection on, and it may be the supervisor that this
+/// process asks before it opens a file (`launcher::door`). So none is opened in between.
 fn say(nic: &str, number: u16, message: &[u8]) -> Option<PeerSocket> {
-    let (socket, cred) = dial_to(&address(nic, number).ok()?, false).ok()?;
+    let (address, us) = (address(nic, number).ok()?, SameUser::now());
+    let socket = new_socket().ok()?;
+    let is_sealed = strangers::refuse_descriptors(&socket);
+    rustix::net::connect(&socket, &address).ok()?;
+    let cred = peer_cred(socket.as_fd()).ok()?;
     let is_said =
-        cred.is_same_user() && rustix::net::send(&socket, message, SendFlags::NOSIGNAL).is_ok();
-    is_said.then_some(socket)
+        us.is(cred.uid) && rustix::net::send(&socket, message, SendFlags::NOSIGNAL).is_ok();
+    is_said.then(|| PeerSocket::born(socket, cred, is_sealed))
 }
 
 fn visit(socket: PeerSocket) -> Option<Visit> {

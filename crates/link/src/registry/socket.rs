@@ -6,7 +6,7 @@ use std::time::Duration;
 use descriptors::strangers::{self, PeerSocket};
 use descriptors::{Known, PeerCred, peer_cred};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::name::address;
 
@@ -22,17 +22,9 @@ pub(super) fn own_uid() -> u32 {
 /// Connects to the listener of `vf`, without waiting, and returns its identity. That process cannot
 /// send us descriptors unless we `expect` some, where the kernel can refuse them.
 pub(super) fn dial(nic: &str, vf: u16, expect: bool) -> Result<(PeerSocket, PeerCred), Errno> {
-    dial_to(&address(nic, vf)?, expect)
-}
-
-/// The same for the listener at an address.
-pub(super) fn dial_to(
-    address: &SocketAddrUnix,
-    expect: bool,
-) -> Result<(PeerSocket, PeerCred), Errno> {
     let socket = new_socket()?;
     let is_sealed = !expect && strangers::refuse_descriptors(&socket);
-    rustix::net::connect(&socket, address)?;
+    rustix::net::connect(&socket, &address(nic, vf)?)?;
     let cred = peer_cred(socket.as_fd())?;
     Ok((PeerSocket::born(socket, cred, is_sealed), cred))
 }
