@@ -23,12 +23,10 @@ use crate::sysfs::Device;
 /// The longest link target that `readlink` returns.
 const LINK_MAX: usize = 4096;
 
-/// The open flags that have a meaning in the tree.
-const OPEN_FLAGS: OFlags = OFlags::DIRECTORY
-    .union(OFlags::NOFOLLOW)
-    .union(OFlags::PATH)
-    .union(OFlags::NONBLOCK)
-    .union(OFlags::CLOEXEC);
+/// The open flags that have a meaning in the tree. O_PATH has none: the kernel gives a program no
+/// such descriptor (`SECCOMP_IOCTL_NOTIF_ADDFD`), and what it gets instead can also be read.
+const OPEN_FLAGS: OFlags =
+    OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
 
 /// How often to retry a walk while mounts and renames elsewhere interfere.
 const MOST_TRIES: u32 = 1000;
