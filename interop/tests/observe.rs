@@ -334,11 +334,15 @@ fn peerdma() -> String {
 #[test]
 fn ibstatus_and_ibstat_read_the_port() {
     needs!(Need::Program("ibstatus"), Need::Program("ibstat"));
-    // Without a name it changes into the directory, which no process can do behind the door.
-    let out = Program::new("ibstatus").args(["peerdma0:1"]).output();
-    out.success().says("Infiniband device 'peerdma0' port 1 status").says("4: ACTIVE");
-    let out = Program::new("ibstatus").env("PEERDMA_DOOR", "preload").output();
-    out.success().says("Infiniband device 'peerdma0' port 1 status").says("4: ACTIVE");
+    // Without a name it changes into the directory of all devices, and into that of their ports.
+    let ibstatus = |args: &[&str]| Program::new("ibstatus").args(args);
+    let by_preload = ibstatus(&[]).env("PEERDMA_DOOR", "preload");
+    for program in [ibstatus(&[]), ibstatus(&["peerdma0:1"]), by_preload] {
+        let out = program.output();
+        out.success().says("Infiniband device 'peerdma0' port 1 status").says("4: ACTIVE");
+        out.says("5: LinkUp").says("100 Gb/sec (4X EDR)").says("Ethernet").never_says("unknown");
+        assert_eq!(out.stdout.matches("Infiniband device").count(), 1, "{out}");
+    }
     let out = Program::new("ibstat").output();
     out.success().says("CA 'peerdma0'").says("State: Active").says("Link layer: Ethernet");
 }

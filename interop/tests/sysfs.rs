@@ -52,6 +52,70 @@ fn stat_and_ls_see_directories_and_files() {
 }
 
 #[test]
+fn a_shell_changes_into_the_directories_and_out_again() {
+    needs!(Need::Program("dash"), Need::Program("bash"));
+    let dev = device();
+    let tree = format!("/sys/devices/virtual/peerdma/{dev}/infiniband/{dev}");
+    // The shell keeps the name that it was given; `/bin/pwd -P` asks the kernel, by libc.
+    let steps = [
+        (format!("cd {CLASS} && pwd && /bin/pwd -P && ls"), format!("{CLASS}\n{CLASS}\n{dev}\n")),
+        (format!("cd {dev} && pwd && /bin/pwd -P"), format!("{CLASS}/{dev}\n{tree}\n")),
+        ("cd ports/1 && cat state ./link_layer".into(), "4: ACTIVE\nEthernet\n".into()),
+        ("cd -P . && pwd && realpath gids/../..".into(), format!("{tree}/ports/1\n{tree}/ports\n")),
+        ("cd counters && cat VL15_dropped".into(), "0\n".into()),
+        (format!("cd -P ../../../.. && pwd && cat {dev}/node_type"), {
+            format!("/sys/devices/virtual/peerdma/{dev}/infiniband\n1: CA\n")
+        }),
+        // Above the tree is the kernel's directory, with what is ours in its listing.
+        (format!("cd {CLASS} && cd -P .. && pwd"), "/sys/class\n".into()),
+        ("ls -d net infiniband && cd net && /bin/pwd".into(), {
+            "infiniband\nnet\n/sys/class/net\n".into()
+        }),
+        ("cd ../infiniband && /bin/pwd && cd / && pwd".into(), format!("{CLASS}\n/\n")),
+        (format!("cd {CLASS}/nobody 2> /dev/null || echo no"), "no\n".into()),
+    ];
+    let (script, wanted): (Vec<String>, Vec<String>) = steps.into_iter().unzip();
+    for shell in ["dash", "bash"] {
+        let out = Program::new(shell).args(["-c", &script.join("; ")]).output();
+        assert_eq!(out.success().stdout, wanted.concat(), "{shell}\n{out}");
+    }
+}
+
+#[test]
+fn what_a_program_starts_is_where_the_program_is() {
+    needs!(Need::Program("python3"), Need::Program("busybox"));
+    let dev = device();
+    // A static program, which our library does not reach.
+    let code = format!(
+        "import os, subprocess\n\
+         os.chdir('{CLASS}/{dev}')\n\
+         here = os.getcwd()\n\
+         assert here.startswith('/sys/devices/') and here.endswith('{dev}'), here\n\
+         print(open('node_type').read().strip(), os.path.realpath('ports') == here + '/ports')\n\
+         print(subprocess.check_output(['busybox', 'cat', 'node_type'], text=True).strip())\n\
+         subprocess.check_call(['busybox', 'cat', 'ports/1/link_layer'], cwd=here)\n\
+         fd = os.open('{CLASS}', os.O_PATH | os.O_DIRECTORY)\n\
+         os.fchdir(fd)\n\
+         assert os.getcwd() == '{CLASS}', os.getcwd()\n\
+         print(os.listdir('.'))\n"
+    );
+    let out = Program::new("/usr/bin/python3").args(["-c", &code]).output();
+    let wanted = format!("1: CA True\n1: CA\nEthernet\n['{dev}']\n");
+    let mut lines: Vec<&str> = out.success().stdout.lines().collect();
+    let mut expected: Vec<&str> = wanted.lines().collect();
+    lines.sort_unstable();
+    expected.sort_unstable();
+    assert_eq!(lines, expected, "{out}");
+}
+
+#[test]
+fn a_shell_changes_into_the_directories_by_the_preload_library() {
+    let script = format!("cd {CLASS} && /bin/pwd -P && cd peerdma0/ports/1 && cat state");
+    let out = Program::new("sh").args(["-c", &script]).env("PEERDMA_DOOR", "preload").output();
+    assert_eq!(out.success().stdout, format!("{CLASS}\n4: ACTIVE\n"), "{out}");
+}
+
+#[test]
 fn python_lists_and_opens() {
     needs!(Need::Program("python3"));
     let code = "import os\n\

@@ -11,6 +11,7 @@ use core::ffi::{c_char, c_int, c_uint, c_void};
 
 use libc::{DIR, FILE, mode_t, size_t, ssize_t};
 
+use crate::cwd;
 use crate::drm;
 use crate::errno;
 use crate::next::Next;
@@ -182,8 +183,6 @@ hooks! {
     /// `readlink` with `_FORTIFY_SOURCE`.
     fn __readlink_chk / c"__readlink_chk"
         (@path, out: *mut c_char, size: size_t, room: size_t) -> ssize_t = -1;
-    /// The working directory becomes the one in our tree, under its own name.
-    fn chdir / c"chdir" (@path) -> c_int = -1;
     /// Extended attributes: `ls -l` asks for them.
     fn getxattr / c"getxattr" (@path, name: *const c_char, value: *mut c_void, size: size_t)
         -> ssize_t = -1;
@@ -266,8 +265,11 @@ unsafe fn resolve(
     out: *mut c_char,
     next: impl FnOnce(*const c_char) -> *mut c_char,
 ) -> *mut c_char {
-    let mut room = Room::new();
+    let (mut own, mut room) = (Room::new(), Room::new());
+    // libc asks the kernel for the working directory, and not our `getcwd`.
     // SAFETY: the caller promises that the path is a string.
+    let path = unsafe { cwd::absolute(path, &mut own) };
+    // SAFETY: as above, or it is a terminated one in `own`.
     let redirected = unsafe { redirect(path, &mut room) };
     let result = next(redirected);
     if redirected != path && !result.is_null() {

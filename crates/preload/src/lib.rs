@@ -24,11 +24,17 @@
 //! `libpeerdma.so` as well.
 //!
 //! It does not reach static binaries, Go, raw system calls, libc's calls to itself (`glob`, `ftw`),
-//! or relative paths. It contains no engine and no state but names; it allocates nothing, so that
-//! it may be called before `main` and from within `malloc`. `errno` is what libc's function leaves.
+//! or relative paths from a directory outside the tree. It contains no engine and no state but
+//! names; it allocates nothing but what `getcwd` is asked to, so that it may be called before
+//! `main` and from within `malloc`. `errno` is what libc's function leaves.
+//!
+//! Behind the seccomp filter, where it redirects nothing, a program changes into the tree with its
+//! help (`cwd`).
 
 #[cfg_attr(test, expect(dead_code, reason = "the hooks are not in the tests"))]
 mod buffers;
+#[cfg_attr(test, expect(dead_code, reason = "the hooks are not in the tests"))]
+mod cwd;
 #[cfg_attr(test, expect(dead_code, reason = "the hooks are not in the tests"))]
 mod drm;
 mod errno;
@@ -39,6 +45,8 @@ mod variable;
 
 // The test harness is a program like any other: with these names in it, its own libc calls would
 // come here.
+#[cfg(not(test))]
+mod directory;
 #[cfg(not(test))]
 mod files;
 #[cfg(not(test))]

@@ -97,6 +97,31 @@ impl Room {
     pub(crate) const fn new() -> Self {
         Self([0; PATH_MAX])
     }
+
+    /// All of it.
+    pub(crate) fn bytes(&mut self) -> &mut [u8; PATH_MAX] {
+        &mut self.0
+    }
+
+    /// The string in it.
+    pub(crate) fn as_c_str(&self) -> &CStr {
+        CStr::from_bytes_until_nul(&self.0).unwrap_or_default()
+    }
+
+    /// Writes these parts and a terminator, if there is room.
+    pub(crate) fn write(&mut self, parts: &[&[u8]]) -> bool {
+        let mut at = 0;
+        for part in parts {
+            let Some(space) = self.0.get_mut(at..at + part.len()) else { return false };
+            space.copy_from_slice(part);
+            at += part.len();
+        }
+        match self.0.get_mut(at) {
+            Some(end) => *end = 0,
+            None => return false,
+        }
+        true
+    }
 }
 
 /// The path to use instead of this one: in `room` if it is ours, otherwise the path itself.
@@ -112,15 +137,15 @@ pub(crate) unsafe fn redirect(path: *const c_char, room: &mut Room) -> *const c_
     let bytes = unsafe { CStr::from_ptr(path) }.to_bytes();
     let Some(directory) = DIRECTORY.get() else { return path };
     let is_ours = if let Some(below) = below_sys(bytes) {
-        write(room, &[directory, b"/", below])
+        room.write(&[directory, b"/", below])
     } else if let Some(below) = below_dev(bytes) {
-        write(room, &[directory, b"/../dev/", below])
+        room.write(&[directory, b"/../dev/", below])
     } else if let Some(below) = below_proc(bytes) {
-        write(room, &[directory, b"/../proc/", below])
+        room.write(&[directory, b"/../proc/", below])
     } else if let Some(below) = below_boot(bytes) {
-        write(room, &[directory, b"/../boot/", below]) && exists(room)
+        room.write(&[directory, b"/../boot/", below]) && exists(room)
     } else if let Some(below) = function_below_sys(bytes) {
-        write(room, &[directory, b"/", below]) && exists(room)
+        room.write(&[directory, b"/", below]) && exists(room)
     } else {
         false
     };
@@ -128,6 +153,16 @@ pub(crate) unsafe fn redirect(path: *const c_char, room: &mut Room) -> *const c_
         refresh_counters();
     }
     if is_ours { room.0.as_ptr().cast() } else { path }
+}
+
+/// Whether an absolute path is of a directory that is ours, or in one.
+pub(crate) fn is_served(path: &[u8]) -> bool {
+    below_sys(path).is_some() || below_dev(path).is_some() || function_below_sys(path).is_some()
+}
+
+/// The directory that stands for `/sys`, if there is a tree.
+pub(crate) fn real_directory() -> Option<&'static [u8]> {
+    DIRECTORY.get()
 }
 
 /// Whether there is a tree.
@@ -138,7 +173,7 @@ pub(crate) fn has_tree() -> bool {
 /// The path of a file beside the tree, if there is a tree.
 pub(crate) fn beside_tree(room: &mut Room, file: &[u8]) -> Option<*const c_char> {
     let directory = DIRECTORY.get()?;
-    write(room, &[directory, b"/../", file]).then(|| room.0.as_ptr().cast())
+    room.write(&[directory, b"/../", file]).then(|| room.0.as_ptr().cast())
 }
 
 /// The device number of a uverbs device of ours: that of the kernel's (`IB_UVERBS_MAJOR`,
@@ -175,27 +210,12 @@ pub(crate) unsafe fn restore(path: *mut c_char, size: usize) {
     if !below.is_empty() && !below.starts_with(b"/") {
         return;
     }
-    if write(&mut room, &[b"/sys", below]) && b"/sys".len() + below.len() < size {
+    if room.write(&[b"/sys", below]) && b"/sys".len() + below.len() < size {
         let length = b"/sys".len() + below.len() + 1;
         // SAFETY: `room` holds `length` bytes, the caller's buffer `size`, which is not less, and
         // they are apart.
         unsafe { core::ptr::copy_nonoverlapping(room.0.as_ptr().cast(), path, length) };
     }
-}
-
-/// Writes these parts and a terminator, if there is room.
-fn write(room: &mut Room, parts: &[&[u8]]) -> bool {
-    let mut at = 0;
-    for part in parts {
-        let Some(space) = room.0.get_mut(at..at + part.len()) else { return false };
-        space.copy_from_slice(part);
-        at += part.len();
-    }
-    match room.0.get_mut(at) {
-        Some(end) => *end = 0,
-        None => return false,
-    }
-    true
 }
 
 /// What follows `/sys/` in a path of ours. Slashes may be doubled; `.` and `..` are not resolved.
@@ -313,10 +333,10 @@ mod tests {
     #[test]
     fn a_path_that_does_not_fit_is_left_alone() {
         let mut room = Room::new();
-        assert!(write(&mut room, &[b"/a", b"/", b"b"]));
+        assert!(room.write(&[b"/a", b"/", b"b"]));
         assert_eq!(&room.0[..5], b"/a/b\0");
-        assert!(!write(&mut room, &[&[b'x'; PATH_MAX]]));
-        assert!(write(&mut room, &[&[b'x'; PATH_MAX - 1]]));
+        assert!(!room.write(&[&[b'x'; PATH_MAX]]));
+        assert!(room.write(&[&[b'x'; PATH_MAX - 1]]));
     }
 
     #[test]
