@@ -348,6 +348,43 @@ fn ibstatus_and_ibstat_read_the_port() {
 }
 
 #[test]
+fn each_port_has_counters_of_its_own() {
+    needs!(Need::Program("rdma"), Need::Program("ibv_rc_pingpong"), Need::Namespaces);
+    let (place, scratch) = (Place::wire(), Scratch::new());
+    let config = scratch.file("peerdma.toml");
+    std::fs::write(&config, "[[nic]]\nports = 3\n").expect("a scratch directory is writable");
+    // The server is on the second port, the client on the third.
+    let pingpong = "ibv_rc_pingpong -g 0 -n 100 -s 4096";
+    let messages = format!(
+        "{pingpong} -i 2 > /dev/null & server=$!; \
+         until {pingpong} -i 3 127.0.0.1 > /dev/null 2>&1; \
+         do kill -0 $server || exit 1; done; wait $server"
+    );
+    let look = "ports=/sys/class/infiniband/peerdma0/ports; \
+                cat $ports/*/counters/port_xmit_packets $ports/*/hw_counters/tx_shm_packets \
+                $ports/*/counters/port_rcv_packets; \
+                for port in 1 2 3; do rdma statistic show link peerdma0/$port; done";
+    for door in ["auto", "preload"] {
+        let shell = Program::new("sh").args(["-c", &format!("{messages}; {look}")]);
+        let shell = shell.env("PEERDMA_CONFIG", &config).env("PEERDMA_DOOR", door);
+        let out = place.server(shell).output();
+        let numbers: Vec<u64> = out.success().stdout.lines().flat_map(str::parse).collect();
+        let [x1, x2, x3, s1, s2, s3, r1, r2, r3] = numbers[..] else { panic!("{door}: {out}") };
+        assert_eq!((x1, s1, r1), (0, 0, 0), "{door}: nothing is on the first\n{out}");
+        assert!([x2, x3, s2, s3, r2, r3].iter().all(|number| *number >= 100), "{door}: {out}");
+        let of_link = |port: u32| {
+            let link = format!("link peerdma0/{port} ");
+            let line = out.stdout.lines().find(|line| line.starts_with(&link));
+            let mut words = line.expect("a line for each port").split_whitespace();
+            words.find(|word| *word == "tx_shm_packets");
+            words.next().and_then(|number| number.parse::<u64>().ok()).expect("a number")
+        };
+        assert_eq!(of_link(1), 0, "{door}: {out}");
+        assert!(of_link(2) >= 100 && of_link(3) >= 100, "{door}: {out}");
+    }
+}
+
+#[test]
 fn perfquery_is_refused() {
     needs!(Need::Program("perfquery"));
     Program::new("perfquery").output().failure();

@@ -119,8 +119,8 @@ counters! {
     /// Bytes of packets sent: from the base transport header through the ICRC; of Ethernet frames,
     /// all. A packet that stays on this host counts its payload and 16.
     tx_bytes,
-    /// The same of packets received. A datagram that is forwarded to its process is not counted
-    /// there again.
+    /// The same of packets received. A datagram that is forwarded counts in its process; a
+    /// management datagram, which its contents show to be another process's, where it arrived.
     rx_bytes,
     /// Packets received for a multicast group.
     rx_multicast_packets,
@@ -136,8 +136,10 @@ counters! {
     rx_raw_packets,
     /// Ethernet frames sent.
     tx_raw_packets,
-    /// Packets within this process.
+    /// Packets within this process, where they are sent.
     loopback_packets,
+    /// The same where they are received, which may be another port.
+    rx_loopback_packets,
     /// One-sided operations carried out without the target's engine.
     direct_operations,
     /// Their bytes.
@@ -162,6 +164,60 @@ counters! {
     injected_faults,
 }
 
+/// The counters of each port of a device.
+#[derive(Debug)]
+pub(crate) struct PortCounters {
+    /// Those of the first port, which also has what belongs to no QP: packets that no codec
+    /// accepts, the connection manager, memory.
+    pub(crate) first: Counters,
+    /// Those of the others. QPs reach as many as a port number of 8 bits has.
+    others: Box<[Counters]>,
+}
+
+impl PortCounters {
+    pub(crate) fn new(ports: u32) -> Self {
+        let others = ports.clamp(1, u32::from(u8::MAX)) as usize - 1;
+        let others = vec![Counters::default(); others].into_boxed_slice();
+        Self { first: Counters::default(), others }
+    }
+
+    /// Those of the port with this number; of the first where a QP has no port yet.
+    #[inline]
+    pub(crate) fn of(&mut self, port: u8) -> &mut Counters {
+        if port > 1 { self.of_other(port) } else { &mut self.first }
+    }
+
+    #[cold]
+    fn of_other(&mut self, port: u8) -> &mut Counters {
+        // A QP gets no port that the device does not have.
+        self.others.get_mut(usize::from(port) - 2).unwrap_or(&mut self.first)
+    }
+
+    /// Whether there is one port alone.
+    #[inline]
+    pub(crate) fn are_of_one(&self) -> bool {
+        self.others.is_empty()
+    }
+
+    /// Those of the other ports, from the second on.
+    pub(crate) fn others(&self) -> &[Counters] {
+        &self.others
+    }
+
+    /// Those of all ports together.
+    pub(crate) fn sum(&self) -> Counters {
+        let mut sum = self.first;
+        self.others.iter().for_each(|other| sum.merge(other));
+        sum
+    }
+
+    /// The datagrams that all ports received.
+    pub(crate) fn rx_udp_packets(&self) -> u64 {
+        let others = self.others.iter().map(|other| other.rx_udp_packets);
+        others.fold(self.first.rx_udp_packets, u64::wrapping_add)
+    }
+}
+
 impl Counters {
     /// Fills in what is counted for the process and not for a device.
     pub(crate) fn set_of_process(&mut self) {
@@ -172,5 +228,23 @@ impl Counters {
         self.dmabuf_cpu_bytes = ways.cpu;
         self.dmabuf_bounce_bytes = ways.bounced;
         self.stale_accesses = dmabuf::window::stale_accesses();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_port_counts_for_itself() {
+        let mut counters = PortCounters::new(3);
+        counters.of(0).tx_udp_packets += 1;
+        counters.of(1).tx_udp_packets += 2;
+        counters.of(3).tx_udp_packets += 4;
+        let others: Vec<u64> = counters.others().iter().map(|it| it.tx_udp_packets).collect();
+        assert_eq!((counters.first.tx_udp_packets, others), (3, vec![0, 4]));
+        assert_eq!(counters.sum().tx_udp_packets, 7);
+        assert!(!counters.are_of_one() && PortCounters::new(1).are_of_one());
+        assert_eq!(PortCounters::new(1024).others().len(), 254, "QPs reach no more");
     }
 }

@@ -100,6 +100,11 @@ impl QpTable {
         self.get_mut(QpId(qpn.value() & (SLOTS - 1)))
     }
 
+    /// The port of the QP with a number that a packet named; the first if there is no such QP.
+    pub(crate) fn port_of(&mut self, qpn: Qpn) -> u8 {
+        self.by_number(qpn).map_or(1, |entry| entry.context.port)
+    }
+
     /// Drops the further handles of QPs that a context has.
     pub(crate) fn forget_handles(&mut self, ctx: CtxId) {
         for entry in self.slots.iter_mut().flatten() {

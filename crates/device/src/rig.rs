@@ -146,7 +146,12 @@ impl Process {
 
     /// Brings the QP to RTS.
     pub(crate) fn connect(&mut self, nic: &NicInfo, peer: Qpn) {
-        to_rts(&mut self.engine, self.qp, self.qp_type, nic, peer);
+        self.connect_on(1, nic, peer);
+    }
+
+    /// The same on another port.
+    pub(crate) fn connect_on(&mut self, port: u8, nic: &NicInfo, peer: Qpn) {
+        to_rts_on(port, &mut self.engine, self.qp, self.qp_type, nic, peer);
     }
 
     pub(crate) fn post_recv(&mut self, wr_id: u64) {
@@ -182,10 +187,22 @@ pub(crate) fn av(nic: &NicInfo) -> Av {
 
 /// Brings a QP to RTS, connected to `peer` if its type is connected.
 pub(crate) fn to_rts(engine: &mut Engine, id: QpId, qp_type: QpType, nic: &NicInfo, peer: Qpn) {
+    to_rts_on(1, engine, id, qp_type, nic, peer);
+}
+
+/// The same on another port.
+pub(crate) fn to_rts_on(
+    port_num: u8,
+    engine: &mut Engine,
+    id: QpId,
+    qp_type: QpType,
+    nic: &NicInfo,
+    peer: Qpn,
+) {
     use AttrMask as A;
     let mut attr = QpAttr {
         state: QpState::Init,
-        port_num: 1,
+        port_num,
         qkey: QKEY,
         access_flags: Access::LOCAL_WRITE | Access::REMOTE,
         path_mtu: Mtu::Mtu1024,

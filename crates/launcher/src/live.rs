@@ -53,21 +53,27 @@ impl Live {
         Still { _seen: self.lock() }
     }
 
-    /// The value of a counter of a NIC's port; 0 if no process has counted it. All is counted on
-    /// the first port.
+    /// The value of a counter of a NIC's port; 0 if no process has counted it.
     pub(crate) fn counter(&self, nic: &str, port: &str, name: &str) -> u64 {
-        let nic = self.nics.iter().position(|known| known.name == nic && port == "1");
-        nic.and_then(|nic| self.counters(nic).get(name).copied()).unwrap_or(0)
+        let nic = self.nics.iter().position(|known| known.name == nic);
+        let (Some(nic), Ok(port)) = (nic, port.parse()) else { return 0 };
+        self.counters(nic, port).get(name).copied().unwrap_or(0)
     }
 
-    /// The files of all counters that something counts, below `/`, and what they say now.
+    /// The files of all counters of ports that something was counted on, below `/`, and what they
+    /// say now. Those of other ports say 0, as they did at first.
     pub(crate) fn counter_files(&self) -> Vec<(String, u64)> {
         let mut files = Vec::new();
         for (index, nic) in self.nics.iter().enumerate() {
-            let counts = self.counters(index);
-            for (file, name) in nic.counter_files() {
-                files.push((file, counts.get(name).copied().unwrap_or(0)));
-            }
+            let mut add = |totals: &PortTotals, ledger: &Ledger| {
+                for port in totals.ports(ledger).range(1..=nic.ports) {
+                    let counts = totals.counts(ledger, *port);
+                    let value = |name| counts.get(name).copied().unwrap_or(0);
+                    let all = nic.counter_files(*port);
+                    files.extend(all.map(|(file, name)| (file, value(name))));
+                }
+            };
+            self.look(index, |seen| self.ledger(index, |ledger| add(&seen.totals, ledger)));
         }
         files
     }
@@ -148,7 +154,7 @@ impl Machine for Live {
         self.look(nic, |seen| Arc::clone(&seen.objects))
     }
 
-    fn counters(&self, nic: usize) -> Counts {
-        self.look(nic, |seen| self.ledger(nic, |ledger| seen.totals.counts(ledger)))
+    fn counters(&self, nic: usize, port: u32) -> Counts {
+        self.look(nic, |seen| self.ledger(nic, |ledger| seen.totals.counts(ledger, port)))
     }
 }

@@ -43,7 +43,7 @@ pub(crate) use accept::Fetched;
 pub use accept::{Event, RefusedPeer};
 pub use claim::{Claim, ClaimError, ConnectError, Squatter};
 pub use directory::{Directory, Holder, NameError, NameKey, Occupant};
-pub use keeper::{Keeper, NewKeeper, Visit, leave};
+pub use keeper::{Keeper, LEFT_MAX, NewKeeper, Visit, leave};
 pub use list::{Answer, VfInfo, list};
 pub use look::{Asker, Seen, Shown, look};
 use name::SO_ACCEPTCON;

@@ -238,13 +238,23 @@ impl Context {
         }
     }
 
-    /// The counters since this process opened the software device.
+    /// The counters since this process opened the software device, of all its ports.
     ///
     /// # Errors
     ///
     /// [`Kind::NotSupported`] for a NIC of a library.
     pub fn counters(&self) -> Result<device::Counters> {
         Ok(self.0.soft("counters")?.lock().counters())
+    }
+
+    /// The same of each port that queue pairs reach, from the first on. The first also has what
+    /// belongs to no queue pair, such as page faults.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::NotSupported`] for a NIC of a library.
+    pub fn port_counters(&self) -> Result<Vec<device::Counters>> {
+        Ok(self.0.soft("port_counters")?.lock().port_counters())
     }
 
     /// How many objects this process has on the software NIC, in all contexts.

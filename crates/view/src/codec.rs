@@ -33,7 +33,7 @@ impl std::fmt::Display for BadView {
 impl std::error::Error for BadView {}
 
 /// The version of the encoding; a field more is another version.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 /// Longest text: names of processes and reasons are shorter.
 const TEXT_MAX: usize = 1024;

@@ -6,8 +6,8 @@ use std::io;
 use link::registry;
 
 use crate::codec::{self, BadView, Coded};
-use crate::port::{Counts, add};
-use crate::process::{Counter, Process};
+use crate::counts::{ByPort, Counts};
+use crate::process::{Counter, Port, Process, of};
 
 /// Ended processes that are known by their number, so that none counts twice. One that is not among
 /// them any more would count again if a look still finds it.
@@ -20,7 +20,7 @@ const TOLD: usize = 4096;
 /// The counters of processes that have ended, as they left them.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
-    counts: Counts,
+    counts: ByPort,
     known: BTreeSet<(u16, u64)>,
     /// The same in their order.
     order: VecDeque<(u16, u64)>,
@@ -33,23 +33,23 @@ pub struct Ledger {
 /// If they cannot be found, because /proc cannot be read.
 pub fn leave(nic: &str, mut process: Process) -> io::Result<()> {
     process.counters.retain(|counter| counter.value > 0);
-    if process.counters.is_empty() {
+    if process.counters.is_empty() && process.other_ports.is_empty() {
         return Ok(());
     }
-    registry::leave(nic, &process.encode())
+    let mut bytes = process.encode();
+    if bytes.len() > registry::LEFT_MAX {
+        process.count_as_one();
+        bytes = process.encode();
+    }
+    registry::leave(nic, &bytes)
 }
 
 impl Ledger {
     /// Takes in what a process left; once, however often it comes.
     pub fn add(&mut self, process: &Process) {
         if self.know((process.vf, process.nonce)) {
-            self.sum(&process.counters);
+            self.counts.merge(&process.by_port());
         }
-    }
-
-    fn sum(&mut self, counters: &[Counter]) {
-        let counters = counters.iter();
-        add(&mut self.counts, counters.map(|counter| (counter.name.as_str(), counter.value)));
     }
 
     /// Whether a process has left what it counted.
@@ -58,7 +58,7 @@ impl Ledger {
     }
 
     /// The sums of those that have ended.
-    pub(crate) fn counts(&self) -> &Counts {
+    pub(crate) fn counts(&self) -> &ByPort {
         &self.counts
     }
 
@@ -78,7 +78,13 @@ impl Ledger {
 
     /// For another keeper, which begins.
     pub fn encode(&self) -> Vec<u8> {
-        codec::encode(self)
+        let bytes = codec::encode(self);
+        if bytes.len() <= registry::LEFT_MAX {
+            return bytes;
+        }
+        let mut small = self.clone();
+        small.counts.count_as_one();
+        codec::encode(&small)
     }
 
     /// What another keeper told.
@@ -95,22 +101,26 @@ impl Coded for Ledger {
     fn put(&self, out: &mut Vec<u8>) {
         let counter =
             |(name, value): (&String, &u64)| Counter { name: name.clone(), value: *value };
-        let counters: Vec<Counter> = self.counts.iter().map(counter).collect();
+        let port = |(number, counts): (u32, &Counts)| {
+            let counters = counts.iter().map(counter).collect();
+            Port { number, counters }
+        };
+        let ports: Vec<Port> = self.counts.each().map(port).collect();
         let latest = self.order.iter().skip(self.order.len().saturating_sub(TOLD));
         let (vfs, nonces): (Vec<u16>, Vec<u64>) = latest.copied().unzip();
-        counters.put(out);
+        ports.put(out);
         vfs.put(out);
         nonces.put(out);
     }
 
     fn take(from: &mut &[u8]) -> Result<Self, BadView> {
-        let counters = Vec::<Counter>::take(from)?;
+        let ports = Vec::<Port>::take(from)?;
         let (vfs, nonces) = (Vec::<u16>::take(from)?, Vec::<u64>::take(from)?);
         if vfs.len() != nonces.len() {
             return Err(BadView::Value);
         }
         let mut ledger = Self::default();
-        ledger.sum(&counters);
+        ports.iter().for_each(|it| ledger.counts.add(it.number, of(&it.counters)));
         for opening in vfs.into_iter().zip(nonces) {
             ledger.know(opening);
         }
@@ -127,17 +137,22 @@ mod tests {
         Process { vf, nonce, counters, ..Process::default() }
     }
 
+    /// What was sent on all ports.
+    fn sent(ledger: &Ledger) -> u64 {
+        ledger.counts().each().map(|(_, counts)| counts["tx_udp_packets"]).sum()
+    }
+
     #[test]
     fn each_process_counts_once_also_with_a_keeper_that_begins() {
         let mut old = Ledger::default();
         old.add(&ended(1, 1, 5));
         old.add(&ended(1, 2, 7));
         old.add(&ended(1, 2, 7));
-        assert_eq!(old.counts()["tx_udp_packets"], 12);
+        assert_eq!(sent(&old), 12);
         let mut new = Ledger::decode(&old.encode()).expect("a ledger");
         new.add(&ended(1, 2, 7));
         new.add(&ended(2, 1, 1));
-        assert_eq!(new.counts()["tx_udp_packets"], 13);
+        assert_eq!(sent(&new), 13);
     }
 
     #[test]
@@ -158,8 +173,31 @@ mod tests {
         for nonce in 0..KNOWN as u64 + 2 {
             ledger.add(&ended(0, nonce, 1));
         }
-        assert_eq!(ledger.counts()["tx_udp_packets"], KNOWN as u64 + 2);
+        assert_eq!(sent(&ledger), KNOWN as u64 + 2);
         assert!(!ledger.has(0, 1) && ledger.has(0, 2));
         assert!(ledger.encode().len() < 1 << 16, "it fits in a message");
+    }
+
+    #[test]
+    fn more_ports_than_a_message_holds_are_counted_as_one() {
+        let ports = |count: u32| {
+            let name = |at: u32| format!("a_counter_with_a_name_of_usual_length_{at}");
+            let counters: Vec<Counter> =
+                (0..20).map(|at| Counter { name: name(at), value: 1 }).collect();
+            let port = |number| {
+                let sent = Counter { name: "tx_udp_packets".into(), value: 2 };
+                Port { number, counters: [&counters[..], &[sent]].concat() }
+            };
+            Process { other_ports: (2..count + 2).map(port).collect(), ..ended(1, 1, 1) }
+        };
+        for (count, numbers) in [(2, vec![1, 2, 3]), (1000, vec![1])] {
+            let mut old = Ledger::default();
+            old.add(&ports(count));
+            let bytes = old.encode();
+            assert!(bytes.len() <= registry::LEFT_MAX, "{count} ports: {}", bytes.len());
+            let new = Ledger::decode(&bytes).expect("a ledger");
+            assert_eq!(sent(&new), 1 + 2 * u64::from(count));
+            assert_eq!(new.counts().each().map(|(port, _)| port).collect::<Vec<_>>(), numbers);
+        }
     }
 }

@@ -25,6 +25,7 @@
 #![forbid(unsafe_code)]
 
 mod codec;
+mod counts;
 mod gather;
 mod keeper;
 mod ledger;
@@ -33,21 +34,37 @@ mod port;
 mod process;
 
 pub use codec::BadView;
+pub use counts::Counts;
 pub use gather::{Gathered, Missing, gather};
 pub use keeper::Keeper;
 pub use ledger::{Ledger, leave};
 pub use names::{cm_state_name, port_space_name, qp_state_name, qp_type_name};
-pub use port::{Counts, PortTotals};
-pub use process::{Address, CmId, Context, Counter, Cq, LIST_MAX, Mr, Path, Pd, Process, Qp, Srq};
+pub use port::PortTotals;
+pub use process::{
+    Address, CmId, Context, Counter, Cq, LIST_MAX, Mr, Path, Pd, Port, Process, Qp, Srq,
+};
 
 /// Entry points for fuzz targets.
 #[cfg(fuzzing)]
 pub mod fuzzing {
+    use crate::{Gathered, Ledger, PortTotals, Process};
+
     /// Reads `bytes` as the answer of a process; what decodes must encode to something that decodes
-    /// to the same.
+    /// to the same, and is counted, both while the process is there and when it has ended.
     pub fn process(bytes: &[u8]) -> bool {
-        let Ok(process) = super::Process::decode(bytes) else { return false };
-        assert_eq!(super::Process::decode(&process.encode()).as_ref(), Ok(&process));
+        let Ok(process) = Process::decode(bytes) else { return false };
+        assert_eq!(Process::decode(&process.encode()).as_ref(), Ok(&process));
+        let (mut totals, mut ledger) = (PortTotals::default(), Ledger::default());
+        let processes = vec![(String::new(), 1, process.clone())];
+        totals.see(&Gathered { processes, missing: Vec::new() }, &ledger);
+        let counts = |totals: &PortTotals, ledger: &Ledger| {
+            let ports = totals.ports(ledger).into_iter();
+            ports.map(|port| totals.counts(ledger, port)).collect::<Vec<_>>()
+        };
+        let while_there = counts(&totals, &ledger);
+        ledger.add(&process);
+        let told = Ledger::decode(&ledger.encode()).expect("what we encoded");
+        assert_eq!(counts(&PortTotals::default(), &told).len(), while_there.len());
         true
     }
 }

@@ -53,3 +53,27 @@ pub fn port_space_name(space: u32) -> &'static str {
         _ => "UNKNOWN",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_the_kernel_have_the_words_of_rdma() {
+        let types = [0, 1, 2, 3, 4, 8, 9, 10].map(qp_type_name);
+        assert_eq!(types, ["SMI", "GSI", "RC", "UC", "UD", "RAW_PACKET", "XRC_INI", "XRC_TGT"]);
+        assert_eq!([0, 3, 6].map(qp_state_name), ["RESET", "RTS", "ERR"]);
+        assert_eq!([0, 5, 8, 10].map(cm_state_name), ["IDLE", "CONNECT", "LISTEN", "DESTROYING"]);
+        let spaces = [0x0002, 0x0106, 0x0111, 0x013f].map(port_space_name);
+        assert_eq!(spaces, ["IPOIB", "TCP", "UDP", "IB"]);
+    }
+
+    #[test]
+    fn a_number_that_another_process_made_up_is_unknown() {
+        for number in [5, 7, 11, u8::MAX] {
+            assert_eq!(qp_type_name(number), "UNKNOWN");
+        }
+        assert_eq!((qp_state_name(7), qp_state_name(u8::MAX)), ("UNKNOWN", "UNKNOWN"));
+        assert_eq!((cm_state_name(11), port_space_name(0)), ("UNKNOWN", "UNKNOWN"));
+    }
+}

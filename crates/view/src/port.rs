@@ -1,31 +1,28 @@
-//! The counters of a port: the sum over its processes.
+//! The counters of a NIC's ports: sums over its processes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use crate::counts::{ByPort, Counts, add};
 use crate::gather::Gathered;
 use crate::ledger::Ledger;
-use crate::process::Process;
 
-/// Counters by name.
-pub type Counts = BTreeMap<String, u64>;
-
-/// The counters of a port, as someone sees them that looks from time to time.
+/// The counters of a NIC's ports, as someone sees them that looks from time to time.
 ///
 /// A process that ends leaves what it counted in a [`Ledger`]. One that was killed cannot; it stays
 /// in the sum with the values that were seen last, so that no counter ever falls.
 #[derive(Clone, Debug, Default)]
 pub struct PortTotals {
     /// The processes that are there, by VF and nonce.
-    there: BTreeMap<(u16, u64), Counts>,
+    there: BTreeMap<(u16, u64), ByPort>,
     /// The sum of those that were killed.
-    killed: Counts,
+    killed: ByPort,
 }
 
 impl PortTotals {
-    /// Takes in what the processes of the port show now.
+    /// Takes in what the processes of the NIC show now.
     pub fn see(&mut self, gathered: &Gathered, ledger: &Ledger) {
         for (_, _, process) in &gathered.processes {
-            self.there.insert((process.vf, process.nonce), counts(process));
+            self.there.insert((process.vf, process.nonce), process.by_port());
         }
         let is_there = |vf: u16, nonce: u64| {
             gathered.processes.iter().any(|(_, _, it)| (it.vf, it.nonce) == (vf, nonce))
@@ -38,7 +35,7 @@ impl PortTotals {
             if is_there(vf, nonce) {
                 self.there.insert((vf, nonce), counts);
             } else {
-                add(&mut self.killed, of(&counts));
+                self.killed.merge(&counts);
             }
         }
     }
@@ -48,15 +45,28 @@ impl PortTotals {
         PORT.iter().any(|made| made.name == name)
     }
 
-    /// The counters of the port by the names of the device's counters, and of the port counters of
-    /// the InfiniBand specification that are made from them.
-    pub fn counts(&self, ledger: &Ledger) -> Counts {
-        let mut sum = self.killed.clone();
-        add(&mut sum, of(ledger.counts()));
+    /// What is in the sums: those that were killed, those that have ended, those that are there.
+    fn parts<'a>(&'a self, ledger: &'a Ledger) -> impl Iterator<Item = &'a ByPort> {
         // One may have ended since it was seen.
         let there = self.there.iter().filter(|((vf, nonce), _)| !ledger.has(*vf, *nonce));
-        there.for_each(|(_, counts)| add(&mut sum, of(counts)));
-        let of = |names: &[&str]| names.iter().filter_map(|name| sum.get(*name)).sum::<u64>();
+        [&self.killed, ledger.counts()].into_iter().chain(there.map(|(_, counts)| counts))
+    }
+
+    /// The ports that something was counted on.
+    pub fn ports(&self, ledger: &Ledger) -> BTreeSet<u32> {
+        self.parts(ledger).flat_map(|part| part.each().map(|(port, _)| port)).collect()
+    }
+
+    /// The counters of a port by the names of the device's counters, and of the port counters of
+    /// the InfiniBand specification that are made from them.
+    pub fn counts(&self, ledger: &Ledger, port: u32) -> Counts {
+        let mut sum = Counts::new();
+        self.parts(ledger).for_each(|part| add(&mut sum, part.port(port)));
+        let of = |names: &[&str]| {
+            let values = names.iter().filter_map(|name| sum.get(*name));
+            // Another process can say anything.
+            values.fold(0_u64, |sum, value| sum.wrapping_add(*value))
+        };
         let value = |made: &Made| of(made.of).saturating_sub(of(made.without)) / made.unit;
         let made = PORT.map(|made| (made.name.to_owned(), value(&made)));
         sum.extend(made);
@@ -105,29 +115,13 @@ const PORT: [Made; 9] = [
 ];
 const SENT: [&str; 4] = ["tx_udp_packets", "tx_shm_packets", "tx_raw_packets", "loopback_packets"];
 const RECEIVED: [&str; 4] =
-    ["rx_udp_packets", "rx_shm_packets", "rx_raw_packets", "loopback_packets"];
-
-fn counts(process: &Process) -> Counts {
-    process.counters.iter().map(|counter| (counter.name.clone(), counter.value)).collect()
-}
-
-fn of(counts: &Counts) -> impl Iterator<Item = (&str, u64)> {
-    counts.iter().map(|(name, value)| (name.as_str(), *value))
-}
-
-/// Adds up, by name.
-pub(crate) fn add<'a>(sum: &mut Counts, counts: impl Iterator<Item = (&'a str, u64)>) {
-    for (name, value) in counts {
-        let total = sum.entry(name.to_owned()).or_default();
-        *total = total.wrapping_add(value);
-    }
-}
+    ["rx_udp_packets", "rx_shm_packets", "rx_raw_packets", "rx_loopback_packets"];
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::gather::Missing;
-    use crate::process::Counter;
+    use crate::process::{Counter, Port, Process};
 
     fn process(vf: u16, nonce: u64, sent: u64) -> (String, u32, Process) {
         let counters = vec![Counter { name: "tx_udp_packets".into(), value: sent }];
@@ -146,7 +140,7 @@ mod tests {
     }
 
     fn sent(totals: &PortTotals, ledger: &Ledger) -> u64 {
-        totals.counts(ledger)["port_xmit_packets"]
+        totals.counts(ledger, 1)["port_xmit_packets"]
     }
 
     #[test]
@@ -179,7 +173,7 @@ mod tests {
         let mut totals = PortTotals::default();
         let ledger = Ledger::default();
         totals.see(&seen(vec![process], &[]), &ledger);
-        let counts = totals.counts(&ledger);
+        let counts = totals.counts(&ledger, 1);
         let values = [
             ("port_xmit_data", 1024),
             ("port_rcv_data", 20),
@@ -204,5 +198,22 @@ mod tests {
         assert_eq!(sent(&totals, &ledger), 14, "both are stopped");
         totals.see(&seen(vec![process(0, 9, 2)], &[1]), &ledger);
         assert_eq!(sent(&totals, &ledger), 15, "each counts once");
+    }
+
+    #[test]
+    fn each_port_has_its_own_counters_whether_a_process_is_there_killed_or_has_ended() {
+        let two = |vf: u16, first: u64, second: u64| {
+            let (comm, pid, mut process) = process(vf, 1, first);
+            let counters = vec![Counter { name: "tx_udp_packets".into(), value: second }];
+            process.other_ports = vec![Port { number: 2, counters }];
+            (comm, pid, process)
+        };
+        let (mut totals, mut ledger) = (PortTotals::default(), Ledger::default());
+        totals.see(&seen(vec![two(0, 1, 10), two(1, 2, 20)], &[]), &ledger);
+        totals.see(&seen(vec![two(1, 2, 20)], &[]), &ledger);
+        ledger.add(&two(2, 4, 40).2);
+        let sent = |port| totals.counts(&ledger, port)["port_xmit_packets"];
+        assert_eq!([1, 2, 3].map(sent), [7, 70, 0]);
+        assert_eq!(totals.ports(&ledger).into_iter().collect::<Vec<_>>(), [1, 2]);
     }
 }

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use crate::codec::{self, BadView, record};
+use crate::counts::{ByPort, Counts, add};
 
 /// Objects of a kind that one process describes; of more it says how many it left out.
 pub const LIST_MAX: usize = 1 << 16;
@@ -20,8 +21,10 @@ record! {
         ifindex: u32,
         /// Objects that are not in the lists, because there are too many.
         left_out: u64,
-        /// The counters of the device, by name.
+        /// The counters of the first port, by name.
         counters: Vec<Counter>,
+        /// Those of the other ports that counted something.
+        other_ports: Vec<Port>,
         /// Contexts.
         contexts: Vec<Context>,
         /// Protection domains.
@@ -38,6 +41,16 @@ record! {
         cm_ids: Vec<CmId>,
         /// Why work requests failed, the latest last; told as keys are.
         failures: Vec<String>,
+    }
+}
+
+record! {
+    /// A port other than the first.
+    Port {
+        /// Its number.
+        number: u32,
+        /// Its counters that are not 0, by name.
+        counters: Vec<Counter>,
     }
 }
 
@@ -124,6 +137,8 @@ record! {
         kind: u8,
         /// Its state, as `enum ib_qp_state` numbers it.
         state: u8,
+        /// Its port; 0 before it has one.
+        port: u8,
         /// The peer's number, if it has one peer.
         remote_qpn: Option<u32>,
         /// The next sequence number expected.
@@ -257,10 +272,43 @@ impl Process {
         codec::decode(bytes)
     }
 
-    /// A counter by name; 0 if there is none.
-    pub fn counter(&self, name: &str) -> u64 {
-        self.counters.iter().find(|counter| counter.name == name).map_or(0, |found| found.value)
+    /// The counters of each port, by its number.
+    pub fn ports(&self) -> impl Iterator<Item = (u32, &[Counter])> {
+        let others = self.other_ports.iter().map(|port| (port.number, &port.counters[..]));
+        std::iter::once((1, &self.counters[..])).chain(others)
     }
+
+    /// The counters of each port, to be added up.
+    pub(crate) fn by_port(&self) -> ByPort {
+        let mut all = ByPort::default();
+        self.ports().for_each(|(port, counters)| all.add(port, of(counters)));
+        all
+    }
+
+    /// The counters of all ports together, by name.
+    pub fn counts(&self) -> Counts {
+        let mut sum = Counts::new();
+        self.ports().for_each(|(_, counters)| add(&mut sum, of(counters)));
+        sum
+    }
+
+    /// A counter of all ports together, by name; 0 if there is none.
+    pub fn counter(&self, name: &str) -> u64 {
+        let all = self.ports().flat_map(|(_, counters)| counters);
+        all.filter(|counter| counter.name == name).fold(0, |sum, it| sum.wrapping_add(it.value))
+    }
+
+    /// Counts everything on the first port.
+    pub(crate) fn count_as_one(&mut self) {
+        let counter = |(name, value)| Counter { name, value };
+        self.counters = self.counts().into_iter().map(counter).collect();
+        self.other_ports.clear();
+    }
+}
+
+/// Counters by name, to be added up.
+pub(crate) fn of(counters: &[Counter]) -> impl Iterator<Item = (&str, u64)> {
+    counters.iter().map(|counter| (counter.name.as_str(), counter.value))
 }
 
 #[cfg(test)]
@@ -278,6 +326,10 @@ mod tests {
             ifindex: 2,
             left_out: 0,
             counters: vec![Counter { name: "tx_udp_packets".into(), value: 7 }],
+            other_ports: vec![Port {
+                number: 2,
+                counters: vec![Counter { name: "tx_udp_packets".into(), value: 35 }],
+            }],
             contexts: vec![Context { id: 0 }],
             pds: vec![Pd { id: 1, context: 0, users: 2 }],
             cqs: vec![Cq { id: 2, capacity: 16, held: 1, users: 1, ..Cq::default() }],
@@ -311,6 +363,15 @@ mod tests {
     fn a_description_survives_a_round_trip() {
         assert_eq!(Process::decode(&example().encode()), Ok(example()));
         assert_eq!(Process::decode(&Process::default().encode()), Ok(Process::default()));
+    }
+
+    #[test]
+    fn the_counters_of_a_device_are_those_of_all_its_ports() {
+        let mut process = example();
+        assert_eq!(process.counter("tx_udp_packets"), 42);
+        assert_eq!(process.counts(), Counts::from([("tx_udp_packets".to_owned(), 42)]));
+        process.count_as_one();
+        assert_eq!((process.counter("tx_udp_packets"), process.ports().count()), (42, 1));
     }
 
     #[test]

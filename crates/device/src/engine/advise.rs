@@ -91,14 +91,14 @@ impl Engine {
         let Some(mr) = self.common.memory.mrs.get_mut(id) else { return Ok(()) };
         let fault = |odp: &mut Odp| (odp.prefetch(addr, length), true);
         if let Some((brought, gone)) = mr.page_in(addr, length, fault) {
-            self.common.counters.page_prefetch += brought;
-            self.common.counters.page_invalidations += gone;
+            self.common.counters.first.page_prefetch += brought;
+            self.common.counters.first.page_invalidations += gone;
             return Ok(());
         }
         let Some(import) = mr.import.clone() else { return Ok(()) };
         match import.remap(&mr.umem, &self.common.memory.faults) {
             Remapped::Here(umem) => {
-                self.common.counters.page_prefetch += 1;
+                self.common.counters.first.page_prefetch += 1;
                 self.common.replace_memory(id, umem);
             }
             Remapped::Current => {}

@@ -387,7 +387,7 @@ impl Engine {
         }
         self.uncharge_pins(mr.pinned);
         if let Some(import) = mr.import {
-            self.common.counters.page_invalidations += import.invalidations();
+            self.common.counters.first.page_invalidations += import.invalidations();
             self.common.memory.faults.let_go(import);
         }
         Ok(())

@@ -163,6 +163,7 @@ impl Engine {
             cntrs: QpCntrs::default(),
             others: Vec::new(),
             dest_qpn: Qpn::new(0),
+            port: 0,
             av: iba::Av::default(),
             path_mtu: self.common.nic.port.active_mtu(),
             route: Route::default(),

@@ -13,7 +13,7 @@ use wire::grh::Grh;
 use super::failures::Failures;
 use crate::carrier::{Route, Senders};
 use crate::clock::Clock;
-use crate::counters::Counters;
+use crate::counters::{Counters, PortCounters};
 use crate::ids::{ChannelId, CqId, CtxId, SrqId};
 use crate::mad::Arrived;
 use crate::memory::Memory;
@@ -22,6 +22,7 @@ use crate::objects::cq::Armed;
 use crate::objects::{AsyncEvent, EventSource, Objects};
 use crate::observe::Observed;
 use crate::port::Nic;
+use crate::qp::QpTable;
 
 /// The parts of the engine besides QPs and the receiving halves of the carriers.
 #[derive(Debug)]
@@ -43,7 +44,7 @@ pub(crate) struct Common {
     pub(crate) out: Senders,
     /// Datagrams for QP 1 that wait for the communication manager.
     pub(crate) gsi: VecDeque<Arrived>,
-    pub(crate) counters: Counters,
+    pub(crate) counters: PortCounters,
     /// Why work requests failed.
     pub(crate) failures: Failures,
     /// What sees each packet before and behind the carriers.
@@ -65,6 +66,13 @@ impl Common {
         let (src, dst) = (self.nic.port.sgid(av.sgid_index).to_ip(), av.dgid.to_ip());
         Grh::new(src, dst, av.traffic_class, av.hop_limit_on_wire(), payload as u16)
             .map_or([0; 40], |grh| grh.to_bytes())
+    }
+
+    /// The counters of the port of a QP of this process.
+    #[inline]
+    pub(super) fn counters_at(&mut self, qps: &mut QpTable, qpn: Qpn) -> &mut Counters {
+        let port = if self.counters.are_of_one() { 1 } else { qps.port_of(qpn) };
+        self.counters.of(port)
     }
 
     /// Reads the clock, if packets have arrived since.

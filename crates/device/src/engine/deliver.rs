@@ -9,7 +9,7 @@ use wire::Headers;
 use wire::icrc::Flow;
 
 use self::check::{Dest, check, destination, grh_of, joinable, pass_on, read};
-pub(super) use self::check::{flow_of, is_for};
+pub(super) use self::check::{count_arrived, count_forwarded, flow_of, is_for};
 use super::common::Common;
 use super::fast_path::datagram::deliver_fast;
 use super::multicast::deliver_to_group;
@@ -52,8 +52,8 @@ pub(super) fn deliver_train(
     train: &link::udp::Train<'_>,
     touched: &mut Vec<QpId>,
 ) {
-    let bytes = train.payloads().bytes().len();
-    let Some(flow) = flow_of(common, about, train.len(), bytes) else { return };
+    count_arrived(common, qps, about, train.payloads());
+    let Some(flow) = flow_of(common, about, train.len()) else { return };
     intake.verifier.begin_train(&flow);
     let mut rest = train.payloads();
     let mut took = false;

@@ -19,7 +19,7 @@ use crate::carrier::shm::PushError;
 use crate::carrier::shm::direct::Parties;
 use crate::carrier::shm::record::{MAX_PREFIX, Record, write_prefix};
 use crate::carrier::udp::ecn;
-use crate::counters::STAYS;
+use crate::counters::{Counters, STAYS};
 use crate::ids::PdId;
 use crate::memory::BroughtIn;
 use crate::objects::EventSource;
@@ -36,6 +36,12 @@ pub(super) struct QpEnv<'a, 'p> {
 }
 
 impl<'a> QpEnv<'a, '_> {
+    /// The counters of its port.
+    #[inline]
+    pub(super) fn counters(&mut self) -> &mut Counters {
+        self.common.counters.of(self.context.port)
+    }
+
     pub(super) fn new(common: &'a mut Common, context: &'a mut QpContext) -> Self {
         Self { common, context, payload: core::marker::PhantomData }
     }
@@ -216,8 +222,9 @@ impl<'a> QpEnv<'a, '_> {
         match pushed {
             Ok(position) => {
                 self.context.ring_position = position;
-                self.common.counters.tx_shm_packets += 1;
-                self.common.counters.tx_bytes += u64::from(length) + STAYS;
+                let counters = self.counters();
+                counters.tx_shm_packets += 1;
+                counters.tx_bytes += u64::from(length) + STAYS;
                 Ok(())
             }
             // A slow receiver slows its senders, as priority flow control does; a stopped one does
@@ -268,7 +275,9 @@ impl<'a> QpEnv<'a, '_> {
         packets: u32,
     ) -> Result<u32, TransmitError> {
         let pd = self.pd_for(source);
-        let av = &Av { traffic_class: self.traffic_class(av, headers), ..*av };
+        // The address handle of a datagram may name another port.
+        let port_num = self.context.port;
+        let av = &Av { traffic_class: self.traffic_class(av, headers), port_num, ..*av };
         let Common { out, memory, nic, .. } = &mut *self.common;
         let (mrs, port) = (&memory.mrs, &nic.port);
         let length = source.len() / packets;
@@ -312,7 +321,7 @@ impl QpEnv<'_, '_> {
                     Route::Udp => {
                         self.send_udp(av, headers, source, 1)?;
                         let to_group = u64::from(av.dgid.is_multicast());
-                        self.common.counters.tx_multicast_packets += to_group;
+                        self.counters().tx_multicast_packets += to_group;
                         Ok(())
                     }
                     local => {
@@ -544,9 +553,10 @@ impl<'p> Env for QpEnv<'_, 'p> {
     fn one_sided(&mut self, op: &OneSided<'_>) -> Direct {
         let Some(vf) = self.direct_peer() else { return Direct::Declined };
         let parties = self.parties();
-        let Common { out, memory, counters, .. } = &mut *self.common;
+        let Common { out, memory, .. } = &mut *self.common;
         let outcome = out.shm.one_sided(vf, &memory.mrs, parties, op);
         if outcome == Direct::Done {
+            let counters = self.counters();
             counters.direct_operations += 1;
             counters.direct_bytes += u64::from(op.length);
         }
@@ -561,8 +571,9 @@ impl<'p> Env for QpEnv<'_, 'p> {
     fn one_sided_run(&mut self, ops: &[OneSided<'_>]) -> usize {
         let Some(vf) = self.direct_peer() else { return 0 };
         let parties = self.parties();
-        let Common { out, memory, counters, .. } = &mut *self.common;
+        let Common { out, memory, .. } = &mut *self.common;
         let done = out.shm.one_sided_run(vf, &memory.mrs, parties, ops);
+        let counters = self.counters();
         counters.direct_operations += done as u64;
         counters.direct_bytes += ops[..done].iter().map(|op| u64::from(op.length)).sum::<u64>();
         done
@@ -738,7 +749,7 @@ impl<'p> Env for QpEnv<'_, 'p> {
     }
 
     fn count(&mut self, counter: Counter) {
-        self.common.counters.add(counter);
+        self.counters().add(counter);
         tell_of_drop(self.context.qpn, counter);
     }
 }

@@ -49,8 +49,9 @@ impl Engine {
             if !entry.qp.handle_fast(env, now, packet, &payload, length) {
                 return None;
             }
-            common.counters.rx_shm_packets += 1;
-            common.counters.rx_bytes += u64::from(length) + STAYS;
+            let counters = common.counters.of(entry.context.port);
+            counters.rx_shm_packets += 1;
+            counters.rx_bytes += u64::from(length) + STAYS;
             polls.takes_turns = matches!(packet, FastPacket::Ack { .. });
             Some((id, entry.qp.owes_answers()))
         });

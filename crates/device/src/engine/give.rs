@@ -48,7 +48,7 @@ fn give_to_named(
         return None;
     }
     let Some(entry) = qps.by_number(dest) else {
-        common.counters.rx_unknown_qpn += 1;
+        common.counters.first.rx_unknown_qpn += 1;
         tracing::debug!(target: "peerdma::drop", qpn = %dest, ?sender, "no such QP");
         return None;
     };
@@ -60,7 +60,7 @@ fn give_to_named(
             Sender::Host(gid) => context.route.is_udp() && gid == context.av.dgid,
         };
     if !from_peer {
-        common.counters.rx_wrong_source += 1;
+        common.counters.of(context.port).rx_wrong_source += 1;
         tracing::debug!(target: "peerdma::drop", qpn = %dest, ?sender, "not the peer of this QP");
         return None;
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use link::udp::Payloads;
 
 use super::Engine;
-use super::deliver::{Arrival, Way, deliver_datagram, flow_of, is_for};
+use super::deliver::{Arrival, Way, count_arrived, deliver_datagram, flow_of, is_for};
 use crate::engine::Turn;
 use crate::ids::QpId;
 
@@ -67,8 +67,8 @@ impl Engine {
         let Self { common, qps, receivers, clock, .. } = self;
         common.catch_up(clock);
         receivers.udp.drain(|about, train, intake| {
-            let bytes = train.payloads().bytes().len();
-            let Some(flow) = flow_of(common, about, train.len(), bytes) else { return };
+            count_arrived(common, qps, about, train.payloads());
+            let Some(flow) = flow_of(common, about, train.len()) else { return };
             let arrival = Arrival { way: Way::Socket, about, flow: &flow, clock };
             let own = common.nic.vf;
             for bytes in train.payloads().filter(|bytes| !is_for(own, bytes)) {

@@ -154,9 +154,20 @@ impl Engine {
         crate::nic::gid_entries(&self.common.nic.port)
     }
 
-    /// The counters since the device was opened.
+    /// The counters since the device was opened, of all its ports.
     pub fn counters(&self) -> crate::Counters {
-        let mut counters = self.common.counters;
+        self.with_others(self.common.counters.sum())
+    }
+
+    /// The same of each port, from the first on. What belongs to no QP is counted on the first.
+    pub fn port_counters(&self) -> Vec<crate::Counters> {
+        let counters = &self.common.counters;
+        let first = self.with_others(counters.first);
+        std::iter::once(first).chain(counters.others().iter().copied()).collect()
+    }
+
+    /// Counters with what is counted elsewhere.
+    fn with_others(&self, mut counters: crate::Counters) -> crate::Counters {
         // Exporters invalidate mappings without the engine, so those of existing regions are
         // counted in the regions.
         let regions = self.common.memory.mrs.ids().filter_map(|id| self.common.memory.mrs.get(id));

@@ -140,6 +140,13 @@ pub(super) fn is_for_group(qpn: Qpn, dst: SocketAddr) -> Option<bool> {
     ((qpn == Qpn::MULTICAST) == is_group).then_some(is_group)
 }
 
+/// The port that packets for a group are counted on: that of the member that came first.
+pub(super) fn port_of_group(common: &Common, qps: &QpTable, gid: Gid) -> u8 {
+    let group = common.objects.groups.iter().find(|group| group.gid == gid);
+    let first = group.and_then(|group| qps.get(*group.members.first()?));
+    first.map_or(1, |entry| entry.context.port)
+}
+
 /// Gives a packet to every member of a group in this process, each of which checks its Q_Key and
 /// needs a receive of its own.
 pub(super) fn deliver_to_group(
@@ -149,11 +156,12 @@ pub(super) fn deliver_to_group(
     rx: &Rx<'_, InPayload<'_>>,
 ) {
     let gid = Gid::from(dst);
-    common.counters.rx_multicast_packets += 1;
+    let port = port_of_group(common, qps, gid);
+    common.counters.of(port).rx_multicast_packets += 1;
     let found = common.objects.groups.iter().find(|group| group.gid == gid);
     // A packet from before the last member left, or one that is not a datagram.
     let Some(group) = found.filter(|_| rx.headers.deth().is_some()) else {
-        common.counters.rx_unknown_qpn += 1;
+        common.counters.first.rx_unknown_qpn += 1;
         tracing::debug!(target: "peerdma::drop", ?gid, "not a datagram for a group of ours");
         return;
     };

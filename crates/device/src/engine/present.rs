@@ -26,8 +26,8 @@ impl Common {
             (faulted, faulted.is_done)
         };
         if let Some((faulted, gone)) = mr.page_in(addr, length, fault) {
-            self.counters.page_faults += faulted.faults;
-            self.counters.page_invalidations += gone;
+            self.counters.first.page_faults += faulted.faults;
+            self.counters.first.page_invalidations += gone;
             if faulted.faults > 0 {
                 self.page_faulted();
                 self.trace_fault(key, addr, faulted.faults);
@@ -44,7 +44,7 @@ impl Common {
         };
         match import.remap(&mr.umem, &self.memory.faults) {
             Remapped::Here(umem) => {
-                self.counters.page_faults += 1;
+                self.counters.first.page_faults += 1;
                 self.trace_map_again(key);
                 self.replace_memory(id, umem);
                 BroughtIn::Here

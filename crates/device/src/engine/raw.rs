@@ -76,8 +76,9 @@ impl QpEnv<'_, '_> {
         };
         match sent {
             Ok(()) => {
-                self.common.counters.tx_raw_packets += 1;
-                self.common.counters.tx_bytes += bytes.len() as u64;
+                let counters = self.counters();
+                counters.tx_raw_packets += 1;
+                counters.tx_bytes += bytes.len() as u64;
             }
             Err(ether::SendError::WouldBlock) => return Err(TransmitError::Blocked),
             Err(error) => {

@@ -9,7 +9,7 @@ use wire::grh::Grh;
 
 use super::Engine;
 use super::common::Common;
-use super::deliver::{Arrival, Way, deliver_datagram, deliver_train, flow_of};
+use super::deliver::{Arrival, Way, count_forwarded, deliver_datagram, deliver_train, flow_of};
 use super::observed::deliver;
 use crate::carrier::Receivers;
 use crate::carrier::shm::record::{self, Incoming};
@@ -101,15 +101,16 @@ impl Engine {
                         holds = true;
                         return None;
                     }
-                    common.counters.rx_shm_packets += 1;
-                    common.counters.rx_bytes += u64::from(length) + STAYS;
+                    let counters = common.counters_at(qps, headers.bth.dest_qp);
+                    counters.rx_shm_packets += 1;
+                    counters.rx_bytes += u64::from(length) + STAYS;
                     if !common.is_plain() {
                         // A record that came since the turn began was not there before it was sent.
                         common.now = clock.now();
                         common.record_from_ring(qps, &headers, payload, grh.as_ref());
                     }
                     if !is_from(common, vf, &headers, grh.as_ref()) {
-                        common.counters.rx_wrong_source += 1;
+                        common.counters_at(qps, headers.bth.dest_qp).rx_wrong_source += 1;
                         tracing::debug!(target: "peerdma::drop", vf, "the source address is not its own");
                         return Some(());
                     }
@@ -133,7 +134,7 @@ impl Engine {
                 }
                 Ok(Incoming::Datagram { about, bytes }) => {
                     if !udp.intake().may_forward(common.now, &peer, about.dst.ip()) {
-                        common.counters.rx_wrong_source += 1;
+                        common.counters.first.rx_wrong_source += 1;
                         tracing::info!(
                             target: "peerdma::drop", vf, uid = peer.uid, src = %about.src,
                             "forwarded by a user who does not hold the UDP port"
@@ -143,8 +144,8 @@ impl Engine {
                     if common.out.udp.is_deaf() {
                         udp.heard_by_forwarding(common.now);
                     }
-                    // Its bytes are counted where it arrived.
-                    if let Some(flow) = flow_of(common, &about, 1, 0) {
+                    count_forwarded(common, qps, &bytes);
+                    if let Some(flow) = flow_of(common, &about, 1) {
                         let way = Way::Forwarded;
                         let at = Arrival { way, about: &about, flow: &flow, clock };
                         let mut one = Payloads::one(&bytes);
@@ -156,7 +157,7 @@ impl Engine {
                     Some(())
                 }
                 Err(reason) => {
-                    common.counters.rx_malformed_packets += 1;
+                    common.counters.first.rx_malformed_packets += 1;
                     tracing::debug!(target: "peerdma::drop", vf, "ring record: {reason}");
                     Some(())
                 }
@@ -190,9 +191,12 @@ impl Engine {
             let Some(packet) = self.common.out.loopback.pop() else { break };
             moved = true;
             let bytes = u64::from(packet.length) + STAYS;
-            self.common.counters.loopback_packets += 1;
-            self.common.counters.tx_bytes += bytes;
-            self.common.counters.rx_bytes += bytes;
+            let counters = self.common.counters_at(&mut self.qps, packet.source);
+            counters.loopback_packets += 1;
+            counters.tx_bytes += bytes;
+            let counters = self.common.counters_at(&mut self.qps, packet.headers.bth.dest_qp);
+            counters.rx_loopback_packets += 1;
+            counters.rx_bytes += bytes;
             let payload = packet.payload.as_received();
             let rx = Rx {
                 headers: &packet.headers,

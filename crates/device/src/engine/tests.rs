@@ -8,6 +8,7 @@ mod held;
 mod moderated;
 mod multicast;
 mod overdue;
+mod ports;
 mod receives;
 mod reused;
 mod starved;

@@ -57,12 +57,19 @@ impl Engine {
     fn counted(&self) -> view::Process {
         let common = &self.common;
         let counter = |(name, value): (&str, u64)| view::Counter { name: name.to_owned(), value };
+        let mut ports = self.port_counters().into_iter();
+        let first = ports.next().unwrap_or_default();
+        let others = (2..).zip(ports).map(|(number, counters)| {
+            let counters = counters.iter().filter(|(_, value)| *value > 0).map(counter);
+            view::Port { number, counters: counters.collect() }
+        });
         view::Process {
             vf: common.nic.vf,
             pid: std::process::id(),
             nonce: common.out.shm.claim.as_ref().map_or(0, |claim| Claim::probe(claim).value),
             ifindex: common.nic.port.ifindex,
-            counters: self.counters().iter().map(counter).collect(),
+            counters: first.iter().map(counter).collect(),
+            other_ports: others.filter(|port| !port.counters.is_empty()).collect(),
             ..view::Process::default()
         }
     }
@@ -127,6 +134,7 @@ impl Engine {
             srq: context.srq.map(|srq| srq.handle()),
             kind: context.qp_type as u8,
             state: attr.cur_state as u8,
+            port: context.port,
             remote_qpn: is_connected.then_some(attr.dest_qpn.value()),
             rq_psn: attr.rq_psn.value(),
             sq_psn: attr.sq_psn.value(),

@@ -184,7 +184,7 @@ impl<'a> Background<'a> {
 
     /// Whether a stream of datagrams has arrived since the last call.
     fn is_stream(&mut self, engine: &Engine) -> bool {
-        let taken = engine.common.counters.rx_udp_packets;
+        let taken = engine.common.counters.rx_udp_packets();
         taken.wrapping_sub(mem::replace(&mut self.taken, taken)) >= STREAM
     }
 
@@ -212,7 +212,7 @@ impl<'a> Background<'a> {
                 break;
             }
         }
-        self.taken = engine.common.counters.rx_udp_packets;
+        self.taken = engine.common.counters.rx_udp_packets();
         goes_on
     }
 

@@ -13,7 +13,7 @@ use crate::carrier::udp::queue::UdpQueue;
 use crate::carrier::udp::tx_sockets::TxSockets;
 use crate::carrier::{Receivers, Senders, udp};
 use crate::clock::Clock;
-use crate::counters::Counters;
+use crate::counters::PortCounters;
 use crate::engine::Engine;
 use crate::engine::cm::CmService;
 use crate::engine::common::Common;
@@ -88,7 +88,7 @@ pub(crate) fn build_engine(nic: &NicInfo, waits: &Arc<Waits>) -> Result<Engine> 
             ether: Default::default(),
         },
         gsi: Default::default(),
-        counters: Counters::default(),
+        counters: PortCounters::new(config.ports),
         failures: Default::default(),
         observed,
     };

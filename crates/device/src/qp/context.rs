@@ -51,9 +51,11 @@ pub(crate) struct QpContext {
     pub(crate) cntrs: QpCntrs,
     /// Contexts and cookies of further handles of an XRC_RECV QP.
     pub(crate) others: Vec<Handle>,
-    /// These three follow the attributes of the QP ([`QpContext::follow`]): its environment needs
+    /// These four follow the attributes of the QP ([`QpContext::follow`]): its environment needs
     /// them while the QP itself is borrowed.
     pub(crate) dest_qpn: Qpn,
+    /// Its port, from 1; 0 before it has one.
+    pub(crate) port: u8,
     pub(crate) av: Av,
     pub(crate) path_mtu: Mtu,
     pub(crate) route: Route,
@@ -104,7 +106,7 @@ impl QpContext {
     /// Copies the attributes that the environment of the QP needs. A datagram QP has no path MTU of
     /// its own: it uses that of the port.
     pub(crate) fn follow(&mut self, attr: &QpAttr, port_mtu: Mtu) {
-        (self.dest_qpn, self.av) = (attr.dest_qpn, attr.av);
+        (self.dest_qpn, self.av, self.port) = (attr.dest_qpn, attr.av, attr.port_num);
         self.path_mtu = if self.qp_type.is_connected() { attr.path_mtu } else { port_mtu };
     }
 

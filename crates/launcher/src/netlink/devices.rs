@@ -103,18 +103,18 @@ pub(super) fn statistics(request: &Request<'_>, port: u32, machine: &dyn Machine
     let index = device(request, machine)?;
     let nic = &machine.nics()[index];
     let number = asked_port(request, nic)?;
-    let counts = machine.counters(index);
+    let counts = machine.counters(index, number);
     let mut out = request.answer(port);
     handle(&mut out, index, nic);
     out.u32(attr::PORT_INDEX, number);
     out.nest(attr::STAT_HWCOUNTERS, |out| {
         for name in crate::sysfs::hardware_counters() {
-            // All is counted on the first port. Longer names and numbers than those of today would
-            // be left out, and not cut in the middle.
+            // Longer names and numbers than those of today would be left out, and not cut in the
+            // middle.
             if out.len() + name.len() + 32 > DATAGRAM {
                 break;
             }
-            let value = if number == 1 { counts.get(name).copied().unwrap_or(0) } else { 0 };
+            let value = counts.get(name).copied().unwrap_or(0);
             out.nest(attr::STAT_HWCOUNTER_ENTRY, |out| {
                 out.text(attr::STAT_HWCOUNTER_ENTRY_NAME, name);
                 out.u64(attr::STAT_HWCOUNTER_ENTRY_VALUE, value);

@@ -33,8 +33,8 @@ pub(crate) trait Machine {
     fn nics(&self) -> &[NicFacts];
     /// The objects of a NIC now.
     fn objects(&self, nic: usize) -> Arc<Gathered>;
-    /// The counters of its port.
-    fn counters(&self, nic: usize) -> Counts;
+    /// The counters of one of its ports.
+    fn counters(&self, nic: usize, port: u32) -> Counts;
 }
 
 /// The most bytes of a datagram: programs receive into a page (`MNL_SOCKET_BUFFER_SIZE`), and the

@@ -185,7 +185,9 @@ fn number(vf: u16, own: u32) -> u32 {
 fn describe_qp(vf: u16, qp: &Qp) -> Attributes {
     let is_connected = matches!(qp.kind, RC | UC);
     Attributes::new(|out| {
-        out.u32(attr::PORT_INDEX, 1);
+        if qp.port > 0 {
+            out.u32(attr::PORT_INDEX, qp.port.into());
+        }
         out.u32(attr::RES_LQPN, qp.qpn);
         if is_connected {
             out.u32(attr::RES_RQPN, qp.remote_qpn.unwrap_or(0));

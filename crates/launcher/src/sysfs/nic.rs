@@ -22,9 +22,9 @@ impl NicFacts {
         format!("{}/infiniband/{}", self.directory(), self.name)
     }
 
-    /// The files of the counters of the first port that something counts, and their names.
-    pub(crate) fn counter_files(&self) -> impl Iterator<Item = (String, &'static str)> {
-        let port = format!("{}/ports/1", self.hca());
+    /// The files of the counters of a port that something counts, and their names.
+    pub(crate) fn counter_files(&self, port: u32) -> impl Iterator<Item = (String, &'static str)> {
+        let port = format!("{}/ports/{port}", self.hca());
         let files = counters::PORT.into_iter().map(|name| ("counters", name));
         let files = files.chain(counters::hardware_counters().map(|name| ("hw_counters", name)));
         files

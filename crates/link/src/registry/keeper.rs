@@ -27,6 +27,8 @@ const BACKLOG: i32 = 1024;
 const BATCH: usize = 64;
 /// The longest message: no larger than the buffer of a socket.
 const MESSAGE_MAX: usize = 128 << 10;
+/// The most bytes that a process can leave, or a keeper can tell another one.
+pub const LEFT_MAX: usize = MESSAGE_MAX - 1;
 /// TIMEOUT: a process that connected and says nothing is not waited for longer. Its message comes
 /// with the connection, unless it was stopped in between; on a busy machine it may be late.
 const SILENCE: Duration = Duration::from_secs(1);

@@ -54,6 +54,8 @@ where
 pub(crate) struct Batch {
     /// Its destination, as packets name it.
     pub(crate) to: Destination,
+    /// The port that counts it.
+    pub(super) port_num: u8,
     /// The transmit socket it goes on.
     pub(super) tx_socket: Option<TxSocketId>,
     /// The part of the addresses that their ICRC covers.
@@ -378,7 +380,8 @@ impl UdpQueue {
             traffic_class: av.traffic_class,
             hop_limit: av.hop_limit_on_wire(),
         };
-        if !self.batches.back().is_some_and(|batch| self.fits(batch, &to, size)) {
+        let fits = |batch| self.fits(batch, &to, size);
+        if !self.batches.back().is_some_and(|batch| batch.port_num == av.port_num && fits(batch)) {
             if self.batches.len() >= Self::MAX_BATCHES {
                 return Err(TransmitError::Blocked);
             }
@@ -386,6 +389,7 @@ impl UdpQueue {
             let (place, ports) = (self.tx_sockets.take(to), (self.src_port, self.dst_port));
             self.batches.push_back(Batch {
                 to,
+                port_num: av.port_num,
                 tx_socket: place.map(|place| place.tx_socket),
                 flow: place.map_or_else(|| flow(&to, ports), |place| Some(place.flow)),
                 first_id: place.map_or(0, |place| place.first_id),

@@ -9,7 +9,7 @@ use super::intake::Intake;
 use super::port::Port;
 use super::queue::{Batch, UdpQueue};
 use crate::carrier::About;
-use crate::counters::Counters;
+use crate::counters::PortCounters;
 use crate::thresholds::LOOKS_UNTIL_SILENT;
 use crate::waits::Waits;
 
@@ -129,13 +129,13 @@ impl Receiver {
         &mut self,
         queue: &mut UdpQueue,
         is_due: impl Fn(&UdpQueue) -> bool,
-        counters: &mut Counters,
+        counters: &mut PortCounters,
         mut sent: impl FnMut(&Batch, u16),
     ) {
         let Some(link) = self.link.as_mut() else {
             while queue.front().is_some() {
                 queue.pop();
-                counters.dropped_packets += 1;
+                counters.first.dropped_packets += 1;
             }
             return;
         };
@@ -166,6 +166,7 @@ impl Receiver {
                     segment_size,
                 })
             };
+            let counters = counters.of(batch.port_num);
             match gone {
                 Ok(()) => {
                     counters.tx_udp_packets += batch.count as u64;

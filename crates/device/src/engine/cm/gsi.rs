@@ -42,13 +42,13 @@ impl Common {
         let mut mad = Box::new([0; LEN]);
         let grh = rx.grh.map(Grh::parse).filter(|grh| self.nic.port.gids.contains(&grh.dgid()));
         let (true, Some(grh)) = (is_ours && rx.payload.read(&mut mad[..]), grh) else {
-            self.counters.rx_malformed_packets += 1;
+            self.counters.first.rx_malformed_packets += 1;
             tracing::debug!(target: "peerdma::drop", ?via, "not a management datagram, but for QP 1");
             return;
         };
         let is_down = self.is_port_down();
         if self.gsi.len() >= MAX_ARRIVED || is_down {
-            self.counters.dropped_packets += 1;
+            self.counters.first.dropped_packets += 1;
             tracing::debug!(target: "peerdma::drop", ?via, is_down, "no room at QP 1, or no port");
             return;
         }
@@ -97,7 +97,7 @@ impl Engine {
     pub(crate) fn handle_mad(&mut self, arrived: &Arrived) {
         let (now, from) = (self.common.now, arrived.from);
         if let Err(ignored) = self.cm.cm.handle(now, from, &arrived.mad[..]) {
-            self.common.counters.cm_ignored += 1;
+            self.common.counters.first.cm_ignored += 1;
             tracing::debug!(target: "peerdma::cm", ?from, "ignored: {ignored}");
         }
     }
@@ -111,8 +111,8 @@ impl Engine {
             Target::Vf(target) if target != vf => {
                 let forwarded = self.common.out.shm.forward(self.common.now, target, about, bytes);
                 match forwarded {
-                    Forwarded::Yes => self.common.counters.forwarded_packets += 1,
-                    Forwarded::NoRoom => self.common.counters.dropped_packets += 1,
+                    Forwarded::Yes => self.common.counters.first.forwarded_packets += 1,
+                    Forwarded::NoRoom => self.common.counters.first.dropped_packets += 1,
                     // A connection of a process that died: we answer a peer's disconnect in its
                     // place.
                     Forwarded::NoSuchProcess => return Some(arrived),
@@ -124,7 +124,7 @@ impl Engine {
                 if self.cm.mads.waiting.len() >= MAX_UNSENT {
                     // The oldest waits for a process that does not answer.
                     self.cm.mads.waiting.pop_front();
-                    self.common.counters.dropped_packets += 1;
+                    self.common.counters.first.dropped_packets += 1;
                 }
                 self.cm.mads.waiting.push_back(arrived);
                 None
@@ -150,7 +150,7 @@ impl Engine {
         let peer = transmit.peer;
         let own = self.common.nic.vf;
         if self.common.is_port_down() {
-            self.common.counters.injected_faults += 1;
+            self.common.counters.first.injected_faults += 1;
             return true;
         }
         if !self.common.nic.port.gids.contains(&peer.remote) || self.common.nic.config.force_udp {

@@ -3,12 +3,13 @@
 use std::ops::Range;
 
 use iba::Qpn;
+use link::udp::Payloads;
 use wire::grh::{self, Grh};
 use wire::icrc::{Flow, IcrcError};
 use wire::{Headers, Position};
 
 use super::super::common::Common;
-use super::super::multicast::is_for_group;
+use super::super::multicast::{is_for_group, port_of_group};
 use super::{Arrival, Way};
 use crate::carrier::About;
 use crate::carrier::shm::Forwarded;
@@ -34,21 +35,53 @@ pub(super) enum Dest {
     Process(u16),
 }
 
+/// Counts datagrams that arrived together, each on the port of the QP that it names.
+pub(in crate::engine) fn count_arrived(
+    common: &mut Common,
+    qps: &mut QpTable,
+    about: &About,
+    datagrams: Payloads<'_>,
+) {
+    if common.counters.are_of_one() {
+        common.counters.first.rx_udp_packets += datagrams.len() as u64;
+        common.counters.first.rx_bytes += datagrams.bytes().len() as u64;
+        return;
+    }
+    for datagram in datagrams {
+        let port = match about.dst.ip() {
+            group if group.is_multicast() => port_of_group(common, qps, group.into()),
+            _ => qps.port_of(named_by(datagram)),
+        };
+        let counters = common.counters.of(port);
+        counters.rx_udp_packets += 1;
+        counters.rx_bytes += datagram.len() as u64;
+    }
+}
+
+/// Counts a datagram that another process forwarded to this one. The bytes of one for QP 1 stay
+/// counted where it arrived.
+pub(in crate::engine) fn count_forwarded(common: &mut Common, qps: &mut QpTable, bytes: &[u8]) {
+    let dest = named_by(bytes);
+    let counters = common.counters_at(qps, dest);
+    counters.rx_udp_packets += 1;
+    if dest != Qpn::GSI {
+        counters.rx_bytes += bytes.len() as u64;
+    }
+}
+
+/// The QP that a datagram names, valid or not.
+fn named_by(bytes: &[u8]) -> Qpn {
+    Headers::parse_prefix(bytes).map_or(Qpn::new(0), |(headers, _)| headers.bth.dest_qp)
+}
+
 /// The part of the outer headers that the ICRC of these datagrams covers; `None` if they are not
 /// for this port, which is counted.
-pub(in crate::engine) fn flow_of(
-    common: &mut Common,
-    about: &About,
-    count: usize,
-    bytes: usize,
-) -> Option<Flow> {
+pub(in crate::engine) fn flow_of(common: &mut Common, about: &About, count: usize) -> Option<Flow> {
     let &About { src, dst, .. } = about;
-    common.counters.rx_udp_packets += count as u64;
-    common.counters.rx_bytes += bytes as u64;
     // The socket receives on every address of the host; the port has only those of its netdev (the
     // kernel's rxe_match_dgid).
     if !dst.ip().is_multicast() && !common.nic.port.gids.contains(&dst.ip().into()) {
-        common.counters.rx_wrong_destination += count as u64;
+        common.counters.first.rx_wrong_destination += count as u64;
         tracing::debug!(target: "peerdma::drop", %src, %dst, "not an address of this port");
         return None;
     }
@@ -73,8 +106,8 @@ pub(super) fn check<'a>(
         Ok(good) => Some(good),
         Err(error) => {
             match error {
-                IcrcError::Parse(_) => common.counters.rx_malformed_packets += 1,
-                _ => common.counters.rx_icrc_encapsulated += 1,
+                IcrcError::Parse(_) => common.counters.first.rx_malformed_packets += 1,
+                _ => common.counters.first.rx_icrc_encapsulated += 1,
             }
             tracing::debug!(target: "peerdma::drop", src = %about.src, "{error}");
             None
@@ -84,8 +117,8 @@ pub(super) fn check<'a>(
 
 /// Whether a datagram, valid or not, is for this process rather than for another one of the host.
 pub(in crate::engine) fn is_for(vf: u16, bytes: &[u8]) -> bool {
-    let dest = Headers::parse_prefix(bytes).map_or(0, |(headers, _)| headers.bth.dest_qp.value());
-    dest <= 1 || dest == Qpn::MULTICAST.value() || vf_of(Qpn::new(dest)) == vf
+    let dest = named_by(bytes);
+    dest.value() <= 1 || dest == Qpn::MULTICAST || vf_of(dest) == vf
 }
 
 /// Reads the headers of a packet, and returns where its payload is; `None` for an invalid packet,
@@ -101,7 +134,7 @@ pub(super) fn read(
     let range = match headers.read(packet) {
         Ok(range) => range,
         Err(error) => {
-            common.counters.rx_malformed_packets += 1;
+            common.counters.first.rx_malformed_packets += 1;
             tracing::debug!(target: "peerdma::drop", %src, "{error}");
             return None;
         }
@@ -109,7 +142,7 @@ pub(super) fn read(
     // IBA C9-42; the port's only key is the default one, of a full member.
     let pkey = headers.bth.pkey.0;
     if pkey & PARTITION != iba::PKey::DEFAULT.0 & PARTITION {
-        common.counters.pkey_violation += 1;
+        common.counters.first.pkey_violation += 1;
         tracing::debug!(target: "peerdma::drop", %src, pkey, "not our partition");
         return None;
     }
@@ -126,7 +159,7 @@ pub(super) fn destination(
     let &About { src, dst, .. } = arrival.about;
     let (dest_qp, is_of_socket) = (headers.bth.dest_qp, arrival.way == Way::Socket);
     let Some(to_group) = is_for_group(dest_qp, dst) else {
-        common.counters.rx_wrong_destination += 1;
+        common.counters.first.rx_wrong_destination += 1;
         tracing::debug!(target: "peerdma::drop", %src, %dst, "the QP of a group without its address, or the reverse");
         return None;
     };
@@ -153,12 +186,14 @@ pub(super) fn pass_on(
 ) {
     match common.out.shm.forward(common.now, vf, about, bytes) {
         Forwarded::Yes => {
-            common.counters.forwarded_packets += 1;
+            common.counters.first.forwarded_packets += 1;
+            // They count in its process.
+            common.counters.first.rx_bytes -= bytes.len() as u64;
             intake.was_missteered();
         }
-        Forwarded::NoRoom => common.counters.dropped_packets += 1,
+        Forwarded::NoRoom => common.counters.first.dropped_packets += 1,
         Forwarded::NoSuchProcess => {
-            common.counters.rx_unknown_qpn += 1;
+            common.counters.first.rx_unknown_qpn += 1;
             let (qpn, src) = (headers.bth.dest_qp, about.src);
             tracing::debug!(target: "peerdma::drop", %qpn, %src, "no such QP, as there is no such process");
         }

@@ -51,7 +51,7 @@ impl QpEnv<'_, '_> {
         let pd = self.context.pd;
         let (words, size) = headers(packet, dest, length);
         let traffic_class = self.traffic_class_of_any(self.context.av.traffic_class);
-        let av = Av { traffic_class, ..self.context.av };
+        let av = Av { traffic_class, port_num: self.context.port, ..self.context.av };
         let Common { out, memory, nic, .. } = &mut *self.common;
         let (mrs, port) = (&memory.mrs, &nic.port);
         // The full path reports the error.

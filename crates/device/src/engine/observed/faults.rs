@@ -54,7 +54,7 @@ impl QpEnv<'_, '_> {
             return self.transmit_recorded(to, headers, &source, skipped);
         };
         if plan.is_port_down() {
-            self.common.counters.dropped_packets += 1;
+            self.counters().dropped_packets += 1;
             return Ok(());
         }
         let id = (qpn, psn, opcode);
@@ -101,7 +101,7 @@ impl QpEnv<'_, '_> {
                     if let Some(plan) = self.common.plan() {
                         plan.hold(now, verdict, held);
                     }
-                    self.common.counters.injected_faults += 1;
+                    self.counters().injected_faults += 1;
                     return Ok(());
                 }
             }
@@ -113,7 +113,7 @@ impl QpEnv<'_, '_> {
         } else {
             plan.overtake(now, qpn, Way::Out);
         }
-        self.common.counters.injected_faults += u64::from(verdict != Verdict::Pass && !is_again);
+        self.counters().injected_faults += u64::from(verdict != Verdict::Pass && !is_again);
         done
     }
 
@@ -145,7 +145,7 @@ pub(super) fn deliver_by_plan(
     let now = common.now;
     let Some(plan) = common.plan() else { return to.give(common, qps, rx) };
     if plan.is_port_down() {
-        common.counters.dropped_packets += 1;
+        common.counters_at(qps, rx.headers.bth.dest_qp).dropped_packets += 1;
         return None;
     }
     let Some((qp, qpn)) = to.find(qps, rx.headers.bth.dest_qp) else {
@@ -155,11 +155,11 @@ pub(super) fn deliver_by_plan(
     let verdict = plan.judge(now, &Packet { way: Way::In, opcode, qp, qpn, psn });
     let is_full = plan.held.len() >= MAX_HELD;
     common.trace_verdict(verdict, (qpn, psn, opcode));
-    common.counters.injected_faults += u64::from(verdict != Verdict::Pass);
+    common.counters_at(qps, qpn).injected_faults += u64::from(verdict != Verdict::Pass);
     let delivered = match verdict {
         Verdict::Drop => return None,
         Verdict::Corrupt => {
-            common.counters.rx_icrc_encapsulated += 1;
+            common.counters_at(qps, qpn).rx_icrc_encapsulated += 1;
             return None;
         }
         Verdict::Duplicate => {
@@ -269,7 +269,7 @@ impl Engine {
     }
 
     fn strike(&mut self, strike: Strike) {
-        self.common.counters.injected_faults += 1;
+        self.common.counters.first.injected_faults += 1;
         tracing::debug!(target: "peerdma::fault-plan", "{strike:?}");
         self.common.trace_strike(&strike);
         match strike {

@@ -25,7 +25,7 @@ impl Common {
         };
         let packet = Packet { way, opcode, qp: 0, qpn: Qpn::GSI, psn: Psn::new(0) };
         let verdict = plan.judge(now, &packet);
-        self.counters.injected_faults += u64::from(verdict != Verdict::Pass);
+        self.counters.first.injected_faults += u64::from(verdict != Verdict::Pass);
         verdict
     }
 
@@ -81,7 +81,7 @@ impl Engine {
         match verdict {
             Verdict::Drop => return,
             Verdict::Corrupt => {
-                self.common.counters.rx_icrc_encapsulated += 1;
+                self.common.counters.first.rx_icrc_encapsulated += 1;
                 return;
             }
             Verdict::Duplicate => self.handle_mad(&arrived),

@@ -50,11 +50,11 @@ impl Engine {
             }
             let Some(parsed) = Frame::parse(frame.bytes) else { continue };
             let takers = common.objects.flows.takers(&parsed, frame.passed, common.nic.port.mac);
-            let queues: SmallVec<[QpId; 4]> =
+            let queues: SmallVec<[Taker; 4]> =
                 takers.iter().filter_map(|id| queue_for(common, qps, *id, &parsed)).collect();
             let mut waits = false;
-            for id in &queues {
-                waits |= waits_for_receive(common, qps, *id);
+            for to in &queues {
+                waits |= waits_for_receive(common, qps, to.queue);
             }
             if waits {
                 frames.listener.keep();
@@ -70,26 +70,36 @@ impl Engine {
             } else {
                 WcFlags::empty()
             };
-            for id in queues {
-                deliver(common, qps, id, frame.bytes, flags);
+            for to in queues {
+                deliver(common, qps, to, frame.bytes, flags);
             }
         }
-        common.counters.dropped_packets += frames.looked(taken > 0);
+        common.counters.first.dropped_packets += frames.looked(taken > 0);
         taken > 0
     }
 }
 
+/// Where a frame of a QP goes.
+#[derive(Clone, Copy)]
+struct Taker {
+    /// The port of the QP.
+    port: u8,
+    /// The QP, or the work queue of it.
+    queue: QpId,
+}
+
 /// The receive queue for a frame of a QP, if the QP accepts frames now.
-fn queue_for(common: &Common, qps: &QpTable, id: QpId, frame: &Frame) -> Option<QpId> {
+fn queue_for(common: &Common, qps: &QpTable, id: QpId, frame: &Frame) -> Option<Taker> {
     let entry = qps.get(id)?;
+    let port = entry.context.port;
     if let Some(Role::Rss { table, hash }) = entry.context.role.as_deref() {
         let queues = &common.objects.rwq_tables.get(table.index())?.queues;
         // The length is a power of two.
         let at = hash.hash(frame) as usize & (queues.len() - 1);
         let queue = qps.get(queues[at])?;
-        return queue.qp.takes_frames().then_some(queues[at]);
+        return queue.qp.takes_frames().then_some(Taker { port, queue: queues[at] });
     }
-    entry.qp.takes_frames().then_some(id)
+    entry.qp.takes_frames().then_some(Taker { port, queue: id })
 }
 
 /// Whether a frame waits in its socket for the receive of a queue.
@@ -103,18 +113,19 @@ fn waits_for_receive(common: &mut Common, qps: &mut QpTable, id: QpId) -> bool {
 }
 
 /// Gives a frame to a queue, if it has a receive.
-fn deliver(common: &mut Common, qps: &mut QpTable, id: QpId, bytes: &[u8], flags: WcFlags) {
-    let Some(entry) = qps.get_mut(id) else { return };
+fn deliver(common: &mut Common, qps: &mut QpTable, to: Taker, bytes: &[u8], flags: WcFlags) {
+    let Some(entry) = qps.get_mut(to.queue) else { return };
     let receive = match entry.context.srq {
         Some(srq) => common.take_srq(srq),
         None => entry.qp.take_receive(),
     };
     let Some(wr) = receive else {
-        common.counters.out_of_buffer += 1;
+        common.counters.of(to.port).out_of_buffer += 1;
         return;
     };
-    common.counters.rx_raw_packets += 1;
-    common.counters.rx_bytes += bytes.len() as u64;
+    let counters = common.counters.of(to.port);
+    counters.rx_raw_packets += 1;
+    counters.rx_bytes += bytes.len() as u64;
     let mut env = QpEnv::new(common, &mut entry.context);
     entry.qp.receive_frame(&mut env, &wr, &InPayload::Bytes(bytes), bytes.len() as u32, flags);
 }

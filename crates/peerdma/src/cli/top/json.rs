@@ -3,7 +3,8 @@
 use ::gpu::Member;
 use serde_json::{Map, Value, json};
 use view::{
-    CmId, Missing, Path, Process, Qp, cm_state_name, port_space_name, qp_state_name, qp_type_name,
+    CmId, Counter, Missing, Path, Process, Qp, cm_state_name, port_space_name, qp_state_name,
+    qp_type_name,
 };
 
 use super::sample::{LOSSES, RECEIVED, Rates, SENT, Sample};
@@ -25,9 +26,6 @@ pub(super) fn of(sample: &Sample, rates: &Rates) -> Value {
 }
 
 fn process(nic: usize, comm: &str, pid: u32, process: &Process, rates: &Rates) -> Value {
-    let counters = process.counters.iter();
-    let counters: Map<_, _> =
-        counters.map(|counter| (counter.name.clone(), json!(counter.value))).collect();
     let losses: Map<_, _> =
         LOSSES.iter().map(|name| ((*name).to_owned(), json!(process.counter(name)))).collect();
     json!({
@@ -54,9 +52,17 @@ fn process(nic: usize, comm: &str, pid: u32, process: &Process, rates: &Rates) -
         "losses": losses,
         "qps": process.qps.iter().map(|it| qp(nic, process, it, rates)).collect::<Vec<_>>(),
         "cm_ids": process.cm_ids.iter().map(cm_id).collect::<Vec<_>>(),
-        "counters": counters,
+        "counters": process.counts(),
+        "ports": process.ports().map(port).collect::<Vec<_>>(),
         "failures": process.failures,
     })
+}
+
+fn port((number, counters): (u32, &[Counter])) -> Value {
+    let counted = counters.iter().filter(|counter| counter.value > 0);
+    let counted: Map<_, _> =
+        counted.map(|counter| (counter.name.clone(), json!(counter.value))).collect();
+    json!({ "port": number, "counters": counted })
 }
 
 fn qp(nic: usize, process: &Process, qp: &Qp, rates: &Rates) -> Value {
@@ -65,6 +71,7 @@ fn qp(nic: usize, process: &Process, qp: &Qp, rates: &Rates) -> Value {
         "qpn": qp.qpn,
         "type": qp_type_name(qp.kind),
         "state": qp_state_name(qp.state),
+        "port": qp.port,
         "remote_qpn": qp.remote_qpn,
         "sq_psn": qp.sq_psn,
         "rq_psn": qp.rq_psn,

@@ -5,7 +5,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use ::gpu::Member;
-use view::{Gathered, Process, Qp};
+use view::{Counts, Gathered, Process, Qp};
 
 /// How long to wait for processes that may be stopped.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -38,7 +38,7 @@ type Key = (usize, u16, u64);
 pub(super) struct Rates {
     seconds: f64,
     /// Counters of the sample before, by process.
-    counters: BTreeMap<Key, BTreeMap<String, u64>>,
+    counters: BTreeMap<Key, Counts>,
     /// Sequence numbers of the sample before, by process and queue pair.
     psns: BTreeMap<(Key, u32), (u32, u32)>,
 }
@@ -58,9 +58,7 @@ impl Rates {
         for (nic, (_, gathered)) in before.nics.iter().enumerate() {
             for (_, _, process) in &gathered.processes {
                 let key = (nic, process.vf, process.nonce);
-                let counters = process.counters.iter();
-                let counters = counters.map(|counter| (counter.name.clone(), counter.value));
-                rates.counters.insert(key, counters.collect());
+                rates.counters.insert(key, process.counts());
                 let psns = process.qps.iter().map(|qp| ((key, qp.qpn), (qp.sq_psn, qp.rq_psn)));
                 rates.psns.extend(psns);
             }
@@ -96,7 +94,7 @@ impl Rates {
 pub(super) const SENT: [&str; 4] =
     ["tx_udp_packets", "tx_shm_packets", "tx_raw_packets", "loopback_packets"];
 pub(super) const RECEIVED: [&str; 4] =
-    ["rx_udp_packets", "rx_shm_packets", "rx_raw_packets", "loopback_packets"];
+    ["rx_udp_packets", "rx_shm_packets", "rx_raw_packets", "rx_loopback_packets"];
 
 /// What shows that something was lost, refused or had to wait.
 pub(super) const LOSSES: [&str; 14] = [

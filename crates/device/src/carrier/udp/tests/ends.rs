@@ -9,7 +9,7 @@ use wire::icrc::{self, Flow};
 
 use super::headers;
 use crate::carrier::udp::{Look, Receiver, UdpQueue};
-use crate::counters::Counters;
+use crate::counters::PortCounters;
 
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const SOON: Duration = Duration::from_secs(10);
@@ -37,12 +37,12 @@ fn queue_of(count: u32, port: u16) -> UdpQueue {
 fn the_receiving_half_takes_what_the_sending_half_queued_in_order_with_its_icrc() {
     let (mut end, port) = bound();
     let mut queue = queue_of(20, port);
-    let (mut counters, mut left) = (Counters::default(), Vec::new());
+    let (mut counters, mut left) = (PortCounters::new(1), Vec::new());
     end.flush(&mut queue, |_| true, &mut counters, |batch, from| left.push((batch.count, from)));
     assert!(queue.front().is_none(), "the socket had room");
     assert_eq!(left.iter().map(|(count, _)| count).sum::<usize>(), 20);
     assert!(left.iter().all(|(_, from)| *from == port));
-    assert_eq!((counters.tx_udp_packets, counters.dropped_packets), (20, 0));
+    assert_eq!((counters.first.tx_udp_packets, counters.first.dropped_packets), (20, 0));
 
     let flow = Flow::new((HERE, port).into(), (HERE, port).into()).expect("one version");
     let (mut came, began) = (Vec::new(), Instant::now());
@@ -64,10 +64,10 @@ fn the_receiving_half_takes_what_the_sending_half_queued_in_order_with_its_icrc(
 fn without_a_socket_everything_is_dropped_and_nothing_arrives() {
     let mut nobody = Receiver::new(None, 4791);
     let mut queue = queue_of(3, 4791);
-    let mut counters = Counters::default();
+    let mut counters = PortCounters::new(1);
     nobody.flush(&mut queue, |_| true, &mut counters, |_, _| panic!("nothing goes"));
     assert!(queue.front().is_none());
-    assert_eq!((counters.tx_udp_packets, counters.dropped_packets), (0, 1), "batches");
+    assert_eq!((counters.first.tx_udp_packets, counters.first.dropped_packets), (0, 1), "batches");
     assert_eq!(nobody.receive(Look::Everywhere, |_, _, _| panic!("nothing comes")), 0);
     assert!(nobody.deadline(&queue).is_none() && !nobody.wants_upkeep());
 }
