@@ -48,6 +48,37 @@ pub enum EventType {
     WqFatal = 19,
 }
 
+impl EventType {
+    /// Every event, in the order of their values.
+    pub const ALL: [Self; 20] = [
+        Self::CqErr,
+        Self::QpFatal,
+        Self::QpReqErr,
+        Self::QpAccessErr,
+        Self::CommEst,
+        Self::SqDrained,
+        Self::PathMig,
+        Self::PathMigErr,
+        Self::DeviceFatal,
+        Self::PortActive,
+        Self::PortErr,
+        Self::LidChange,
+        Self::PkeyChange,
+        Self::SmChange,
+        Self::SrqErr,
+        Self::SrqLimitReached,
+        Self::QpLastWqeReached,
+        Self::ClientReregister,
+        Self::GidChange,
+        Self::WqFatal,
+    ];
+
+    /// The event that `value` encodes, if any.
+    pub fn from_code(value: u32) -> Option<Self> {
+        Self::ALL.get(value as usize).copied()
+    }
+}
+
 /// The events that a QP's own protocol raises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -76,5 +107,18 @@ impl From<QpEvent> for EventType {
             QpEvent::SqDrained => Self::SqDrained,
             QpEvent::LastWqeReached => Self::QpLastWqeReached,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_code_has_its_event() {
+        for event in EventType::ALL {
+            assert_eq!(EventType::from_code(event as u32), Some(event));
+        }
+        assert_eq!(EventType::from_code(20), None);
     }
 }

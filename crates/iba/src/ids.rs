@@ -37,6 +37,36 @@ impl fmt::Display for Qpn {
     }
 }
 
+/// The number of an XRC shared receive queue: 24 bits.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[doc(alias = "srq_num")]
+pub struct Srqn(u32);
+
+impl Srqn {
+    /// The low 24 bits of `value`; higher bits are dropped, as the header field has no room for
+    /// them.
+    pub const fn new(value: u32) -> Self {
+        Self(value & 0xff_ffff)
+    }
+
+    /// The number, below 2^24.
+    pub const fn value(self) -> u32 {
+        self.0
+    }
+}
+
+impl fmt::Debug for Srqn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#08x}", self.0)
+    }
+}
+
+impl fmt::Display for Srqn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
 macro_rules! key {
     ($(#[$doc:meta])* $name:ident($int:ty)) => {
         $(#[$doc])*

@@ -10,7 +10,7 @@
 //! | [`addr`] | GIDs, GUIDs and the address vector of a path |
 //! | [`comp_cntr`] | what a completion counter counts |
 //! | [`event`] | asynchronous events |
-//! | [`ids`] | queue pair numbers and the keys of memory, partitions and datagrams |
+//! | [`ids`] | numbers of queue pairs and shared queues, and the keys of memory, partitions and datagrams |
 //! | [`mtu`] | the five path MTUs |
 //! | [`psn`] | 24-bit sequence numbers and their arithmetic |
 //! | [`qp`] | QP types, states, attributes, and the transition table |
@@ -44,7 +44,7 @@ pub use addr::{Av, Gid, Guid};
 pub use comp_cntr::CompCntrOps;
 pub use event::{EventType, QpEvent};
 pub use hash::HashFields;
-pub use ids::{LKey, PKey, QKey, Qpn, RKey};
+pub use ids::{LKey, PKey, QKey, Qpn, RKey, Srqn};
 pub use mtu::Mtu;
 pub use psn::{Msn, Psn};
 pub use qp::{AttrMask, QpAttr, QpCap, QpState, QpType, TransitionError};

@@ -88,6 +88,11 @@ impl WcStatus {
         Self::TmRndvIncomplete,
     ];
 
+    /// The status that `value` encodes, if any.
+    pub fn from_code(value: u32) -> Option<Self> {
+        Self::ALL.get(value as usize).copied()
+    }
+
     /// Its name in C, without `IBV_WC_`.
     pub const fn name(self) -> &'static str {
         match self {
@@ -160,6 +165,33 @@ pub enum WcOpcode {
     TmNoTag = 134,
 }
 
+impl WcOpcode {
+    /// Every operation, in the order of their values.
+    pub const ALL: [Self; 16] = [
+        Self::Send,
+        Self::RdmaWrite,
+        Self::RdmaRead,
+        Self::CompSwap,
+        Self::FetchAdd,
+        Self::BindMw,
+        Self::LocalInv,
+        Self::Flush,
+        Self::AtomicWrite,
+        Self::Recv,
+        Self::RecvRdmaWithImm,
+        Self::TmAdd,
+        Self::TmDel,
+        Self::TmSync,
+        Self::TmRecv,
+        Self::TmNoTag,
+    ];
+
+    /// The operation that `value` encodes, if any.
+    pub fn from_code(value: u32) -> Option<Self> {
+        Self::ALL.into_iter().find(|opcode| *opcode as u32 == value)
+    }
+}
+
 bitflags! {
     /// What else a completion carries, with the values of `enum ibv_wc_flags`.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -179,5 +211,21 @@ bitflags! {
         const TM_MATCH = 1 << 5;
         /// All bytes of a message whose tag matched have arrived.
         const TM_DATA_VALID = 1 << 6;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_code_has_its_meaning() {
+        for status in WcStatus::ALL {
+            assert_eq!(WcStatus::from_code(status as u32), Some(status));
+        }
+        for opcode in WcOpcode::ALL {
+            assert_eq!(WcOpcode::from_code(opcode as u32), Some(opcode));
+        }
+        assert_eq!((WcStatus::from_code(24), WcOpcode::from_code(7)), (None, None));
     }
 }

@@ -308,7 +308,7 @@ impl Context {
         let acknowledge = self.functions().ibv_ack_async_event;
         // SAFETY: the event was taken a moment ago.
         unsafe { acknowledge(&raw mut event) };
-        Ok(event_type(event.event_type).map(|event| AsyncEvent { event, source }))
+        Ok(EventType::from_code(event.event_type).map(|event| AsyncEvent { event, source }))
     }
 }
 
@@ -334,7 +334,7 @@ pub(crate) fn readable(fd: impl AsFd, timeout: Option<Timespec>) -> Result<bool>
 
 fn source(event: &CAsyncEvent) -> Source {
     use EventType as E;
-    match event_type(event.event_type) {
+    match EventType::from_code(event.event_type) {
         Some(
             E::QpFatal
             | E::QpReqErr
@@ -366,31 +366,4 @@ fn source(event: &CAsyncEvent) -> Source {
         }
         _ => Source::Other,
     }
-}
-
-fn event_type(code: u32) -> Option<EventType> {
-    use EventType as E;
-    const ALL: [EventType; 20] = [
-        E::CqErr,
-        E::QpFatal,
-        E::QpReqErr,
-        E::QpAccessErr,
-        E::CommEst,
-        E::SqDrained,
-        E::PathMig,
-        E::PathMigErr,
-        E::DeviceFatal,
-        E::PortActive,
-        E::PortErr,
-        E::LidChange,
-        E::PkeyChange,
-        E::SmChange,
-        E::SrqErr,
-        E::SrqLimitReached,
-        E::QpLastWqeReached,
-        E::ClientReregister,
-        E::GidChange,
-        E::WqFatal,
-    ];
-    ALL.into_iter().find(|event| *event as u32 == code)
 }

@@ -215,13 +215,13 @@ impl Cq {
 
 fn wc_from_c(wc: &CWc) -> Wc {
     let flags = WcFlags::from_bits_retain(wc.wc_flags);
-    let status = WcStatus::ALL.get(wc.status as usize).copied().unwrap_or(WcStatus::GeneralErr);
+    let status = WcStatus::from_code(wc.status).unwrap_or(WcStatus::GeneralErr);
     // What a failed request was is not said.
     let flags = if status == WcStatus::Success { flags } else { WcFlags::empty() };
     Wc {
         wr_id: wc.wr_id,
         status,
-        opcode: opcode(wc.opcode),
+        opcode: WcOpcode::from_code(wc.opcode).unwrap_or_default(),
         vendor_err: wc.vendor_err,
         byte_len: wc.byte_len,
         imm: flags.contains(WcFlags::WITH_IMM).then_some(u32::from_be(wc.imm_data)),
@@ -229,29 +229,6 @@ fn wc_from_c(wc: &CWc) -> Wc {
         qpn: Qpn::new(wc.qp_num),
         src_qpn: Qpn::new(wc.src_qp),
     }
-}
-
-fn opcode(code: u32) -> WcOpcode {
-    use WcOpcode as O;
-    const ALL: [WcOpcode; 16] = [
-        O::Send,
-        O::RdmaWrite,
-        O::RdmaRead,
-        O::CompSwap,
-        O::FetchAdd,
-        O::BindMw,
-        O::LocalInv,
-        O::Flush,
-        O::AtomicWrite,
-        O::Recv,
-        O::RecvRdmaWithImm,
-        O::TmAdd,
-        O::TmDel,
-        O::TmSync,
-        O::TmRecv,
-        O::TmNoTag,
-    ];
-    ALL.into_iter().find(|opcode| *opcode as u32 == code).unwrap_or_default()
 }
 
 #[cfg(test)]

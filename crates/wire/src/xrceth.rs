@@ -1,7 +1,6 @@
 //! XRC extended transport header (IBA Annex A14): which shared receive queue takes the request.
 
-use core::fmt;
-
+pub use iba::Srqn;
 use zerocopy::byteorder::big_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -9,36 +8,6 @@ use crate::bits::with_low_24;
 
 /// Bytes of the header.
 pub const LEN: usize = 4;
-
-/// The number of an XRC shared receive queue: 24 bits.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[doc(alias = "srq_num")]
-pub struct Srqn(u32);
-
-impl Srqn {
-    /// The low 24 bits of `value`; higher bits are dropped, as the header field has no room for
-    /// them.
-    pub const fn new(value: u32) -> Self {
-        Self(value & 0xff_ffff)
-    }
-
-    /// The number, below 2^24.
-    pub const fn value(self) -> u32 {
-        self.0
-    }
-}
-
-impl fmt::Debug for Srqn {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:#08x}", self.0)
-    }
-}
-
-impl fmt::Display for Srqn {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(self, f)
-    }
-}
 
 /// The header as it is in a packet.
 #[derive(
