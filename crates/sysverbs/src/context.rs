@@ -5,12 +5,14 @@ use std::mem;
 use std::mem::offset_of;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use iba::{EventType, Gid, Qpn};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use verbs_abi::context::{ABI_IS_EXTENDED, Context as CContext};
-use verbs_abi::device::{DeviceAttr, GidEntry as CGidEntry, PortAttr};
+use verbs_abi::device::{
+    DeviceAttr, DeviceAttrEx, GidEntry as CGidEntry, PortAttr, QueryDeviceExInput,
+};
 use verbs_abi::event::AsyncEvent as CAsyncEvent;
 use verbs_abi::ops::{ContextOps, VerbsContext};
 
@@ -27,6 +29,8 @@ pub struct Context(Arc<Open>);
 struct Open {
     raw: NonNull<CContext>,
     name: String,
+    /// Asked when they are needed first.
+    capabilities: OnceLock<u64>,
     list: Arc<List>,
 }
 
@@ -131,7 +135,7 @@ pub(crate) const fn reach(offset: usize) -> usize {
 
 impl Context {
     pub(crate) fn new(list: Arc<List>, raw: NonNull<CContext>, name: String) -> Result<Self> {
-        let open = Self(Arc::new(Open { raw, name, list }));
+        let open = Self(Arc::new(Open { raw, name, capabilities: OnceLock::new(), list }));
         rustix::io::ioctl_fionbio(&open, true)
             .map_err(|errno| Error::new("ibv_open_device", errno.raw_os_error()))?;
         Ok(open)
@@ -148,6 +152,23 @@ impl Context {
     /// The library it is of.
     pub fn library(&self) -> &'static Library {
         self.0.list.library
+    }
+
+    /// What the device says that it can do, in bits that its library need not know
+    /// (`device_cap_flags_ex`). None if it cannot be asked.
+    pub(crate) fn capabilities(&self) -> u64 {
+        *self.0.capabilities.get_or_init(|| self.query_capabilities().unwrap_or(0))
+    }
+
+    fn query_capabilities(&self) -> Option<u64> {
+        let query = later_op!(self, query_device_ex)?;
+        let input = QueryDeviceExInput { comp_mask: 0 };
+        // SAFETY: the structure is made of integers, for which zero is a value.
+        let mut attr: DeviceAttrEx = unsafe { mem::zeroed() };
+        let size = size_of::<DeviceAttrEx>();
+        // SAFETY: the context is open, and there is room for as much as the size says.
+        let answer = unsafe { query(self.raw(), &raw const input, &raw mut attr, size) };
+        (answer == 0).then_some(attr.device_cap_flags_ex)
     }
 
     /// The operations that the header's inline functions call.

@@ -30,6 +30,7 @@
 
 mod ah;
 mod attr;
+mod calls;
 mod cm;
 mod context;
 mod cq;

@@ -23,7 +23,7 @@ pub(crate) const fn has(qp_type: QpType, opcode: WrOpcode) -> bool {
         O::RdmaRead | O::AtomicCmpAndSwp | O::AtomicFetchAndAdd => {
             matches!(qp_type, QpType::Rc | QpType::XrcSend)
         }
-        // Only a QP whose requests are built by calls has these (`ibv_wr_post(3)`).
+        // FLUSH and ATOMIC WRITE are calls (`crate::calls`).
         _ => false,
     }
 }
@@ -115,7 +115,12 @@ pub(crate) fn recv(
         num_sge: c_int::try_from(count).map_err(|_| PostError::Provider(libc::EINVAL))?,
     };
     let mut bad = ptr::null_mut();
-    errno(post(&raw mut request, &raw mut bad)).map_err(|errno| refused(errno, max_wr))
+    posted(post(&raw mut request, &raw mut bad), max_wr)
+}
+
+/// What a call returned that posts to a queue of `max_wr` requests.
+pub(crate) fn posted(returned: c_int, max_wr: u32) -> Result<(), PostError> {
+    errno(returned).map_err(|errno| refused(errno, max_wr))
 }
 
 fn errno(returned: c_int) -> Result<(), i32> {

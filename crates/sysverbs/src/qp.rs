@@ -14,6 +14,8 @@ use verbs_abi::qp as c;
 
 use crate::ah::Ah;
 use crate::attr;
+use crate::calls::{self, Calls};
+use crate::context::Context;
 use crate::cq::Cq;
 use crate::error::{Error, Result, check};
 use crate::mw::Mw;
@@ -50,6 +52,8 @@ struct Pair {
     raw: NonNull<c::Qp>,
     qpn: Qpn,
     init: QpInit,
+    /// How it posts what `ibv_post_send` does not have, if it does.
+    calls: Option<Calls>,
     /// Address handles of the last requests, as many as the send queue holds: a handle that is not
     /// among them is named by no request.
     handles: Mutex<VecDeque<Ah>>,
@@ -94,15 +98,21 @@ impl Pd {
             qp_type: init.qp_type as u32,
             sq_sig_all: c_int::from(init.sq_sig_all),
         };
-        let create = context.functions().ibv_create_qp;
-        // SAFETY: the domain and the queues exist, and the structure is valid.
-        let raw = unsafe { create(self.raw(), &raw mut c_init) };
-        let raw = NonNull::new(raw).ok_or_else(|| Error::last(CALL))?;
+        let (raw, calls) = match calls::create(self, &mut c_init) {
+            Some((raw, calls)) => (raw, Some(calls)),
+            None => {
+                let create = context.functions().ibv_create_qp;
+                // SAFETY: the domain and the queues exist, and the structure is valid.
+                let raw = unsafe { create(self.raw(), &raw mut c_init) };
+                (NonNull::new(raw).ok_or_else(|| Error::last(CALL))?, None)
+            }
+        };
         // SAFETY: the library made it a moment ago.
         let qpn = Qpn::new(unsafe { (*raw.as_ptr()).qp_num });
         // What the provider made it for, which may be more.
         let init = QpInit { cap: attr::cap_from_c(&c_init.cap), ..init.clone() };
-        Ok(Qp(Arc::new(Pair { raw, qpn, init, handles: Mutex::default(), pd: self.clone() })))
+        let (handles, pd) = (Mutex::default(), self.clone());
+        Ok(Qp(Arc::new(Pair { raw, qpn, init, calls, handles, pd })))
     }
 }
 
@@ -129,11 +139,8 @@ impl Qp {
     /// The library's.
     #[doc(alias = "ibv_modify_qp")]
     pub fn modify(&self, attr: &QpAttr, mask: AttrMask) -> Result<()> {
-        let modify = self.0.pd.context().functions().ibv_modify_qp;
-        let mut attr = attr::to_c(attr);
-        let mask = mask.bits().cast_signed();
-        // SAFETY: the QP exists, and the structure is valid.
-        check("ibv_modify_qp", unsafe { modify(self.raw(), &raw mut attr, mask) })
+        // SAFETY: the QP exists.
+        unsafe { modify(self.0.pd.context(), self.0.raw, attr, mask) }
     }
 
     /// Its state and attributes.
@@ -143,18 +150,8 @@ impl Qp {
     /// The library's.
     #[doc(alias = "ibv_query_qp")]
     pub fn query(&self) -> Result<QpAttr> {
-        let query = self.0.pd.context().functions().ibv_query_qp;
-        // SAFETY: the structure is made of integers, for which zero is a value.
-        let mut attr: c::QpAttr = unsafe { mem::zeroed() };
-        // SAFETY: the structure is made of integers and pointers, for which zero is a value.
-        let mut init: c::QpInitAttr = unsafe { mem::zeroed() };
-        // A provider may answer only what is asked for.
-        let mask = (AttrMask::RATE_LIMIT.bits() - 1) & 0x1f_ffff;
-        let mask = mask.cast_signed();
-        // SAFETY: the QP exists, and there is room for both structures.
-        let done = unsafe { query(self.raw(), &raw mut attr, mask, &raw mut init) };
-        check("ibv_query_qp", done)?;
-        Ok(attr::from_c(&attr))
+        // SAFETY: the QP exists.
+        unsafe { query(self.0.pd.context(), self.0.raw) }
     }
 
     /// Posts a send. A datagram brings its address handle, a request that binds a window brings the
@@ -162,7 +159,9 @@ impl Qp {
     ///
     /// # Errors
     ///
-    /// What the QP was not created for, or [`PostError::Provider`] with the library's number.
+    /// What the QP was not created for, [`PostError::Absent`] for a FLUSH or an ATOMIC WRITE that
+    /// the device or its library does not have, or [`PostError::Provider`] with the library's
+    /// number.
     #[doc(alias = "ibv_post_send")]
     #[inline]
     pub fn post_send(
@@ -171,6 +170,11 @@ impl Qp {
         ah: Option<&Ah>,
         window: Option<&Mw>,
     ) -> std::result::Result<(), PostError> {
+        let max_wr = self.0.init.cap.max_send_wr;
+        if calls::may_have(self.0.init.qp_type, wr.opcode) {
+            let calls = self.0.calls.as_ref().ok_or(PostError::Absent(wr.opcode))?;
+            return calls.post(wr, max_wr);
+        }
         self.check_send(wr)?;
         let context = self.0.pd.context();
         let is_here = ah.is_none_or(|ah| context.is_same(ah.pd().context()))
@@ -181,7 +185,6 @@ impl Qp {
         let Some(call) = context.ops().post_send else {
             return Err(PostError::Provider(libc::EOPNOTSUPP));
         };
-        let max_wr = self.0.init.cap.max_send_wr;
         let post = || {
             let posted = post::send(wr, ah, window, |wr, bad| {
                 // SAFETY: the QP exists, and the request is valid for the call.
@@ -269,4 +272,42 @@ impl Qp {
         // SAFETY: the QP exists, and the GID is valid for the call.
         check("ibv_detach_mcast", unsafe { detach(self.raw(), &raw const group, 0) })
     }
+}
+
+/// Changes state or attributes of a QP of the context, as selected by the mask.
+///
+/// # Safety
+///
+/// The QP exists.
+pub(crate) unsafe fn modify(
+    context: &Context,
+    qp: NonNull<c::Qp>,
+    attr: &QpAttr,
+    mask: AttrMask,
+) -> Result<()> {
+    let modify = context.functions().ibv_modify_qp;
+    let mut attr = attr::to_c(attr);
+    let mask = mask.bits().cast_signed();
+    // SAFETY: the caller's promise, and the structure is valid.
+    check("ibv_modify_qp", unsafe { modify(qp.as_ptr(), &raw mut attr, mask) })
+}
+
+/// State and attributes of a QP of the context.
+///
+/// # Safety
+///
+/// The QP exists.
+pub(crate) unsafe fn query(context: &Context, qp: NonNull<c::Qp>) -> Result<QpAttr> {
+    let query = context.functions().ibv_query_qp;
+    // SAFETY: the structure is made of integers, for which zero is a value.
+    let mut attr: c::QpAttr = unsafe { mem::zeroed() };
+    // SAFETY: the structure is made of integers and pointers, for which zero is a value.
+    let mut init: c::QpInitAttr = unsafe { mem::zeroed() };
+    // A provider may answer only what is asked for.
+    let mask = (AttrMask::RATE_LIMIT.bits() - 1) & 0x1f_ffff;
+    let mask = mask.cast_signed();
+    // SAFETY: the caller's promise, and there is room for both structures.
+    let done = unsafe { query(qp.as_ptr(), &raw mut attr, mask, &raw mut init) };
+    check("ibv_query_qp", done)?;
+    Ok(attr::from_c(&attr))
 }

@@ -52,6 +52,9 @@ pub enum PostError {
         /// The operation that was requested.
         opcode: WrOpcode,
     },
+    /// A QP of this type may do that, but the device or its library has no such operation.
+    #[error("the provider has no {}", .0.name())]
+    Absent(WrOpcode),
     /// More scatter/gather elements than the queue was created for.
     #[error("{count} scatter/gather elements, the queue was created for {max}")]
     Sges {

@@ -131,8 +131,8 @@ impl SendRequest {
     /// Stores eight bytes in the peer's memory at once: a reader there sees all of them or none,
     /// behind what was written before. The address is a multiple of eight.
     ///
-    /// A library has no such call for [`Qp::post_send`](crate::Qp::post_send), and posting it there
-    /// is refused.
+    /// Posting it to a NIC of a library is refused if the NIC or the library does not have it, as
+    /// [`PostError::Absent`].
     #[doc(alias = "ibv_wr_atomic_write")]
     pub fn atomic_write(wr_id: u64, at: Remote, value: u64) -> Self {
         let mut request = Self::new(wr_id, WrOpcode::AtomicWrite, &[]).at(at);
@@ -144,8 +144,8 @@ impl SendRequest {
     /// memory and the QP of the peer grant [`Access::FLUSH_GLOBAL`] or
     /// [`Access::FLUSH_PERSISTENT`].
     ///
-    /// A library has no such call for [`Qp::post_send`](crate::Qp::post_send), and posting it there
-    /// is refused.
+    /// Posting it to a NIC of a library is refused if the NIC or the library does not have it, as
+    /// [`PostError::Absent`].
     #[doc(alias = "ibv_wr_flush")]
     pub fn flush(wr_id: u64, at: Remote, reach: Flush) -> Self {
         let mut request = Self::new(wr_id, WrOpcode::Flush, &[]).at(at);

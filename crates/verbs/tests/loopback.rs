@@ -5,8 +5,8 @@ mod chosen;
 use std::time::Duration;
 
 use verbs::{
-    Access, Context, Cq, DEFAULT_QKEY, DmaBuf, HostBuf, Kind, Mr, Pd, Qp, QpSpec, QpState, Reason,
-    SendRequest, Wc, WcOpcode, WcStatus,
+    Access, Context, Cq, DEFAULT_QKEY, DmaBuf, Flush, HostBuf, Kind, Mr, Pd, PostError, Qp, QpSpec,
+    QpState, Reason, SendRequest, Wc, WcOpcode, WcStatus, WrOpcode,
 };
 
 const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE);
@@ -112,6 +112,56 @@ fn atomics_return_the_old_value() {
     assert_eq!(old(&a), 15);
     a.qp.post_send(&swap(15, 200)).unwrap();
     assert_eq!(old(&a), 100);
+}
+
+/// They go the way of all requests, whichever call a library has for them: in order, completed by
+/// their own names. rxe has both, and Debian's library for it neither.
+#[test]
+fn a_word_is_stored_at_once_and_what_was_written_before_is_flushed() {
+    let (context, pd) = open();
+    let access = Access::FLUSH_GLOBAL | Access::LOCAL_WRITE | Access::REMOTE;
+    let spec = |cq: &Cq| QpSpec { access, ..QpSpec::rc(cq) };
+    let [a, b] = [(); 2].map(|()| side(&context, &pd, spec, 4096));
+    a.qp.connect(&b.qp.endpoint().unwrap()).unwrap();
+    b.qp.connect(&a.qp.endpoint().unwrap()).unwrap();
+    let grants = pd.reg_mr(&b.buffer, access).unwrap();
+    a.buffer.write(0, &pattern(64, 5)).unwrap();
+
+    let write = SendRequest::write(1, &[a.mr.slice(0, 64)], grants.remote(0)).signaled();
+    let range = Flush { length: 64, whole: false, global: true, persistent: false };
+    let flush = SendRequest::flush(2, grants.remote(0), range).signaled();
+    let word = u64::from_ne_bytes(*b"a word !");
+    let store = SendRequest::atomic_write(3, grants.remote(64), word).signaled();
+    let all = Flush { whole: true, ..range };
+    let flush_all = SendRequest::flush(4, grants.remote(0), all).signaled();
+    a.qp.post_send(&write).unwrap();
+    if chosen::is_rxe() {
+        assert_eq!(a.qp.post_send(&flush), Err(PostError::Absent(WrOpcode::Flush)));
+        assert_eq!(a.qp.post_send(&store), Err(PostError::Absent(WrOpcode::AtomicWrite)));
+        assert!(completion(&a.cq).is_success());
+        return;
+    }
+    for request in [&flush, &store, &flush_all] {
+        a.qp.post_send(request).unwrap();
+    }
+    let done = [(); 4].map(|()| completion(&a.cq));
+    assert_eq!(
+        done.map(|wc| (wc.wr_id, wc.status)),
+        [1, 2, 3, 4].map(|id| (id, WcStatus::Success))
+    );
+    use WcOpcode::{AtomicWrite, Flush as Flushed, RdmaWrite};
+    assert_eq!(done.map(|wc| wc.opcode), [RdmaWrite, Flushed, AtomicWrite, Flushed]);
+    let got = bytes_of(&b.buffer);
+    assert!(got[..64] == pattern(64, 5) && got[64..72] == *b"a word !");
+
+    // What a datagram cannot do is refused, too.
+    let datagram = pd.create_qp(&QpSpec::ud(&a.cq)).unwrap();
+    datagram.to_rts().unwrap();
+    let error = datagram.post_send(&store).unwrap_err();
+    assert!(matches!(error, PostError::Opcode { .. }), "{error}");
+    // What the region does not grant fails there.
+    a.qp.post_send(&SendRequest::flush(5, b.mr.remote(0), range).signaled()).unwrap();
+    assert_eq!(completion(&a.cq).status, WcStatus::RemAccessErr);
 }
 
 #[test]
