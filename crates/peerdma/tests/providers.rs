@@ -17,6 +17,8 @@ mod loopback;
 mod provider;
 #[path = "../../verbs/tests/receives.rs"]
 mod receives;
+#[path = "../../verbs/tests/xrc.rs"]
+mod xrc;
 
 #[test]
 fn the_same_tests_pass_with_a_library() {
@@ -26,5 +28,7 @@ fn the_same_tests_pass_with_a_library() {
     assert!(ran("connections_async::connections_carry_messages_and_end"), "{text}");
     assert!(ran("loopback::send_arrives_in_the_posted_receive"), "{text}");
     assert!(ran("futures::messages_arrive_one_by_one"), "{text}");
+    assert!(ran("loopback::a_word_is_stored_at_once_and_what_was_written_before_is_flushed"));
+    assert!(ran("xrc::one_receiver_serves_the_shared_queues_that_requests_name"), "{text}");
     assert!(ran("provider::the_device_is_of_the_provider_that_was_chosen"), "{text}");
 }

@@ -10,6 +10,7 @@
 //!   Library -> Device -> Context -> Pd -> Mr, Qp, Srq, Ah, Mw
 //!                            \----> Channel -> Cq       each holds the one it was made from
 //!                             \---> Dm
+//!                              \--> Xrcd -> XrcRecvQp
 //!           \-> CmLibrary -> CmChannel -> CmId             its librdmacm
 //! ```
 //!
@@ -45,6 +46,7 @@ mod pd;
 mod post;
 mod qp;
 mod srq;
+mod xrc;
 
 pub use ah::Ah;
 pub use cm::{
@@ -62,3 +64,4 @@ pub use mw::Mw;
 pub use pd::Pd;
 pub use qp::{Qp, QpInit};
 pub use srq::Srq;
+pub use xrc::{XrcRecvQp, Xrcd};

@@ -79,6 +79,8 @@ pub(crate) fn send(
     } else {
         request.wr.rdma = c::Rdma { remote_addr, rkey };
     }
+    // Read for an XRC_SEND QP alone.
+    request.qp_type = wr.srqn;
     if let Data::Bind(bind) = &wr.data {
         let window = window.ok_or(libc::EINVAL)?;
         request.bind_mw = c::BindMw {

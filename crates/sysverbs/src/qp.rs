@@ -78,7 +78,8 @@ impl Pd {
     ///
     /// # Errors
     ///
-    /// EINVAL if a queue is of another device, or the library's.
+    /// EINVAL if a queue is of another device, for an SRQ that the QP cannot have, and for an
+    /// XRC_RECV QP ([`Xrcd::create_qp`](crate::Xrcd::create_qp)); otherwise the library's.
     #[doc(alias = "ibv_create_qp")]
     pub fn create_qp(&self, init: &QpInit) -> Result<Qp> {
         const CALL: &str = "ibv_create_qp";
@@ -86,7 +87,10 @@ impl Pd {
         let is_here = context.is_same(init.send_cq.context())
             && context.is_same(init.recv_cq.context())
             && init.srq.as_ref().is_none_or(|srq| context.is_same(srq.pd().context()));
-        if !is_here {
+        // An XRC SRQ is named by packets, and an XRC_SEND QP receives nothing.
+        let takes = init.srq.as_ref();
+        let fits = takes.is_none_or(|srq| !srq.is_xrc() && init.qp_type != QpType::XrcSend);
+        if !is_here || !fits || init.qp_type == QpType::XrcRecv {
             return Err(Error::new(CALL, libc::EINVAL));
         }
         let mut c_init = c::QpInitAttr {
@@ -234,8 +238,8 @@ impl Qp {
     #[doc(alias = "ibv_post_recv")]
     #[inline]
     pub fn post_recv(&self, wr: &RecvWr) -> std::result::Result<(), PostError> {
-        let QpInit { cap, srq, .. } = &self.0.init;
-        if srq.is_some() {
+        let QpInit { cap, srq, qp_type, .. } = &self.0.init;
+        if srq.is_some() || *qp_type == QpType::XrcSend {
             return Err(PostError::HasSrq);
         }
         let Some(call) = self.0.pd.context().ops().post_recv else {

@@ -3,16 +3,24 @@
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
+use iba::Srqn;
 use transport::PostError;
 use transport::wr::RecvWr;
-use verbs_abi::srq::{Srq as CSrq, SrqAttr, SrqInitAttr};
+use verbs_abi::srq::{Srq as CSrq, SrqAttr, SrqInitAttr, SrqInitAttrEx, TmCap};
 
+use crate::context::later_op;
+use crate::cq::Cq;
 use crate::error::{Error, Result, check};
 use crate::pd::Pd;
 use crate::post;
+use crate::xrc::Xrcd;
 
 /// `IBV_SRQ_LIMIT`.
 const SRQ_LIMIT: i32 = 1 << 1;
+/// `IBV_SRQT_XRC`.
+const TYPE_XRC: u32 = 1;
+/// `IBV_SRQ_INIT_ATTR_TYPE`, `_PD`, `_XRCD` and `_CQ`.
+const TYPE_PD_XRCD_AND_CQ: u32 = 0b1111;
 
 /// A shared receive queue. Clones are the same one.
 #[derive(Clone, Debug)]
@@ -24,6 +32,8 @@ struct Shared {
     raw: NonNull<CSrq>,
     max_wr: u32,
     max_sge: u32,
+    /// Of an XRC SRQ: its domain, and where its receives complete.
+    xrc: Option<(Xrcd, Cq)>,
     pd: Pd,
 }
 
@@ -56,7 +66,39 @@ impl Pd {
         let raw = NonNull::new(raw).ok_or_else(|| Error::last("ibv_create_srq"))?;
         // What the provider made it for, which may be more.
         let SrqAttr { max_wr, max_sge, .. } = init.attr;
-        Ok(Srq(Arc::new(Shared { raw, max_wr, max_sge, pd: self.clone() })))
+        Ok(Srq(Arc::new(Shared { raw, max_wr, max_sge, xrc: None, pd: self.clone() })))
+    }
+
+    /// Creates a shared receive queue that packets name by its number. Its receives complete on
+    /// `cq`.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL if domain or queue are of another device, or the library's.
+    #[doc(alias("ibv_create_srq_ex", "IBV_SRQT_XRC"))]
+    pub fn create_xrc_srq(&self, xrcd: &Xrcd, cq: &Cq, max_wr: u32, max_sge: u32) -> Result<Srq> {
+        const CALL: &str = "ibv_create_srq_ex";
+        let context = self.context();
+        if !context.is_same(xrcd.context()) || !context.is_same(cq.context()) {
+            return Err(Error::new(CALL, libc::EINVAL));
+        }
+        let create = later_op!(context, create_srq_ex).ok_or(Error::absent(CALL))?;
+        let mut init = SrqInitAttrEx {
+            srq_context: ptr::null_mut(),
+            attr: SrqAttr { max_wr, max_sge, srq_limit: 0 },
+            comp_mask: TYPE_PD_XRCD_AND_CQ,
+            srq_type: TYPE_XRC,
+            pd: self.raw(),
+            xrcd: xrcd.raw(),
+            cq: cq.raw(),
+            tm_cap: TmCap { max_num_tags: 0, max_ops: 0 },
+        };
+        // SAFETY: the context is open, the domains and the queue exist, and the structure is valid.
+        let raw = unsafe { create(context.raw(), &raw mut init) };
+        let raw = NonNull::new(raw).ok_or_else(|| Error::last(CALL))?;
+        let SrqAttr { max_wr, max_sge, .. } = init.attr;
+        let xrc = Some((xrcd.clone(), cq.clone()));
+        Ok(Srq(Arc::new(Shared { raw, max_wr, max_sge, xrc, pd: self.clone() })))
     }
 }
 
@@ -68,6 +110,29 @@ impl Srq {
     /// The domain it is in.
     pub fn pd(&self) -> &Pd {
         &self.0.pd
+    }
+
+    /// Whether packets name it.
+    pub fn is_xrc(&self) -> bool {
+        self.0.xrc.is_some()
+    }
+
+    /// The number by which packets name it.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL for a queue that is not XRC's, or the library's.
+    #[doc(alias = "ibv_get_srq_num")]
+    pub fn number(&self) -> Result<Srqn> {
+        const CALL: &str = "ibv_get_srq_num";
+        if !self.is_xrc() {
+            return Err(Error::new(CALL, libc::EINVAL));
+        }
+        let get = later_op!(self.0.pd.context(), get_srq_num).ok_or(Error::absent(CALL))?;
+        let mut number = 0;
+        // SAFETY: the queue exists, and there is room for a number.
+        check(CALL, unsafe { get(self.raw(), &raw mut number) })?;
+        Ok(Srqn::new(number))
     }
 
     /// Asks for one event when fewer than `limit` receives are left.

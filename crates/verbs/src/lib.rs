@@ -47,6 +47,7 @@
 //! | `ibv_create_comp_cntr`, `ibv_qp_attach_comp_cntr` | [`Context::create_comp_cntr`], [`Qp::attach_comp_cntr`] |
 //! | `ibv_post_send`, `ibv_poll_cq` | [`Qp::post_send`], [`Cq::poll`], [`Cq::wait`] |
 //! | `ibv_alloc_mw`, `ibv_bind_mw` | [`Mr::window`], [`SendRequest::bind`] |
+//! | `ibv_open_xrcd`, `ibv_create_srq_ex`, `ibv_create_qp_ex` | [`Context::open_xrcd`], [`Pd::create_xrc_srq`], [`Xrcd::create_recv_qp`], [`QpSpec::xrc_send`] |
 //! | `rdma_create_id`, `rdma_listen`, `rdma_connect`, ... | the module [`cm`] |
 
 mod ah;
@@ -55,6 +56,7 @@ mod arm;
 mod attr;
 pub mod cm;
 mod comp_cntr;
+mod connect;
 mod context;
 mod cq;
 mod endpoint;
@@ -64,11 +66,14 @@ mod provider;
 mod qp;
 mod request;
 mod slots;
+mod srq;
 mod wait;
 mod window;
+mod xrc;
 
 pub use ah::Ah;
 pub use comp_cntr::CompCntr;
+pub use connect::DEFAULT_QKEY;
 pub use context::{AsyncEvent, Context, Device, Pd, devices};
 pub use cq::{Cq, Wc};
 pub use device::config::{ImporterConfig, NicConfig, Preset};
@@ -79,15 +84,17 @@ pub use dmabuf::{DmaBuf, Mapping};
 pub use endpoint::{ConnectOptions, Endpoint};
 pub use iba::{
     Access, AckTimeout, AttrMask, Av, CompCntrOps, EventType, Gid, Mtu, Psn, QpAttr, QpCap,
-    QpState, QpType, Qpn, RKey, RnrTimer, WcOpcode, WcStatus, WrOpcode,
+    QpState, QpType, Qpn, RKey, RnrTimer, Srqn, WcOpcode, WcStatus, WrOpcode,
 };
 pub use memory::{Dm, Mr, Remote, Slice};
-pub use qp::{DEFAULT_QKEY, PostError, Qp, QpSpec, Srq};
+pub use qp::{PostError, Qp, QpSpec};
 pub use request::SendRequest;
+pub use srq::Srq;
 pub use transport::env::Reason;
 pub use transport::wr::Flush;
 pub use umem::HostBuf;
 pub use window::Mw;
+pub use xrc::{XrcRecvQp, Xrcd};
 
 /// What a refused call returns: what was refused, by which call, and under which rule.
 pub type Result<T> = std::result::Result<T, Refusal>;

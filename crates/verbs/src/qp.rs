@@ -1,17 +1,19 @@
-//! Queue pairs, shared receive queues and address handles.
+//! Queue pairs.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use device::ids::{PdId, QpId, SrqId};
-use iba::{Access, AttrMask, Av, CompCntrOps, Gid, Psn, QKey, QpAttr, QpCap, QpState, QpType, Qpn};
+use device::ids::{PdId, QpId};
+use iba::{Access, AttrMask, CompCntrOps, Gid, Psn, QpAttr, QpCap, QpState, QpType, Qpn};
 pub use transport::PostError;
 use transport::wr::RecvWr;
 
 use crate::arm::{Arm, On, other_device, refused};
+use crate::connect::{self, Connect};
 use crate::{
     CompCntr, ConnectOptions, Context, Cq, Endpoint, Kind, Pd, Refusal, Result, SendRequest, Slice,
+    Srq,
 };
 
 /// The parameters of a new QP. Start from [`QpSpec::rc`], [`QpSpec::uc`] or [`QpSpec::ud`] and
@@ -63,6 +65,16 @@ impl QpSpec {
         Self { qp_type: QpType::Uc, access, ..Self::rc(cq) }
     }
 
+    /// The sending half of an extended reliable connection. Each of its requests names a shared
+    /// queue of the peer ([`SendRequest::to_srq`]). It receives nothing:
+    /// [`Xrcd::create_recv_qp`](crate::Xrcd::create_recv_qp) makes the other half.
+    #[doc(alias = "IBV_QPT_XRC_SEND")]
+    pub fn xrc_send(cq: &Cq) -> Self {
+        let usual = Self::rc(cq);
+        let cap = QpCap { max_recv_wr: 0, max_recv_sge: 0, ..usual.cap };
+        Self { qp_type: QpType::XrcSend, access: Access::empty(), cap, ..usual }
+    }
+
     /// The same for datagrams.
     pub fn ud(cq: &Cq) -> Self {
         Self { qp_type: QpType::Ud, access: Access::empty(), ..Self::rc(cq) }
@@ -95,23 +107,44 @@ impl Drop for Pair {
     }
 }
 
+impl Connect for Pair {
+    fn context(&self) -> &Context {
+        self.pd.context()
+    }
+
+    fn qp_type(&self) -> QpType {
+        self.spec.qp_type
+    }
+
+    fn number(&self) -> Qpn {
+        self.qpn
+    }
+
+    fn psn(&self) -> Psn {
+        Psn::new(self.psn.load(Ordering::Relaxed))
+    }
+
+    fn modify(&self, attr: &QpAttr, mask: AttrMask) -> Result<()> {
+        match &self.arm {
+            Arm::Soft(on) => on.hca.modify_qp(on.id, attr, mask),
+            Arm::Hard(qp) => qp.modify(attr, mask).map_err(refused),
+        }
+    }
+}
+
 /// How far the sequence numbers of two connections of a QP are apart, at least.
 const FURTHER: u32 = 1 << 22;
 
-/// The key of datagram QPs that [`Qp::to_rts`] sets up.
-pub const DEFAULT_QKEY: u32 = 0x1111_1111;
-
 impl Pd {
-    /// Creates a QP, in RESET.
+    /// Creates a QP, in INIT.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::Invalid`] for queues of another device, an SRQ that the QP cannot have, and an
+    /// XRC_RECV QP, which an XRC domain creates; otherwise the device's.
     #[doc(alias = "ibv_create_qp")]
     pub fn create_qp(&self, spec: &QpSpec) -> Result<Qp> {
         Qp::new(self, spec)
-    }
-
-    /// Creates a shared receive queue of `max_wr` requests with `max_sge` elements each.
-    #[doc(alias = "ibv_create_srq")]
-    pub fn create_srq(&self, max_wr: u32, max_sge: u32) -> Result<Srq> {
-        Srq::new(self, max_wr, max_sge)
     }
 }
 
@@ -120,7 +153,8 @@ impl Qp {
         let same = |other: &Context, object| pd.context().check_same(other, "create_qp", object);
         same(spec.send_cq.context(), "queue for sends")?;
         same(spec.recv_cq.context(), "queue for receives")?;
-        spec.srq.as_ref().map_or(Ok(()), |srq| same(srq.0.pd.context(), "SRQ"))?;
+        spec.srq.as_ref().map_or(Ok(()), |srq| same(srq.pd().context(), "SRQ"))?;
+        check_type(spec)?;
         let (arm, qpn) = match pd.arm() {
             Arm::Soft(on) => {
                 let (on, qpn) = create_soft(on, spec)?;
@@ -137,7 +171,7 @@ impl Qp {
         let (pd, spec, cntrs) = (pd.clone(), spec.clone(), Mutex::default());
         let pair = Pair { arm, qpn, spec, psn, cntrs, pd };
         let qp = Self(Arc::new(pair));
-        qp.to_init()?;
+        connect::to_init(&*qp.0, qp.0.spec.access)?;
         Ok(qp)
     }
 
@@ -161,19 +195,13 @@ impl Qp {
     ///
     /// [`Kind::NotFound`] if the port has none.
     pub fn endpoint(&self) -> Result<Endpoint> {
-        let Some(first) = self.0.pd.context().default_gid() else {
-            return Err(Refusal::new(Kind::NotFound, "endpoint: the port has no GID"));
-        };
-        Ok(Endpoint { gid: first.gid, qpn: self.0.qpn, psn: self.psn() })
+        connect::endpoint(&*self.0)
     }
 
     /// Changes state or attributes, as selected by the mask.
     #[doc(alias = "ibv_modify_qp")]
     pub fn modify(&self, attr: &QpAttr, mask: AttrMask) -> Result<()> {
-        match &self.0.arm {
-            Arm::Soft(on) => on.hca.modify_qp(on.id, attr, mask),
-            Arm::Hard(qp) => qp.modify(attr, mask).map_err(refused),
-        }
+        Connect::modify(&*self.0, attr, mask)
     }
 
     /// Its state and attributes.
@@ -201,25 +229,7 @@ impl Qp {
         self.modify(&attr, AttrMask::STATE)?;
         // ORDERING: it is a number; the endpoint that a peer gets is read after this.
         self.0.psn.fetch_add(FURTHER, Ordering::Relaxed);
-        self.to_init()
-    }
-
-    /// The first sequence number that it sends.
-    fn psn(&self) -> Psn {
-        Psn::new(self.0.psn.load(Ordering::Relaxed))
-    }
-
-    fn to_init(&self) -> Result<()> {
-        let attr = QpAttr {
-            state: QpState::Init,
-            port_num: 1,
-            access_flags: self.0.spec.access,
-            qkey: QKey(DEFAULT_QKEY),
-            ..QpAttr::default()
-        };
-        let own =
-            if self.0.spec.qp_type == QpType::Ud { AttrMask::QKEY } else { AttrMask::ACCESS_FLAGS };
-        self.modify(&attr, AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | own)
+        connect::to_init(&*self.0, self.0.spec.access)
     }
 
     /// Where a peer reaches it by another GID of the port's table.
@@ -228,16 +238,11 @@ impl Qp {
     ///
     /// [`Kind::NotFound`] if there is none at this index.
     pub fn endpoint_at(&self, gid_index: u8) -> Result<Endpoint> {
-        let gids = self.0.pd.context().gids();
-        let Some(found) = gids.iter().find(|gid| gid.index == u32::from(gid_index)) else {
-            let what = format!("endpoint: the port has no GID of index {gid_index}");
-            return Err(Refusal::new(Kind::NotFound, what));
-        };
-        Ok(Endpoint { gid: found.gid, qpn: self.0.qpn, psn: self.psn() })
+        connect::endpoint_at(&*self.0, gid_index)
     }
 
-    /// Connects an RC or UC QP to its peer, as [`ConnectOptions::default`] says, and makes it ready
-    /// to send. Both sides call this, in either order.
+    /// Connects a QP that has one peer to it, as [`ConnectOptions::default`] says, and makes it
+    /// ready to send. Both sides call this, in either order.
     ///
     /// # Errors
     ///
@@ -252,43 +257,7 @@ impl Qp {
     ///
     /// As [`connect`](Self::connect), and for parameters that the device refuses.
     pub fn connect_with(&self, peer: &Endpoint, options: &ConnectOptions) -> Result<()> {
-        use AttrMask as A;
-        let context = self.0.pd.context();
-        // The GID that `endpoint` gives the peer.
-        let usual = context.av_to(peer.gid);
-        let reliable = self.0.spec.qp_type == QpType::Rc;
-        let mut attr = QpAttr {
-            state: QpState::Rtr,
-            path_mtu: options.mtu.unwrap_or_else(|| context.port_attr().active_mtu),
-            dest_qpn: peer.qpn,
-            rq_psn: peer.psn,
-            av: Av {
-                sgid_index: options.gid_index.unwrap_or(usual.sgid_index),
-                hop_limit: options.hop_limit,
-                traffic_class: options.traffic_class,
-                sl: options.service_level,
-                ..usual
-            },
-            max_dest_rd_atomic: options.responder_resources,
-            max_rd_atomic: options.initiator_depth,
-            min_rnr_timer: options.min_rnr_timer,
-            timeout: options.timeout,
-            retry_cnt: options.retry_count,
-            rnr_retry: options.rnr_retry_count,
-            sq_psn: self.psn(),
-            ..QpAttr::default()
-        };
-        let mut mask = A::STATE | A::AV | A::PATH_MTU | A::DEST_QPN | A::RQ_PSN;
-        if reliable {
-            mask |= A::MAX_DEST_RD_ATOMIC | A::MIN_RNR_TIMER;
-        }
-        self.modify(&attr, mask)?;
-        attr.state = QpState::Rts;
-        mask = A::STATE | A::SQ_PSN;
-        if reliable {
-            mask |= A::TIMEOUT | A::RETRY_CNT | A::RNR_RETRY | A::MAX_QP_RD_ATOMIC;
-        }
-        self.modify(&attr, mask)
+        connect::connect(&*self.0, peer, options)
     }
 
     /// Makes a counter count these operations of the QP, from now until the QP is dropped. Possible
@@ -311,7 +280,7 @@ impl Qp {
 
     /// Makes a datagram QP ready to send and receive.
     pub fn to_rts(&self) -> Result<()> {
-        let mut attr = QpAttr { state: QpState::Rtr, sq_psn: self.psn(), ..QpAttr::default() };
+        let mut attr = QpAttr { state: QpState::Rtr, sq_psn: self.0.psn(), ..QpAttr::default() };
         self.modify(&attr, AttrMask::STATE)?;
         attr.state = QpState::Rts;
         self.modify(&attr, AttrMask::STATE | AttrMask::SQ_PSN)
@@ -374,58 +343,20 @@ impl Qp {
     }
 }
 
-/// A shared receive queue. Clones are the same one.
-#[derive(Clone, Debug)]
-#[doc(alias = "ibv_srq")]
-pub struct Srq(Arc<Shared>);
-
-#[derive(Debug)]
-struct Shared {
-    arm: Arm<On<SrqId>, sysverbs::Srq>,
-    pd: Pd,
-}
-
-impl Drop for Shared {
-    fn drop(&mut self) {
-        if let Arm::Soft(on) = &self.arm {
-            // Every QP that receives from it holds it, so none is left.
-            let _ = on.lock().destroy_srq(on.id);
-        }
-    }
-}
-
-impl Srq {
-    fn new(pd: &Pd, max_wr: u32, max_sge: u32) -> Result<Self> {
-        let arm = match pd.arm() {
-            Arm::Soft(on) => {
-                let id = on.alive()?.create_srq(on.id, max_wr, max_sge, 0, 0)?;
-                Arm::Soft(on.with(id))
-            }
-            Arm::Hard(pd) => Arm::Hard(pd.create_srq(max_wr, max_sge).map_err(refused)?),
-        };
-        Ok(Self(Arc::new(Shared { arm, pd: pd.clone() })))
-    }
-
-    /// Posts a receive into `local`.
-    #[doc(alias = "ibv_post_srq_recv")]
-    pub fn post_recv(&self, wr_id: u64, local: &[Slice]) -> Result<()> {
-        let wr = RecvWr { wr_id, sges: local.iter().map(|slice| slice.0).collect() };
-        match &self.0.arm {
-            Arm::Soft(on) => on.lock().post_srq_recv(on.id, wr),
-            Arm::Hard(srq) => srq.post_recv(&wr).map_err(|error| {
-                let kind = match error {
-                    PostError::Full(_) => Kind::NoMemory,
-                    _ => Kind::Invalid,
-                };
-                Refusal::new(kind, format!("post_srq_recv: {error}"))
-            }),
-        }
+/// Refuses what no QP is, before a provider is asked.
+fn check_type(spec: &QpSpec) -> Result<()> {
+    let refused = |what| Err(Refusal::new(Kind::Invalid, format!("create_qp: {what}")));
+    match (spec.qp_type, &spec.srq) {
+        (QpType::XrcRecv, _) => refused("an XRC domain creates its XRC_RECV QPs"),
+        (QpType::XrcSend, Some(_)) => refused("an XRC_SEND QP receives nothing, and has no SRQ"),
+        (_, Some(srq)) if srq.is_xrc() => refused("requests name an XRC SRQ, and QPs do not"),
+        _ => Ok(()),
     }
 }
 
 fn create_soft(on: &On<PdId>, spec: &QpSpec) -> Result<(On<QpId>, Qpn)> {
     let other = || other_device("create_qp", "queue");
-    let srq = |srq: &Srq| srq.0.arm.same_soft().map(|on| on.id).ok_or_else(other);
+    let srq = |srq: &Srq| srq.arm().same_soft().map(|on| on.id).ok_or_else(other);
     let (id, qpn) = on.alive()?.create_qp(&device::QpSpec {
         pd: on.id,
         qp_type: spec.qp_type,
@@ -442,7 +373,7 @@ fn create_soft(on: &On<PdId>, spec: &QpSpec) -> Result<(On<QpId>, Qpn)> {
 
 fn create_hard(pd: &sysverbs::Pd, spec: &QpSpec) -> Result<sysverbs::Qp> {
     let other = || other_device("create_qp", "queue");
-    let srq = |srq: &Srq| srq.0.arm.same_hard().cloned().ok_or_else(other);
+    let srq = |srq: &Srq| srq.arm().same_hard().cloned().ok_or_else(other);
     let init = sysverbs::QpInit {
         qp_type: spec.qp_type,
         send_cq: spec.send_cq.hard().ok_or_else(other)?.clone(),

@@ -1,6 +1,6 @@
 //! Work requests.
 
-use iba::{Access, RKey, SendFlags, WrOpcode};
+use iba::{Access, RKey, SendFlags, Srqn, WrOpcode};
 use transport::wr::{Bind, Data, Flush, SendWr, UdDest};
 
 use crate::{Ah, Context, Mw, PostError, Remote, Slice};
@@ -189,6 +189,15 @@ impl SendRequest {
     pub fn inline(mut self, bytes: &[u8]) -> Self {
         self.wr.flags |= SendFlags::INLINE;
         self.wr.data = Data::Inline(bytes.into());
+        self
+    }
+
+    /// Names the shared receive queue of the peer, which every request of an XRC_SEND QP does: a
+    /// request that takes a receive takes one of this queue, and one that reaches memory reaches
+    /// that of the queue's protection domain. Requests of other QPs have no use for it.
+    #[doc(alias("remote_srqn", "ibv_wr_set_xrc_srqn"))]
+    pub fn to_srq(mut self, number: Srqn) -> Self {
+        self.wr.srqn = number.value();
         self
     }
 
