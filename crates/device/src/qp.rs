@@ -94,10 +94,12 @@ impl QpTable {
 
     /// The QP with a number that a packet named.
     pub(crate) fn by_number(&mut self, qpn: Qpn) -> Option<&mut QpEntry> {
-        if vf_of(qpn) != self.vf {
-            return None;
-        }
-        self.get_mut(QpId(qpn.value() & (SLOTS - 1)))
+        self.get_mut(self.id_of(qpn)?)
+    }
+
+    /// Where a QP with a number would be.
+    pub(crate) fn id_of(&self, qpn: Qpn) -> Option<QpId> {
+        (vf_of(qpn) == self.vf).then(|| QpId(qpn.value() & (SLOTS - 1)))
     }
 
     /// The port of the QP with a number that a packet named; the first if there is no such QP.

@@ -204,6 +204,17 @@ impl Qp {
         Connect::modify(&*self.0, attr, mask)
     }
 
+    /// Moves it to the error state in the program's stead, for a reason that
+    /// [`Cq::explain`](crate::Cq::explain) gives.
+    pub(crate) fn end(&self, why: &'static str) {
+        if let Arm::Soft(on) = &self.0.arm {
+            on.lock().note_end(on.id, why);
+        }
+        // A QP in RESET refuses, and has nothing to flush.
+        let attr = QpAttr { state: QpState::Err, ..QpAttr::default() };
+        let _ = self.modify(&attr, AttrMask::STATE);
+    }
+
     /// Its state and attributes.
     #[doc(alias = "ibv_query_qp")]
     pub fn query(&self) -> Result<QpAttr> {

@@ -105,6 +105,9 @@ fn what_was_sent_before_the_end_arrives() {
         }
         let error = far.recv().await.expect_err("the peer is gone");
         assert!(error.to_string().contains("receive"), "{error}");
+        // A library gives no reasons.
+        let says_why = error.to_string().ends_with("the peer ended its connection");
+        assert_eq!(says_why, !chosen::is_library(), "{error}");
     });
 }
 

@@ -177,6 +177,7 @@ impl Engine {
             starved_since: None,
             _charge: charge,
             has_received: false,
+            ended: None,
             // The kernel's rxe sets this flag for every receive, with or without a GRH
             // (rxe_resp.c).
             recv_flags: match self.common.nic.config.preset {
@@ -300,6 +301,7 @@ impl Engine {
         if state == QpState::Reset {
             common.trace_emptied(context.qpn, "reset", &self.clock);
             context.route = Route::default();
+            context.ended = None;
             let (qpn, send, recv) = (context.qpn, context.send_cq, context.recv_cq);
             common.clean_cqs(qpn, send, recv);
         } else if state == QpState::Rtr || mask.contains(AttrMask::AV) {

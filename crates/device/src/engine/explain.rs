@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use iba::{Qpn, WcStatus};
+use iba::{QpState, Qpn, WcStatus};
 use transport::Account;
 use transport::env::{Reason, Side};
 
@@ -10,7 +10,7 @@ use super::Engine;
 use super::common::Common;
 use super::env::QpEnv;
 use super::failures::Failed;
-use crate::ids::SrqId;
+use crate::ids::{QpId, SrqId};
 use crate::qp::QpContext;
 
 /// Why no answer may have come from another host.
@@ -59,6 +59,14 @@ impl Common {
 }
 
 impl Engine {
+    /// Says why a QP is about to be moved to the error state, for [`explain`](Self::explain): for
+    /// those that do it in the program's stead. The first reason stays until the QP is reset.
+    pub fn note_end(&mut self, id: QpId, why: &'static str) {
+        if let Some(entry) = self.qps.get_mut(id).filter(|entry| entry.qp.state() != QpState::Err) {
+            entry.context.ended.get_or_insert(why);
+        }
+    }
+
     /// Why a work request of a QP failed, in a sentence: what it was, what the peer answered, and
     /// what was tried. For a flushed request, why the QP was in error, if a work request of it
     /// failed. The last few hundred failures are known.
@@ -69,8 +77,9 @@ impl Engine {
         let mut of_qp = self.common.failures.of_qp(qpn);
         if status == WcStatus::WrFlushErr {
             let first = of_qp.find(|failed| failed.ends_qp);
+            let ended = || self.qps.get(self.qps.id_of(qpn)?)?.context.ended;
             return Some(first.map_or_else(
-                || flushed(qpn, wr_id),
+                || flushed(qpn, wr_id, ended()),
                 |first| format!("flushed, as another work request had failed: {}", first.words),
             ));
         }
@@ -79,15 +88,15 @@ impl Engine {
     }
 }
 
+/// What is known of a QP in error that nobody explained.
+const UNKNOWN: &str = "no work request of it is known to have failed: the program moved it to the \
+                       error state, or an asynchronous event has the reason";
+
 /// The sentence for a flushed request of a QP without a known failed work request.
-fn flushed(qpn: Qpn, wr_id: u64) -> String {
+fn flushed(qpn: Qpn, wr_id: u64, ended: Option<&str>) -> String {
     let (status, reason) = (WcStatus::WrFlushErr, Reason::Flushed);
-    format!(
-        "{} ({}): wr_id {wr_id:#x}, QP {qpn}: {reason}; no work request of it is known to have failed: the program moved it to \
-         the error state, or an asynchronous event has the reason",
-        status.name(),
-        status as u8
-    )
+    let (name, number, why) = (status.name(), status as u8, ended.unwrap_or(UNKNOWN));
+    format!("{name} ({number}): wr_id {wr_id:#x}, QP {qpn}: {reason}; {why}")
 }
 
 /// The sentence.

@@ -166,7 +166,7 @@ impl EventChannel {
             Soft::Rejected { reason, private_data, .. } => {
                 EventKind::Rejected { reason, private_data }
             }
-            Soft::Disconnected { timed_out } => EventKind::Disconnected { timed_out },
+            Soft::Disconnected { timed_out } => disconnected(&id, timed_out),
             Soft::TimewaitExit => EventKind::TimewaitExit,
             Soft::DeviceRemoval => EventKind::DeviceRemoval,
             _ => return None,
@@ -199,7 +199,7 @@ impl EventChannel {
                 let reason = RejReason(u16::try_from(reason).unwrap_or(0));
                 EventKind::Rejected { reason, private_data }
             }
-            Hard::Disconnected { timed_out } => EventKind::Disconnected { timed_out },
+            Hard::Disconnected { timed_out } => disconnected(&id, timed_out),
             Hard::TimewaitExit => EventKind::TimewaitExit,
             Hard::DeviceRemoval | Hard::AddrChange => EventKind::DeviceRemoval,
             _ => return None,
@@ -217,6 +217,13 @@ fn followed(id: &Id, param: ConnParam) -> EventKind {
             EventKind::ConnectError { why }
         }
     }
+}
+
+fn disconnected(id: &Id, timed_out: bool) -> EventKind {
+    if !timed_out {
+        id.note_peer_ended();
+    }
+    EventKind::Disconnected { timed_out }
 }
 
 impl AsFd for EventChannel {

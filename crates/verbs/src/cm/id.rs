@@ -43,12 +43,17 @@ struct State {
     /// READs and atomics that each side takes, as far as they are known.
     responder_resources: u8,
     initiator_depth: u8,
+    /// Whether the program was told that the peer ended the connection.
+    peer_ended: bool,
 }
+
+/// Why a QP is in error whose side confirms that its connection has ended.
+const PEER_ENDED: &str = "the peer ended its connection";
 
 impl Drop for Inner {
     fn drop(&mut self) {
         self.channel().0.ids().remove(&key(&self.arm));
-        self.to_error();
+        self.end("the identifier of its connection was dropped");
         if let Arm::Soft(on) = &self.arm {
             // Fails only for an identifier that does not exist.
             let _ = on.lock().cm_destroy(on.id);
@@ -73,9 +78,10 @@ impl Inner {
         self.channel.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn to_error(&self) {
+    /// Ends what is in flight on its QP, if it has one.
+    fn end(&self, why: &'static str) {
         if let Some(qp) = &self.state().qp {
-            to_error(qp);
+            qp.end(why);
         }
     }
 }
@@ -85,12 +91,6 @@ fn key(arm: &Arm<On<CmId>, sysverbs::CmId>) -> Key {
         Arm::Soft(on) => Key::Soft(on.id),
         Arm::Hard(id) => Key::Hard(id.number()),
     }
-}
-
-fn to_error(qp: &Qp) {
-    // A QP in RESET refuses, and has nothing to flush.
-    let attr = QpAttr { state: QpState::Err, ..QpAttr::default() };
-    let _ = qp.modify(&attr, AttrMask::STATE);
 }
 
 impl Id {
@@ -105,6 +105,7 @@ impl Id {
             is_resolved: false,
             responder_resources: asked.responder_resources,
             initiator_depth: asked.initiator_depth,
+            peer_ended: false,
         };
         let key = key(&arm);
         let inner = Arc::new(Inner {
@@ -328,7 +329,7 @@ impl Id {
                 Arm::Hard(id) => id.accept(&hard_said(qp, param, state)).map_err(refused),
             };
             if accepted.is_err() {
-                to_error(qp);
+                qp.end("its connection could not be accepted");
             }
             accepted
         })
@@ -358,7 +359,8 @@ impl Id {
     /// [`Kind::Invalid`] if it never was a connection.
     #[doc(alias = "rdma_disconnect")]
     pub fn disconnect(&self) -> Result<()> {
-        self.0.to_error();
+        let is_confirmed = self.0.state().peer_ended;
+        self.0.end(if is_confirmed { PEER_ENDED } else { "this side ended its connection" });
         match &self.0.arm {
             Arm::Soft(on) => on.alive()?.cm_disconnect(on.id),
             Arm::Hard(id) => id.disconnect().map_err(refused),
@@ -394,9 +396,14 @@ impl Id {
         }
     }
 
+    /// The peer ended the connection, and the program is told.
+    pub(super) fn note_peer_ended(&self) {
+        self.0.state().peer_ended = true;
+    }
+
     /// Refuses the peer's answer.
     pub(super) fn refuse(&self) {
-        self.0.to_error();
+        self.0.end("its side refused what the peer answered to its request for a connection");
         // The connection may have ended by now.
         let _ = self.reject(&[]);
     }

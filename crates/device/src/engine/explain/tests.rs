@@ -267,6 +267,26 @@ fn a_flushed_request_has_a_sentence_whether_another_failed_or_not() {
     assert_eq!(why, format!("flushed, as another work request had failed: {first}"));
 }
 
+/// Whoever moves a QP to the error state in the program's stead says why, and the first is right.
+#[test]
+fn a_flushed_request_of_a_qp_that_was_ended_has_the_reason() {
+    let mut lonely = Lonely::new("explain-ended");
+    let why = |lonely: &Lonely| {
+        lonely.engine.explain(lonely.qpn, 1, WcStatus::WrFlushErr).expect("a sentence")
+    };
+    let to = |state| QpAttr { state, ..QpAttr::default() };
+    lonely.engine.note_end(lonely.qp, "the peer ended its connection");
+    lonely.engine.note_end(lonely.qp, "its identifier was dropped");
+    let _ = lonely.engine.modify_qp(lonely.qp, &to(QpState::Err), AttrMask::STATE).expect("any");
+    assert!(why(&lonely).ends_with("processed; the peer ended its connection"), "{}", why(&lonely));
+    // A QP that is reset begins anew, and one that is in error already is so for another reason.
+    for state in [QpState::Reset, QpState::Err] {
+        let _ = lonely.engine.modify_qp(lonely.qp, &to(state), AttrMask::STATE).expect("any");
+    }
+    lonely.engine.note_end(lonely.qp, "the peer ended its connection");
+    assert!(why(&lonely).contains("the program moved it to the error state"), "{}", why(&lonely));
+}
+
 /// A tag list is asked to remove a receive that it does not have: there is no QP, but it is
 /// explained as well.
 #[test]
