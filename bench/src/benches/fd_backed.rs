@@ -3,7 +3,7 @@
 use std::fs::OpenOptions;
 use std::time::{Duration, Instant};
 
-use verbs::{Access, Cq, HostBuf, Mr, Qp, QpSpec, Remote, SendRequest};
+use verbs::{Access, Cq, HostBuf, Mr, Qp, QpSpec, Remote, SendRequest, soft};
 
 use super::in_turns;
 use crate::bare::memcpy;
@@ -50,7 +50,7 @@ pub(super) fn run(reps: u32, report: &mut Report) -> Outcome<()> {
         };
         // The first writes wait for the peer's answer; then the path is known.
         write(&qp, &cq, &mr, there, length, WINDOW)?;
-        let direct = context.counters()?;
+        let direct = soft::counters(&context)?;
         let (ours, theirs) = in_turns(
             "fd-backed",
             reps,
@@ -68,7 +68,7 @@ pub(super) fn run(reps: u32, report: &mut Report) -> Outcome<()> {
                 Ok(rate(start))
             },
         )?;
-        let direct = context.counters()?.direct_operations - direct.direct_operations;
+        let direct = soft::counters(&context)?.direct_operations - direct.direct_operations;
         if direct < u64::from(writes) * u64::from(reps) {
             report.note("fd-backed", format!("{name}: only {direct} writes took the direct path"));
         }

@@ -14,7 +14,8 @@ use nvmet::wire::{Command, Status};
 use providers::{Kind, Machine};
 use storage::{Client, File, OpenOptions};
 use umem::HostBuf;
-use verbs::{Context, Device, NicConfig};
+use verbs::Context;
+use verbs::soft::{self, NicConfig};
 
 use super::in_turns;
 use crate::Outcome;
@@ -47,8 +48,8 @@ pub(super) fn run(reps: u32, report: &mut Report) -> Outcome<()> {
     for kind in [Kind::System, Kind::Gpu] {
         let machine = Machine::new();
         let name = format!("bench-nvmeof-{}-{kind}", std::process::id());
-        let nic = Device::from_config(NicConfig { name, ..machine.nic() })?;
-        let (ours, other) = (nic.open()?, nic.open_another()?);
+        let nic = soft::device(NicConfig { name, ..machine.nic() })?;
+        let (ours, other) = (nic.open()?, soft::open_another(&nic)?);
         let _published = machine.publish(kind, &ours)?;
         let subsystem = Subsystem::new(NQN, vec![Namespace::open(&made.0)?]);
         let ip = ours.default_gid().ok_or("the NIC has no address")?.gid.to_ip();

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use gpu::{Bo, CopyMode, Domain, Gpu, GpuConfig, Place};
-use verbs::{Access, Context, Cq, HostBuf, Mr, Pd, Qp, QpSpec, Remote, SendRequest};
+use verbs::{Access, Context, Cq, HostBuf, Mr, Pd, Qp, QpSpec, Remote, SendRequest, soft};
 
 use super::in_turns;
 use crate::child::Role;
@@ -141,7 +141,7 @@ fn beside(
     let (ours_at, theirs_at) =
         (Peer::start(context, ours, length)?, Peer::start(context, theirs, length)?);
     let count = count / WINDOW * WINDOW;
-    let before = context.counters()?.direct_operations;
+    let before = soft::counters(context)?.direct_operations;
     let rates = in_turns(
         NAME,
         reps,
@@ -149,7 +149,7 @@ fn beside(
         || ours_at.go(operation, count),
         || theirs_at.go(operation, count),
     )?;
-    let direct = context.counters()?.direct_operations - before;
+    let direct = soft::counters(context)?.direct_operations - before;
     let all = 2 * u64::from(count) * u64::from(reps);
     if direct < all {
         report
@@ -278,7 +278,7 @@ fn moves(pd: &Pd, reps: u32, report: &mut Report) -> Outcome<()> {
     let us = told.median();
     report.note(NAME, format!(
         "of the move, stopping and telling took {us:.0} us: {per_page:.1} ns for each page of 4 KiB that was there; {} faults",
-        context.counters()?.page_faults
+        soft::counters(context)?.page_faults
     ));
     Ok(())
 }

@@ -8,7 +8,7 @@ use std::time::Instant;
 use providers::{Kind, Machine};
 use storage::{Buffer, Client, File, OpenOptions};
 use umem::HostBuf;
-use verbs::Device;
+use verbs::soft;
 
 use super::in_turns;
 use crate::Outcome;
@@ -35,7 +35,7 @@ pub(super) fn run(reps: u32, report: &mut Report) -> Outcome<()> {
         report.note(STORAGE, "there is no direct I/O here: the page cache is measured".to_owned());
     }
     let machine = Machine::new();
-    let nic = Device::from_config(machine.nic())?.open()?;
+    let nic = soft::device(machine.nic())?.open()?;
     let disk = machine.disk()?;
     // CAST: some megabytes.
     let host = disk.attach_host(&HostBuf::anonymous(BUFFER as usize)?);

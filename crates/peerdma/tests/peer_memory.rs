@@ -10,7 +10,7 @@ use common::{Scratch, stdout};
 use device::config::Config;
 use dmabuf::{DeviceAddr, DmaBuf, Memory};
 use gpu::Machine;
-use verbs::{Device, NicConfig};
+use verbs::soft::{self, NicConfig};
 
 /// The program, with the default machine.
 fn peerdma(args: &[&str]) -> Command {
@@ -64,7 +64,7 @@ fn the_list_of_buffers_names_who_has_them() {
 fn the_list_of_buffers_has_no_files_of_the_nic() {
     let config =
         NicConfig { name: format!("files-{}", std::process::id()), ..NicConfig::default() };
-    let context = Device::from_config(config).unwrap().open().unwrap();
+    let context = soft::device(config).unwrap().open().unwrap();
     let dm = context.alloc_dm(4096).unwrap();
     let mine = |list: &str| {
         let holder = format!("{} (", std::process::id());

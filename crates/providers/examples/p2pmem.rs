@@ -22,9 +22,10 @@ use orchestrator::{Client, KernelPool, Orchestrator, Placed};
 use pci::{Bdf, Cpu, PciTree};
 use storage::{Buffer, ClientConfig, Direct, File, OpenOptions};
 use umem::ways::bytes_by_way;
+use verbs::soft::{self, NicConfig};
 use verbs::{
-    Access, Context, Cq, Device, Endpoint, Gid, HostBuf, Mr, NicConfig, Pd, Psn, Qp, QpSpec, Qpn,
-    RKey, Remote, SendRequest,
+    Access, Context, Cq, Endpoint, Gid, HostBuf, Mr, Pd, Psn, Qp, QpSpec, Qpn, RKey, Remote,
+    SendRequest,
 };
 
 type Outcome<T = ()> = Result<T, Box<dyn Error>>;
@@ -58,7 +59,7 @@ struct Nic {
 
 impl Nic {
     fn open(config: NicConfig) -> Outcome<Self> {
-        let context = Device::from_config(config)?.open()?;
+        let context = soft::device(config)?.open()?;
         let pd = context.alloc_pd()?;
         let cq = context.create_cq(16)?;
         let qp = pd.create_qp(&QpSpec::rc(&cq))?;

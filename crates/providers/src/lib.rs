@@ -25,7 +25,7 @@
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let machine = Machine::new();
-//! let nic = Device::from_config(machine.nic())?.open()?;
+//! let nic = soft::device(machine.nic())?.open()?;
 //! let disk = machine.disk()?;
 //! let _published = machine.publish(Kind::Cmb, &nic)?;
 //! let placed = machine.orchestrator().place(&machine.clients(), 1 << 20)?;

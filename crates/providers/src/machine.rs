@@ -8,7 +8,8 @@ use dmabuf::DeviceAddr;
 use gpu::{Gpu, GpuConfig};
 use orchestrator::{Client, Cmb, MemoryProvider, Orchestrator, Published};
 use pci::{Bdf, PciConfig, PciTree};
-use verbs::{Context, NicConfig};
+use verbs::Context;
+use verbs::soft::NicConfig;
 
 use crate::{GpuMemory, NicMemory};
 

@@ -13,7 +13,8 @@ use orchestrator::{
 use pci::{Bdf, MapType, PciConfig, PciTree};
 use providers::{GpuMemory, NicMemory};
 use storage::{ClientConfig, Error, File, OpenOptions};
-use verbs::{Access, Context, Device, HostBuf, NicConfig, QpSpec, SendRequest};
+use verbs::soft::{self, NicConfig};
+use verbs::{Access, Context, HostBuf, QpSpec, SendRequest};
 
 const MB: u64 = 1 << 20;
 
@@ -95,7 +96,7 @@ fn nic(tree: &Arc<PciTree>, name: &str) -> Context {
         max_dm_size: 4 * MB,
         ..NicConfig::default()
     };
-    Device::from_config(config).expect("a NIC").open().expect("it opens")
+    soft::device(config).expect("a NIC").open().expect("it opens")
 }
 
 fn nic_memory(tree: &Arc<PciTree>, name: &str) -> NicMemory {

@@ -44,9 +44,7 @@ pub fn devices() -> Result<Vec<Device>> {
 pub struct Device(Arm<NicInfo, sysverbs::Device>);
 
 impl Device {
-    /// A software NIC that the program itself configures, rather than the file that
-    /// `PEERDMA_CONFIG` names. No other NIC of the process may have its name.
-    pub fn from_config(config: NicConfig) -> Result<Self> {
+    pub(crate) fn soft(config: NicConfig) -> Result<Self> {
         Ok(Self(Arm::Soft(NicInfo::new(config)?)))
     }
 
@@ -73,19 +71,8 @@ impl Device {
         }
     }
 
-    /// Opens it as another process would, as a virtual function of its own: packets between two
-    /// such contexts travel as between two processes of one host, not within this one. For programs
-    /// that have several roles, and for tests. A NIC of a library is opened once more.
-    ///
-    /// # Errors
-    ///
-    /// As [`open`](Self::open): no number is free among the NIC's 1023, or the system has no
-    /// descriptors or threads left.
-    pub fn open_another(&self) -> Result<Context> {
-        match &self.0 {
-            Arm::Soft(info) => Context::soft(Hca::open_another(info)?),
-            Arm::Hard(device) => Context::hard(device.open().map_err(refused)?),
-        }
+    pub(crate) fn open_another(&self) -> Result<Context> {
+        Context::soft(Hca::open_another(self.0.soft("open_another")?)?)
     }
 }
 
@@ -236,34 +223,6 @@ impl Context {
             hop_limit: HOPS,
             ..Av::default()
         }
-    }
-
-    /// The counters since this process opened the software device, of all its ports.
-    ///
-    /// # Errors
-    ///
-    /// [`Kind::NotSupported`] for a NIC of a library.
-    pub fn counters(&self) -> Result<device::Counters> {
-        Ok(self.0.soft("counters")?.lock().counters())
-    }
-
-    /// The same of each port that queue pairs reach, from the first on. The first also has what
-    /// belongs to no queue pair, such as page faults.
-    ///
-    /// # Errors
-    ///
-    /// [`Kind::NotSupported`] for a NIC of a library.
-    pub fn port_counters(&self) -> Result<Vec<device::Counters>> {
-        Ok(self.0.soft("port_counters")?.lock().port_counters())
-    }
-
-    /// How many objects this process has on the software NIC, in all contexts.
-    ///
-    /// # Errors
-    ///
-    /// [`Kind::NotSupported`] for a NIC of a library.
-    pub fn resources(&self) -> Result<device::Resources> {
-        Ok(self.0.soft("resources")?.lock().resources())
     }
 
     /// Allocates a protection domain.

@@ -166,11 +166,8 @@ impl Cq {
         }
     }
 
-    /// Why a work request of this queue failed, in one sentence: what it was, where it went, what
-    /// the peer answered, what was tried. For a flushed request: why the QP was in error, if a work
-    /// request of the QP failed or its connection ended. `None` for success, for failures long ago
-    /// (the device keeps the last few hundred), and for a NIC of a library, which gives no reasons.
-    pub fn explain(&self, wc: &Wc) -> Option<String> {
+    /// [`soft::explain`](crate::soft::explain).
+    pub(crate) fn explain(&self, wc: &Wc) -> Option<String> {
         let soft = self.0.arm.same_soft()?;
         soft.on.lock().explain(wc.qpn, wc.wr_id, wc.status)
     }

@@ -35,8 +35,10 @@
 //! A [`Device`] is a software NIC in this process, or one of the system's `libibverbs.so.1`: a real
 //! NIC, `rdma_rxe`. The types are the same, and a program need not know which it has. The library
 //! is looked for at run time; nothing is linked. The variable `PEERDMA_PROVIDER` picks: `soft`,
-//! `system`, or the path of a library. What only the software device has ([`Cq::explain`],
-//! [`Context::counters`], completion counters, memory of a peer by its address) is refused for a NIC of a library, as [`Kind::NotSupported`]. A library refuses with a
+//! `system`, or the path of a library. What only the software device has is
+//! the module [`soft`]. What a library or its NIC does not have is refused before anything is
+//! called, as [`Kind::NotSupported`] or [`PostError::Absent`]: XRC, FLUSH and ATOMIC WRITE of many,
+//! and of all so far completion counters and dma-bufs of device memory. A library refuses with a
 //! number and no reason; the number is in the text.
 //!
 //! | C | here |
@@ -66,6 +68,7 @@ mod provider;
 mod qp;
 mod request;
 mod slots;
+pub mod soft;
 mod srq;
 mod wait;
 mod window;
@@ -76,10 +79,7 @@ pub use comp_cntr::CompCntr;
 pub use connect::DEFAULT_QKEY;
 pub use context::{AsyncEvent, Context, Device, Pd, devices};
 pub use cq::{Cq, Wc};
-pub use device::config::{ImporterConfig, NicConfig, Preset};
-pub use device::{
-    CompCntrEntry, CompCntrType, Counters, DeviceAttr, GidEntry, Kind, PortAttr, Refusal, Resources,
-};
+pub use device::{CompCntrEntry, CompCntrType, DeviceAttr, GidEntry, Kind, PortAttr, Refusal};
 pub use dmabuf::{DmaBuf, Mapping};
 pub use endpoint::{ConnectOptions, Endpoint};
 pub use iba::{

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use device::MrInfo;
 use device::ids::{DmId, MrId, PdId};
-use dmabuf::Mapping;
 use iba::{Access, LKey, RKey};
 use transport::wr::Sge;
 use umem::Umem;
@@ -69,30 +68,6 @@ impl Pd {
         Mr::dmabuf(self, buffer.as_fd(), offset, length, iova, access)
     }
 
-    /// Registers memory of a peer device by its CPU mapping, as `ibv_reg_mr` of the address does:
-    /// PeerDirect, the older interface. Its addresses are those of the mapping, which need not
-    /// outlive the call.
-    ///
-    /// # Errors
-    ///
-    /// [`Kind::BadAddress`](crate::Kind::BadAddress) unless the NIC has
-    /// [`peermem`](crate::NicConfig::peermem) and the driver of the memory claims all of it;
-    /// otherwise the driver's refusal.
-    pub fn reg_mapping(&self, mapping: &Mapping, access: Access) -> Result<Mr> {
-        Mr::mapped(self, mapping, access)
-    }
-
-    /// The same for an address alone, which may be one that a peer memory client assigned to its
-    /// memory ([`claim_arena`](dmabuf::peer::claim_arena)), mapped or not, or the address of a
-    /// mapping.
-    ///
-    /// # Errors
-    ///
-    /// As [`reg_mapping`](Self::reg_mapping).
-    pub fn reg_peer_address(&self, addr: u64, length: u64, access: Access) -> Result<Mr> {
-        Mr::peer(self, addr, length, access)
-    }
-
     /// Registers a whole [`DmaBuf`] at address 0.
     pub fn reg_whole_dmabuf(&self, buffer: &DmaBuf, access: Access) -> Result<Mr> {
         self.reg_dmabuf_mr(buffer.fd(), 0, buffer.size(), 0, access)
@@ -139,11 +114,7 @@ impl Mr {
         }
     }
 
-    fn mapped(pd: &Pd, mapping: &Mapping, access: Access) -> Result<Self> {
-        Self::peer(pd, mapping.addr() as u64, mapping.len(), access)
-    }
-
-    fn peer(pd: &Pd, addr: u64, length: u64, access: Access) -> Result<Self> {
+    pub(crate) fn peer(pd: &Pd, addr: u64, length: u64, access: Access) -> Result<Self> {
         let on = pd.arm().soft("reg_mapping")?;
         let Some(info) = on.hca.reg_peer_mr(on.id, addr, length, addr, access)? else {
             let what = format!("reg_mapping: the owner of the memory at {addr:#x} is unknown");

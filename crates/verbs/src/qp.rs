@@ -205,7 +205,7 @@ impl Qp {
     }
 
     /// Moves it to the error state in the program's stead, for a reason that
-    /// [`Cq::explain`](crate::Cq::explain) gives.
+    /// [`soft::explain`](crate::soft::explain) gives.
     pub(crate) fn end(&self, why: &'static str) {
         if let Arm::Soft(on) = &self.0.arm {
             on.lock().note_end(on.id, why);

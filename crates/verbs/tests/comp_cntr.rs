@@ -6,9 +6,10 @@ mod port;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use verbs::soft::{self, NicConfig};
 use verbs::{
-    Access, CompCntr, CompCntrEntry, CompCntrOps, CompCntrType, Context, Cq, DEFAULT_QKEY, Device,
-    HostBuf, Kind, Mr, NicConfig, Pd, Qp, QpSpec, SendRequest,
+    Access, CompCntr, CompCntrEntry, CompCntrOps, CompCntrType, Context, Cq, DEFAULT_QKEY, HostBuf,
+    Kind, Mr, Pd, Qp, QpSpec, SendRequest,
 };
 
 const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE);
@@ -39,7 +40,7 @@ const CARRIERS: [Carrier; 4] = [Carrier::Loopback, Carrier::Ring, Carrier::Direc
 fn contexts(carrier: Carrier) -> [Context; 2] {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let name = format!("cntr{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-    let device = Device::from_config(NicConfig {
+    let device = soft::device(NicConfig {
         name,
         direct: carrier == Carrier::Direct,
         force_udp: carrier == Carrier::Udp,
@@ -50,7 +51,7 @@ fn contexts(carrier: Carrier) -> [Context; 2] {
     let first = device.open().unwrap();
     let second = match carrier {
         Carrier::Loopback | Carrier::Udp => first.clone(),
-        Carrier::Ring | Carrier::Direct => device.open_another().unwrap(),
+        Carrier::Ring | Carrier::Direct => soft::open_another(&device).unwrap(),
     };
     [first, second]
 }
@@ -229,10 +230,10 @@ fn counted_operations_do_not_take_the_direct_path() {
             b.qp.attach_comp_cntr(&cntr, ops).unwrap();
         }
         connect(&a, &b);
-        let before = here.counters().unwrap().direct_operations;
+        let before = soft::counters(&here).unwrap().direct_operations;
         let give_up = Instant::now() + GIVE_UP;
         for done in 0.. {
-            let was_direct = here.counters().unwrap().direct_operations > before;
+            let was_direct = soft::counters(&here).unwrap().direct_operations > before;
             if !is_direct {
                 assert!(!was_direct, "{ops:?}: the peer carried it out without the counting side");
                 if done == 20 {

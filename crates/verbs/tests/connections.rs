@@ -70,7 +70,7 @@ fn said(private_data: &[u8]) -> ConnParam {
 /// Two parts, as two processes have them. A software NIC is one of this test's own.
 fn parts(name: &str) -> (Part, Part) {
     let device = chosen::device_for(&format!("conn-{name}"));
-    (Part::new(device.open().unwrap()), Part::new(device.open_another().unwrap()))
+    (Part::new(device.open().unwrap()), Part::new(chosen::another(&device)))
 }
 
 #[track_caller]

@@ -18,7 +18,7 @@ use verbs::owned::Pool;
 /// Two open NICs, as two processes have them. A software NIC is one of this test's own.
 fn nics(name: &str, drive: Drive) -> (Nic, Nic) {
     let device = chosen::device_for(&format!("conf-{name}"));
-    let contexts = [device.open().unwrap(), device.open_another().unwrap()];
+    let contexts = [device.open().unwrap(), chosen::another(&device)];
     let [a, b] = contexts.map(|context| Nic::new(&context, drive).unwrap());
     (a, b)
 }

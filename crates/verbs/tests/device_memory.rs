@@ -11,7 +11,8 @@ use dmabuf::{
     ResvGuard,
 };
 use gpu::Machine;
-use verbs::{Context, HostBuf, ImporterConfig, Kind, NicConfig, Pd, SendRequest, WcStatus};
+use verbs::soft::{ImporterConfig, NicConfig};
+use verbs::{Context, HostBuf, Kind, Pd, SendRequest, WcStatus};
 
 use common::{ALL, nic_of, pair, run};
 

@@ -8,7 +8,8 @@ mod actor;
 
 use std::time::{Duration, Instant};
 
-use verbs::{Context, Device, Dm, Kind, NicConfig};
+use verbs::soft::{self, NicConfig};
+use verbs::{Context, Dm, Kind};
 
 use actor::Actor;
 
@@ -23,7 +24,7 @@ fn start(nic: &str) -> Actor {
 
 fn open(nic: &str) -> Context {
     let config = NicConfig { name: nic.to_owned(), max_dm_size: MAX, ..NicConfig::default() };
-    Device::from_config(config).unwrap().open().unwrap()
+    soft::device(config).unwrap().open().unwrap()
 }
 
 #[test]

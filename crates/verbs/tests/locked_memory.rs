@@ -6,7 +6,8 @@
 use gpu::{Gpu, GpuConfig, Place};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
-use verbs::{Access, Device, DmaBuf, HostBuf, Kind, NicConfig};
+use verbs::soft::{self, NicConfig};
+use verbs::{Access, DmaBuf, HostBuf, Kind};
 
 const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE);
 const PAGE: u64 = 4096;
@@ -24,7 +25,7 @@ fn host_memory_is_charged_and_a_dma_buf_never() {
 
     let name = format!("locked{}", std::process::id());
     let config = NicConfig { name, pin_limit: true, peermem: true, ..NicConfig::default() };
-    let context = Device::from_config(config).unwrap().open().unwrap();
+    let context = soft::device(config).unwrap().open().unwrap();
     let pd = context.alloc_pd().unwrap();
     let (small, large) = (
         HostBuf::anonymous(2 * PAGE as usize).unwrap(),
@@ -51,7 +52,7 @@ fn host_memory_is_charged_and_a_dma_buf_never() {
         let large = HostBuf::anonymous(6 << 20).unwrap();
         let name = format!("locked-six{}", std::process::id());
         let config = NicConfig { name, pin_limit: true, ..NicConfig::default() };
-        let other = Device::from_config(config).unwrap().open().unwrap().alloc_pd().unwrap();
+        let other = soft::device(config).unwrap().open().unwrap().alloc_pd().unwrap();
         limit(8 << 20);
         let held = pd.reg_mr(&large, ALL).unwrap();
         assert_eq!(other.reg_mr(&large, ALL).unwrap_err().kind(), Kind::NoMemory);
@@ -65,7 +66,7 @@ fn host_memory_is_charged_and_a_dma_buf_never() {
         let held = pd.reg_mr(&small, ALL).unwrap();
         let name = format!("locked-too{}", std::process::id());
         let config = NicConfig { name, pin_limit: true, ..NicConfig::default() };
-        let too = Device::from_config(config).unwrap().open().unwrap().alloc_pd().unwrap();
+        let too = soft::device(config).unwrap().open().unwrap().alloc_pd().unwrap();
         assert_eq!(too.reg_mr(&large, ALL).unwrap_err().kind(), Kind::NoMemory, "2 and 3 again");
         let held_too = too.reg_mr(&small, ALL).unwrap();
         assert_eq!(pd.reg_mr(&small, ALL).unwrap_err().kind(), Kind::NoMemory, "4 are in use");
@@ -77,9 +78,13 @@ fn host_memory_is_charged_and_a_dma_buf_never() {
     let gpu = Gpu::open(&config).unwrap();
     let bo = gpu.alloc(8 * PAGE, Place::VISIBLE_VRAM).unwrap();
     let mapping = bo.export().unwrap().map(0, 8 * PAGE).unwrap();
-    assert_eq!(pd.reg_mapping(&mapping, ALL).unwrap_err().kind(), Kind::NoMemory, "8 are over 4");
+    assert_eq!(
+        soft::reg_mapping(&pd, &mapping, ALL).unwrap_err().kind(),
+        Kind::NoMemory,
+        "8 are over 4"
+    );
     limit(8 * PAGE);
-    let held = pd.reg_mapping(&mapping, ALL).unwrap();
+    let held = soft::reg_mapping(&pd, &mapping, ALL).unwrap();
     assert_eq!(pd.reg_mr(&small, ALL).unwrap_err().kind(), Kind::NoMemory, "8 and 2 are over 8");
     drop(held);
     pd.reg_mr(&small, ALL).unwrap();

@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{completion, nic_of, pair};
+use verbs::soft::NicConfig;
 use verbs::{
-    Access, Av, Context, EventType, HostBuf, Kind, NicConfig, PostError, QpSpec, SendRequest, Wc,
-    WcStatus, WrOpcode,
+    Access, Av, Context, EventType, HostBuf, Kind, PostError, QpSpec, SendRequest, Wc, WcStatus,
+    WrOpcode,
 };
 
 fn nic() -> (Context, verbs::Pd) {

@@ -3,14 +3,15 @@
 use std::time::Duration;
 
 use iba::EventType;
-use verbs::{AsyncEvent, Context, Device, NicConfig, Preset, QpSpec, QpState, SendRequest};
+use verbs::soft::{self, NicConfig, Preset};
+use verbs::{AsyncEvent, Context, QpSpec, QpState, SendRequest};
 
 const SOON: Duration = Duration::from_secs(10);
 
 /// A NIC of its own.
 fn open(preset: Preset) -> Context {
     let name = format!("overrun{}-{}", std::process::id(), preset as u8);
-    Device::from_config(NicConfig { name, preset, ..NicConfig::default() }).unwrap().open().unwrap()
+    soft::device(NicConfig { name, preset, ..NicConfig::default() }).unwrap().open().unwrap()
 }
 
 fn event(context: &Context) -> Option<AsyncEvent> {

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 
 use dmabuf::peer::{self, PeerClient, PeerMemory, PeerRange};
 use gpu::{Bo, Domain, Gpu, GpuConfig, Machine, Place};
-use verbs::{Access, HostBuf, ImporterConfig, Kind, Mapping, NicConfig, SendRequest, WcStatus};
+use verbs::soft::{self, ImporterConfig, NicConfig};
+use verbs::{Access, HostBuf, Kind, Mapping, SendRequest, WcStatus};
 
 use common::{ALL, MIB, completion, gpu, nic_of, pair, pattern, run};
 
@@ -27,14 +28,14 @@ fn by_default_it_is_refused_with_the_mapping_its_owner_and_the_alternatives() {
     let (_context, pd) = nic_of(NicConfig::default());
     let gpu = gpu();
     let (bo, mapping) = mapped(&gpu, Place::VISIBLE_VRAM);
-    let refusal = pd.reg_mapping(&mapping, ALL).unwrap_err();
+    let refusal = soft::reg_mapping(&pd, &mapping, ALL).unwrap_err();
     assert_eq!(refusal.kind(), Kind::BadAddress);
     for word in ["vram", &bo.name(), "xe", "ibv_reg_dmabuf_mr", "peermem = true"] {
         let what = refusal.what().to_lowercase();
         assert!(what.contains(&word.to_lowercase()), "{word:?} is not in: {what}");
     }
     // Checks that come before the memory is examined.
-    let refusal = pd.reg_mapping(&mapping, Access::REMOTE_WRITE).unwrap_err();
+    let refusal = soft::reg_mapping(&pd, &mapping, Access::REMOTE_WRITE).unwrap_err();
     assert_eq!(refusal.kind(), Kind::Invalid);
 }
 
@@ -45,7 +46,7 @@ fn a_peer_writes_into_a_mapped_buffer_and_reads_it_back() {
             let (context, pd) = nic_of(peermem(importer));
             let gpu = gpu();
             let (bo, mapping) = mapped(&gpu, place);
-            let target = pd.reg_mapping(&mapping, ALL).unwrap();
+            let target = soft::reg_mapping(&pd, &mapping, ALL).unwrap();
             let host = HostBuf::anonymous(2 * MIB as usize).unwrap();
             let source = pd.reg_mr(&host, ALL).unwrap();
             let (a, _b) = pair(&context, &pd);
@@ -75,8 +76,8 @@ fn the_client_pins_while_the_region_lives() {
     let (_context, pd) = nic_of(peermem(ImporterConfig::Dynamic));
     let gpu = gpu();
     let (bo, mapping) = mapped(&gpu, Place::VISIBLE_VRAM);
-    let region = pd.reg_mapping(&mapping, ALL).unwrap();
-    let other = pd.reg_mapping(&mapping, ALL).unwrap();
+    let region = soft::reg_mapping(&pd, &mapping, ALL).unwrap();
+    let other = soft::reg_mapping(&pd, &mapping, ALL).unwrap();
     drop(mapping);
     assert!(gpu.evict(&bo).is_err(), "two regions hold it");
     drop(region);
@@ -91,7 +92,7 @@ fn a_reset_takes_the_memory_back_and_the_key_stays_dead() {
         let (context, pd) = nic_of(peermem(importer));
         let gpu = gpu();
         let (_bo, mapping) = mapped(&gpu, Place::VISIBLE_VRAM);
-        let target = pd.reg_mapping(&mapping, ALL).unwrap();
+        let target = soft::reg_mapping(&pd, &mapping, ALL).unwrap();
         let host = HostBuf::anonymous(4096).unwrap();
         let source = pd.reg_mr(&host, ALL).unwrap();
         let (a, b) = pair(&context, &pd);
@@ -109,7 +110,7 @@ fn a_reset_takes_the_memory_back_and_the_key_stays_dead() {
         assert!(!keys.contains(&target.rkey()));
         // After the reset, the memory can be registered again.
         let (c, _d) = pair(&context, &pd);
-        let again = pd.reg_mapping(&mapping, ALL).unwrap();
+        let again = soft::reg_mapping(&pd, &mapping, ALL).unwrap();
         assert_eq!(run(&c, SendRequest::write(4, &all, again.remote(0))), WcStatus::Success);
     }
 }
@@ -119,7 +120,7 @@ fn freeing_the_buffer_under_a_region_takes_it_back() {
     let (context, pd) = nic_of(peermem(ImporterConfig::Dynamic));
     let gpu = gpu();
     let (bo, mapping) = mapped(&gpu, Place::VISIBLE_VRAM);
-    let target = pd.reg_mapping(&mapping, ALL).unwrap();
+    let target = soft::reg_mapping(&pd, &mapping, ALL).unwrap();
     drop(mapping);
     drop(bo);
     gpu.wait_idle();
@@ -140,14 +141,14 @@ fn memory_that_a_client_does_not_claim_or_refuses_is_refused() {
     // A NIC that cannot stop its accesses is refused.
     for importer in [ImporterConfig::Pinned, ImporterConfig::None] {
         let (_context, pd) = nic_of(peermem(importer));
-        let refusal = pd.reg_mapping(&mapping, ALL).unwrap_err();
+        let refusal = soft::reg_mapping(&pd, &mapping, ALL).unwrap_err();
         assert_eq!(refusal.kind(), Kind::BadAddress);
         assert!(refusal.what().contains("cannot stop"), "{refusal}");
     }
     // A dma-buf of no client.
     let (_context, pd) = nic_of(peermem(ImporterConfig::Dynamic));
     let plain = verbs::DmaBuf::export(8192, "plain").unwrap().map(0, 8192).unwrap();
-    let refusal = pd.reg_mapping(&plain, ALL).unwrap_err();
+    let refusal = soft::reg_mapping(&pd, &plain, ALL).unwrap_err();
     assert_eq!(refusal.kind(), Kind::BadAddress);
     assert!(refusal.what().contains("no peer memory client claims"), "{refusal}");
     // A GPU that the NIC does not reach: the client's errno, EINVAL.
@@ -156,12 +157,12 @@ fn memory_that_a_client_does_not_claim_or_refuses_is_refused() {
     let tree = Machine::parse("").unwrap().tree().clone();
     let far = Gpu::open_in(&config, tree).unwrap();
     let (_there, there) = mapped(&far, Place::VISIBLE_VRAM);
-    let refusal = pd.reg_mapping(&there, ALL).unwrap_err();
+    let refusal = soft::reg_mapping(&pd, &there, ALL).unwrap_err();
     assert_eq!(refusal.kind(), Kind::Invalid);
     assert!(refusal.what().contains("far") && refusal.what().contains("dma_map"), "{refusal}");
     // Gone for good.
     gpu.remove();
-    assert_eq!(pd.reg_mapping(&mapping, ALL).unwrap_err().kind(), Kind::BadAddress);
+    assert_eq!(soft::reg_mapping(&pd, &mapping, ALL).unwrap_err().kind(), Kind::BadAddress);
 }
 
 /// Assigns buffers of a GPU addresses at which nothing is mapped, like CUDA's device pointers.
@@ -204,16 +205,16 @@ fn memory_that_nothing_is_mapped_at_is_registered_by_its_address() {
     peer::register_client(&client);
     let arena = peer::claim_arena(&client, BASE, 2 * MIB);
 
-    let refusal = strict.reg_peer_address(BASE + 100, 4096, ALL).unwrap_err();
+    let refusal = soft::reg_peer_address(&strict, BASE + 100, 4096, ALL).unwrap_err();
     assert_eq!(refusal.kind(), Kind::BadAddress);
     for word in [&*bo.name(), "of the runtime", "ibv_reg_dmabuf_mr", "peermem = true"] {
         assert!(refusal.what().contains(word), "{word:?} is not in: {refusal}");
     }
-    let beyond = pd.reg_peer_address(BASE + MIB - 1, 2, ALL).unwrap_err();
+    let beyond = soft::reg_peer_address(&pd, BASE + MIB - 1, 2, ALL).unwrap_err();
     assert_eq!(beyond.kind(), Kind::BadAddress, "half of it is not a buffer: {beyond}");
 
     // In the middle of a page of the client's.
-    let target = pd.reg_peer_address(BASE + 70_000, 100_000, ALL).unwrap();
+    let target = soft::reg_peer_address(&pd, BASE + 70_000, 100_000, ALL).unwrap();
     let host = HostBuf::anonymous(4096).unwrap();
     let source = pd.reg_mr(&host, ALL).unwrap();
     let (a, b) = pair(&context, &pd);
@@ -226,7 +227,7 @@ fn memory_that_nothing_is_mapped_at_is_registered_by_its_address() {
     assert!(there == sent);
 
     // Its neighbour is freed first, and then the buffer itself.
-    let neighbour = pd.reg_peer_address(BASE, 4096, ALL).unwrap();
+    let neighbour = soft::reg_peer_address(&pd, BASE, 4096, ALL).unwrap();
     assert_eq!(bo.revoke_peers(0, 65_536), 1);
     assert_eq!(run(&a, SendRequest::write(2, &all, target.remote(0))), WcStatus::Success);
     assert_eq!(bo.revoke_peers(169_000, 1000), 1);
@@ -234,7 +235,7 @@ fn memory_that_nothing_is_mapped_at_is_registered_by_its_address() {
     drop((a, b, neighbour));
     gpu.evict(&bo).expect("nothing pins it any more");
     drop(arena);
-    let gone = pd.reg_peer_address(BASE, 4096, ALL).unwrap_err();
+    let gone = soft::reg_peer_address(&pd, BASE, 4096, ALL).unwrap_err();
     assert!(gone.what().contains("is unknown"), "{gone}");
 }
 
@@ -275,7 +276,7 @@ fn no_client_is_asked_about_plain_memory() {
     let _plain = pd.reg_mr(&host, ALL).unwrap();
     let gpu = gpu();
     let (_bo, mapping) = mapped(&gpu, Place::VISIBLE_VRAM);
-    let _peers = pd.reg_mapping(&mapping, ALL).unwrap();
+    let _peers = soft::reg_mapping(&pd, &mapping, ALL).unwrap();
     let asked = witness.0.lock().unwrap().clone();
     assert!(asked.contains(&(mapping.addr() as u64)), "it is asked about a device's memory");
     assert!(!asked.contains(&(host.as_ptr().addr() as u64)));
@@ -286,7 +287,7 @@ fn the_memory_goes_away_under_traffic() {
     let (context, pd) = nic_of(peermem(ImporterConfig::Dynamic));
     let gpu = gpu();
     let (_bo, mapping) = mapped(&gpu, Place::VISIBLE_VRAM);
-    let target = pd.reg_mapping(&mapping, ALL).unwrap();
+    let target = soft::reg_mapping(&pd, &mapping, ALL).unwrap();
     let host = HostBuf::anonymous(MIB as usize).unwrap();
     let source = pd.reg_mr(&host, ALL).unwrap();
     let (a, _b) = pair(&context, &pd);

@@ -8,9 +8,8 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use gpu::{Bo, Domain, Gpu, GpuConfig, Place};
-use verbs::{
-    Access, Context, HostBuf, ImporterConfig, Kind, Mr, NicConfig, Pd, SendRequest, WcStatus,
-};
+use verbs::soft::{self, ImporterConfig, NicConfig};
+use verbs::{Access, Context, HostBuf, Kind, Mr, Pd, SendRequest, WcStatus};
 
 /// A NIC of its own for each test: what one test does to its GPU must not affect another.
 fn nic(importer: ImporterConfig) -> (Context, Pd) {
@@ -64,7 +63,7 @@ fn a_peer_writes_into_vram_and_reads_it_back() {
         let bo = gpu.alloc(MIB, Place::VISIBLE_VRAM).unwrap();
         // The region outlives the descriptor it was registered with.
         let target = register(&pd, &bo);
-        let before = context.counters().unwrap().dmabuf_bus_address_bytes;
+        let before = soft::counters(&context).unwrap().dmabuf_bus_address_bytes;
         let host = HostBuf::anonymous(MIB as usize).unwrap();
         let source = pd.reg_mr(&host, ALL).unwrap();
         let (a, _b) = pair(&context, &pd);
@@ -81,7 +80,7 @@ fn a_peer_writes_into_vram_and_reads_it_back() {
         assert!(got == sent, "{importer:?}");
         assert_eq!(bo.domain().unwrap(), Domain::Vram, "{importer:?}");
         // The NIC and the GPU reach each other: in both directions the bytes went by bus address.
-        let counters = context.counters().unwrap();
+        let counters = soft::counters(&context).unwrap();
         assert!(counters.dmabuf_bus_address_bytes - before >= 2 * MIB, "{counters:?}");
     }
 }
@@ -106,7 +105,7 @@ fn gpu_memory_is_a_source_and_a_receive_buffer_too() {
         // Both are somewhere else for the next round.
         gpu.move_to(&from, if round % 2 == 0 { Domain::Gtt } else { Domain::Vram }).unwrap();
     }
-    let counters = context.counters().unwrap();
+    let counters = soft::counters(&context).unwrap();
     assert!(counters.dmabuf_system_bytes >= 4 * MIB, "{counters:?}");
     assert!(counters.page_faults >= 3, "{counters:?}");
     assert!(counters.page_invalidations >= 4, "{counters:?}");
@@ -129,7 +128,8 @@ fn traffic_goes_on_while_the_gpu_moves_the_buffer() {
         let _mover = Mover::start(scope, &done, &gpu, &bo);
         let length = (WORDS * 8) as u32;
         // However the two threads are scheduled, some moves and faults were seen.
-        let is_enough = || gpu.stats().moves > 10 && context.counters().unwrap().page_faults > 0;
+        let is_enough =
+            || gpu.stats().moves > 10 && soft::counters(&context).unwrap().page_faults > 0;
         for round in (0u64..).take_while(|round| *round < 300 || !is_enough()) {
             let sent = pattern(WORDS * 8, round);
             host.write(0, &sent).unwrap();
@@ -284,7 +284,7 @@ fn a_reset_during_a_deregistration_notifies_at_most_once() {
         let region = register(&pd, &bo);
         let (a, _b) = pair(&context, &pd);
         let there = region.remote(0);
-        let before = context.counters().unwrap().page_invalidations;
+        let before = soft::counters(&context).unwrap().page_invalidations;
         let start = Barrier::new(3);
         std::thread::scope(|scope| {
             let (start, gpu) = (&start, &gpu);
@@ -304,7 +304,7 @@ fn a_reset_during_a_deregistration_notifies_at_most_once() {
                 .find(|status| *status != WcStatus::Success);
             assert_eq!(end, Some(WcStatus::RemAccessErr));
         });
-        let told = context.counters().unwrap().page_invalidations - before;
+        let told = soft::counters(&context).unwrap().page_invalidations - before;
         assert!(told <= 1, "notified {told} times in round {round}");
         drop(bo);
         assert_eq!(gpu.used(Domain::Vram), 0);
@@ -413,7 +413,7 @@ fn pages_on_demand_fault_once() {
     let demand = pd.reg_mr(&host, ALL | Access::ON_DEMAND).unwrap();
     let local = pd.reg_mr(&host, ALL).unwrap();
     let (a, _b) = pair(&context, &pd);
-    let faults = || context.counters().unwrap().page_faults;
+    let faults = || soft::counters(&context).unwrap().page_faults;
     assert_eq!(faults(), 0);
     let write = || SendRequest::write(1, &[local.slice(0x8000, 100)], demand.remote(0xfd0));
     assert_eq!(run(&a, write()), WcStatus::Success);

@@ -14,9 +14,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 use gpu::{Domain, Gpu, GpuConfig, Orphans, Place};
-use verbs::{
-    Access, Device, Endpoint, Gid, HostBuf, NicConfig, Psn, QpSpec, Qpn, RKey, Remote, SendRequest,
-};
+use verbs::soft::{self, NicConfig};
+use verbs::{Access, Endpoint, Gid, HostBuf, Psn, QpSpec, Qpn, RKey, Remote, SendRequest};
 
 const ROLE: &str = "PEERDMA_TEST_ROLE";
 const NIC: &str = "PEERDMA_TEST_NIC";
@@ -266,7 +265,7 @@ fn exporter(orphans: &str) {
 
 fn open() -> (verbs::Context, verbs::Pd) {
     let config = NicConfig { name: std::env::var(NIC).unwrap(), ..NicConfig::default() };
-    let context = Device::from_config(config).unwrap().open().unwrap();
+    let context = soft::device(config).unwrap().open().unwrap();
     let pd = context.alloc_pd().unwrap();
     (context, pd)
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use verbs::{
     Access, AckTimeout, AttrMask, ConnectOptions, Context, Endpoint, HostBuf, Kind, Mtu, Pd,
-    PostError, QpAttr, QpSpec, QpState, RnrTimer, SendRequest, WcStatus,
+    PostError, QpAttr, QpSpec, QpState, RnrTimer, SendRequest, WcStatus, soft,
 };
 
 fn open() -> (Context, Pd) {
@@ -41,8 +41,9 @@ fn a_device_says_what_it_is() {
 fn what_a_library_does_not_have_is_refused_in_words() {
     let (context, _pd) = open();
     let refused = [
-        context.counters().err(),
-        context.resources().err(),
+        soft::counters(&context).err(),
+        soft::resources(&context).err(),
+        soft::open_another(&verbs::devices().unwrap()[0]).err(),
         context.create_comp_cntr(verbs::CompCntrType::Wrs).err(),
     ];
     for refusal in refused {
@@ -61,7 +62,7 @@ fn what_a_library_does_not_have_is_refused_in_words() {
 fn objects_of_another_device_are_refused() {
     let (here, pd) = open();
     let device = verbs::devices().unwrap().remove(0);
-    let there = device.open_another().unwrap();
+    let there = chosen::another(&device);
     let (ours, theirs) = (here.create_cq(8).unwrap(), there.create_cq(8).unwrap());
     let spec = QpSpec { recv_cq: theirs, ..QpSpec::rc(&ours) };
     let refusal = pd.create_qp(&spec).unwrap_err();

@@ -11,7 +11,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use verbs::{Access, Context, Device, HostBuf, Kind, NicConfig, Pd, Refusal};
+use verbs::soft::{self, NicConfig};
+use verbs::{Access, Context, Device, HostBuf, Kind, Pd, Refusal};
 
 use actor::Actor;
 
@@ -64,7 +65,7 @@ impl Drop for Groups {
 
 fn device(nic: &str, root: &Path) -> Device {
     let (name, cgroup_root) = (nic.to_owned(), root.to_owned());
-    Device::from_config(NicConfig { name, cgroup_root, ..NicConfig::default() }).unwrap()
+    soft::device(NicConfig { name, cgroup_root, ..NicConfig::default() }).unwrap()
 }
 
 fn other(groups: &Groups) -> Actor {

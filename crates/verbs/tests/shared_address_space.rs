@@ -5,7 +5,8 @@ mod common;
 use gpu::Place as GpuPlace;
 use hmm::{DevicePages, Mirror, PAGE, Place};
 use umem::Umem;
-use verbs::{HostBuf, NicConfig, SendRequest, WcStatus};
+use verbs::soft::NicConfig;
+use verbs::{HostBuf, SendRequest, WcStatus};
 
 use common::{ALL, gpu, nic_of, pair, pattern, run};
 

@@ -3,7 +3,8 @@
 mod common;
 
 use common::{completion, nic_of, pair};
-use verbs::{Access, HostBuf, NicConfig, SendRequest, WcStatus};
+use verbs::soft::{self, NicConfig};
+use verbs::{Access, HostBuf, SendRequest, WcStatus};
 
 #[test]
 fn a_window_gives_the_peer_access_until_its_message_invalidates_the_key() {
@@ -41,5 +42,5 @@ fn a_window_gives_the_peer_access_until_its_message_invalidates_the_key() {
     // The region outlives its window, however they are dropped.
     drop(mr);
     drop(window);
-    assert_eq!(context.resources().unwrap().mr, 0);
+    assert_eq!(soft::resources(&context).unwrap().mr, 0);
 }

@@ -157,7 +157,7 @@ fn what_does_not_belong_together_is_refused_in_words() {
 fn a_domain_or_a_queue_of_another_device_is_refused() {
     let context = open();
     let Some(xrcd) = domain(&context) else { return };
-    let there = verbs::devices().unwrap().remove(0).open_another().unwrap();
+    let there = chosen::another(&verbs::devices().unwrap()[0]);
     let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq(8).unwrap());
     let (other_cq, other_xrcd) = (there.create_cq(8).unwrap(), there.open_xrcd().unwrap());
     for (xrcd, cq) in [(&other_xrcd, &cq), (&xrcd, &other_cq)] {

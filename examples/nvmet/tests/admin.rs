@@ -16,7 +16,7 @@ use nvmet::wire::fabrics::{ANY_CNTLID, ConnectData, Field};
 use nvmet::wire::{Command, DISCOVERY_NQN, Status, discovery, nqn_of};
 use providers::Kind;
 use verbs::cm::RejReason;
-use verbs::{Device, NicConfig};
+use verbs::soft::{self, NicConfig};
 use zerocopy::IntoBytes;
 
 #[test]
@@ -31,12 +31,12 @@ fn a_host_discovers_the_subsystem_at_the_address_where_it_connects() {
 #[test]
 fn a_target_at_all_addresses_reports_the_one_that_the_host_connected_to() {
     let bench = Bench::new(Kind::System);
-    let device = Device::from_config(NicConfig {
+    let device = soft::device(NicConfig {
         name: format!("nvmet-all-{}", std::process::id()),
         ..bench.machine.nic()
     });
     let device = device.expect("a NIC");
-    let (ours, host) = (device.open().expect("opens"), device.open_another().expect("opens"));
+    let (ours, host) = (device.open().expect("opens"), soft::open_another(&device).expect("opens"));
     let all = (std::net::Ipv4Addr::UNSPECIFIED, 0).into();
     let subsystem = Subsystem::new(NQN, Vec::new());
     let target = Target::start(&bench.machine, &ours, all, subsystem, 1).expect("it starts");
@@ -241,12 +241,12 @@ fn the_page_of_effects_has_each_command_that_is_carried_out() {
 #[test]
 fn a_subsystem_for_some_hosts_is_hidden_from_others() {
     let bench = Bench::new(Kind::System);
-    let device = Device::from_config(NicConfig {
+    let device = soft::device(NicConfig {
         name: format!("nvmet-hosts-{}", std::process::id()),
         ..bench.machine.nic()
     });
     let device = device.expect("a NIC");
-    let (ours, nic) = (device.open().expect("opens"), device.open_another().expect("opens"));
+    let (ours, nic) = (device.open().expect("opens"), soft::open_another(&device).expect("opens"));
     let at = (ours.default_gid().unwrap().gid.to_ip(), 0).into();
     let friend = "nqn.2026-11.org.example:friend".to_owned();
     let subsystem = Subsystem::new(NQN, Vec::new()).for_hosts([friend.clone()]);

@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use verbs::SendRequest;
+use verbs::{SendRequest, soft};
 
 use memory::{Kind, Memory};
 use peer::{Outcome, Peer, connect_line, endpoint, remote};
@@ -127,10 +127,10 @@ fn measure(
     operation: &'static str,
     args: &Args,
 ) -> Outcome<Cell> {
-    let before = side.context.counters()?;
+    let before = soft::counters(&side.context)?;
     check(side, peer, own, to, operation, args.size)
         .map_err(|error| format!("{operation}: {error}"))?;
-    let path = report::path(&before, &side.context.counters()?);
+    let path = report::path(&before, &soft::counters(&side.context)?);
 
     let there = peer.memories[to as usize];
     let all = own.mr().slice(0, args.size);

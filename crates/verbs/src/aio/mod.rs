@@ -66,7 +66,7 @@
 //!   regions and buffers exist until the last completion is here; if nobody looks at the queue any
 //!   more, they are never given back.
 //! * **An error has its reason**: [`Error`] says which request failed and, with the software
-//!   device, the sentence of [`verbs::Cq::explain`](crate::Cq::explain).
+//!   device, the sentence of [`soft::explain`](crate::soft::explain).
 
 mod batch;
 mod connect;

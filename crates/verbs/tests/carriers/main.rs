@@ -9,10 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use gpu::{Bo, Gpu, GpuConfig};
-use verbs::{
-    Access, Context, Cq, Device, ImporterConfig, Mr, NicConfig, Pd, Qp, QpSpec, SendRequest, Wc,
-    WcStatus,
-};
+use verbs::soft::{self, ImporterConfig, NicConfig};
+use verbs::{Access, Context, Cq, Mr, Pd, Qp, QpSpec, SendRequest, Wc, WcStatus};
 
 const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE);
 const MIB: u64 = 1 << 20;
@@ -39,7 +37,7 @@ struct End {
 fn ends(carrier: Carrier, importer: ImporterConfig) -> (End, End) {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let name = format!("car{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-    let device = Device::from_config(NicConfig {
+    let device = soft::device(NicConfig {
         name,
         importer: Some(importer),
         direct: carrier == Carrier::Direct,
@@ -51,7 +49,7 @@ fn ends(carrier: Carrier, importer: ImporterConfig) -> (End, End) {
     let first = device.open().unwrap();
     let second = match carrier {
         Carrier::Loopback | Carrier::Udp => first.clone(),
-        Carrier::Ring | Carrier::Direct => device.open_another().unwrap(),
+        Carrier::Ring | Carrier::Direct => soft::open_another(&device).unwrap(),
     };
     let end = |context: Context| {
         let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq(64).unwrap());
@@ -96,7 +94,7 @@ fn pattern(length: u64, seed: u64) -> Vec<u8> {
 /// Checks that the operations used this carrier.
 #[track_caller]
 fn assert_used(carrier: Carrier, end: &End) {
-    let counters = end.context.counters().unwrap();
+    let counters = soft::counters(&end.context).unwrap();
     let used = match carrier {
         Carrier::Loopback => counters.loopback_packets,
         Carrier::Ring => counters.tx_shm_packets,

@@ -2,7 +2,8 @@
 //! (`docs/semantics.md` 2.5, 5).
 
 use gpu::Place;
-use verbs::{HostBuf, ImporterConfig, SendRequest, WcStatus};
+use verbs::soft::ImporterConfig;
+use verbs::{HostBuf, SendRequest, WcStatus};
 
 use super::{
     ALL, CARRIERS, MIB, assert_used, completion, connect, ends, gpu, pattern, register, run,

@@ -1,7 +1,8 @@
 //! Which provider the tests run on: `PEERDMA_PROVIDER` says it.
 #![allow(dead_code, reason = "each test program uses its part")]
 
-use verbs::{Device, NicConfig};
+use verbs::soft::{self, NicConfig};
+use verbs::{Context, Device};
 
 fn provider() -> Option<std::ffi::OsString> {
     std::env::var_os("PEERDMA_PROVIDER")
@@ -23,5 +24,10 @@ pub(crate) fn device_for(test: &str) -> Device {
         return verbs::devices().unwrap().remove(0);
     }
     let name = format!("{test}-{}", std::process::id());
-    Device::from_config(NicConfig { name, ..NicConfig::default() }).unwrap()
+    soft::device(NicConfig { name, ..NicConfig::default() }).unwrap()
+}
+
+/// Opens a device once more, as another process would.
+pub(crate) fn another(device: &Device) -> Context {
+    if device.is_soft() { soft::open_another(device) } else { device.open() }.unwrap()
 }

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use gpu::{Gpu, GpuConfig};
-use verbs::{Access, Context, Cq, Device, NicConfig, Pd, Qp, QpSpec, SendRequest, Wc, WcStatus};
+use verbs::soft::{self, NicConfig};
+use verbs::{Access, Context, Cq, Pd, Qp, QpSpec, SendRequest, Wc, WcStatus};
 
 pub(crate) const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE);
 pub(crate) const MIB: u64 = 1 << 20;
@@ -13,7 +14,7 @@ pub(crate) const MIB: u64 = 1 << 20;
 pub(crate) fn nic_of(config: NicConfig) -> (Context, Pd) {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let name = format!("test{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-    let context = Device::from_config(NicConfig { name, ..config }).unwrap().open().unwrap();
+    let context = soft::device(NicConfig { name, ..config }).unwrap().open().unwrap();
     let pd = context.alloc_pd().unwrap();
     (context, pd)
 }

@@ -39,7 +39,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use gpu::{Gpu, GpuConfig};
-use verbs::{ImporterConfig, NicConfig};
+use verbs::soft::{ImporterConfig, NicConfig};
 
 use crate::rng::Rng;
 use crate::seat::{Op, Seat, serve};

@@ -6,9 +6,10 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant};
 
 use gpu::{Bo, Domain, Gpu, GpuConfig, Place};
+use verbs::soft::{self, NicConfig};
 use verbs::{
-    Access, AttrMask, Av, Context, Cq, Device, Dm, DmaBuf, Endpoint, Gid, HostBuf, Mr, NicConfig,
-    Pd, Psn, Qp, QpAttr, QpSpec, QpState, Qpn, RKey, Remote, SendRequest, Wc,
+    Access, AttrMask, Av, Context, Cq, Dm, DmaBuf, Endpoint, Gid, HostBuf, Mr, Pd, Psn, Qp, QpAttr,
+    QpSpec, QpState, Qpn, RKey, Remote, SendRequest, Wc,
 };
 
 use crate::held;
@@ -101,7 +102,7 @@ impl Station {
 
     fn open(&mut self) -> &Open {
         self.open.get_or_insert_with(|| {
-            let context = Device::from_config(self.config.clone()).unwrap().open().unwrap();
+            let context = soft::device(self.config.clone()).unwrap().open().unwrap();
             let pd = context.alloc_pd().unwrap();
             let cq = context.create_cq(256).unwrap();
             Open { context, pd, cq }
@@ -233,7 +234,7 @@ impl Station {
                 self.buffers.clear();
             }
             (Op::Objects, &[]) => {
-                let all = self.open().context.resources().unwrap();
+                let all = soft::resources(&self.open().context).unwrap();
                 let [ctx, pd, cq] = [all.ctx, all.pd, all.cq].map(|count| count as u64 - 1);
                 let rest = [all.qp, all.mr, all.srq, all.dm].map(|count| count as u64);
                 answer.words = [ctx, pd, cq].into_iter().chain(rest).collect();
@@ -279,7 +280,7 @@ impl Station {
                 Some(wc) if wc.wr_id & !RECV >= first => self.done.push(wc),
                 Some(_) => {}
                 None => {
-                    let counters = self.open().context.counters().unwrap();
+                    let counters = soft::counters(&self.open().context).unwrap();
                     let seen = &self.done;
                     let what = format!("{count} completions from {first}: {seen:?} {counters:?}");
                     return Err(Refused("Hang".to_owned(), what));

@@ -1,6 +1,7 @@
 //! Work requests between two regions, and their possible outcomes.
 
-use verbs::{ImporterConfig, WcStatus};
+use verbs::WcStatus;
+use verbs::soft::ImporterConfig;
 
 use crate::seat::Op;
 use crate::station::{Post, WHATS, What};

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use verbs::ImporterConfig;
+use verbs::soft::ImporterConfig;
 
 use crate::model::Model;
 use crate::rng::Rng;

@@ -9,7 +9,7 @@ use clap::{Parser, Subcommand};
 use nvmet::host::{Data, Host, HostError, NamespaceInfo, Queue, Who, discover};
 use nvmet::wire::capsule::opcode;
 use nvmet::wire::{Command, Status};
-use verbs::{Device, NicConfig};
+use verbs::soft::{self, NicConfig};
 
 /// Uses namespaces of an NVMe over Fabrics target over RDMA.
 #[derive(Debug, Parser)]
@@ -69,7 +69,7 @@ type Outcome = Result<(), Box<dyn std::error::Error>>;
 fn main() -> Outcome {
     let options = Options::parse();
     let config = NicConfig { netdev: options.netdev, ..NicConfig::default() };
-    let context = Device::from_config(config)?.open()?;
+    let context = soft::device(config)?.open()?;
     if let What::Discover = options.what {
         for entry in discover(&context, options.target)? {
             println!("{} at {}", entry.subnqn, entry.addr);

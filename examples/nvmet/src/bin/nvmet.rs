@@ -18,7 +18,8 @@ use nvmet::target::subsystem::{Namespace, Subsystem};
 use orchestrator::Published;
 use providers::{Kind, Machine};
 use tracing_subscriber::EnvFilter;
-use verbs::{Context, Device, NicConfig};
+use verbs::Context;
+use verbs::soft::{self, NicConfig};
 
 /// Serves files and block devices to NVMe over Fabrics hosts over RDMA.
 #[derive(Debug, Parser)]
@@ -75,7 +76,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     let machine = Machine::new();
     let config = NicConfig { netdev: options.netdev, ..machine.nic() };
-    let context = Device::from_config(config)?.open()?;
+    let context = soft::device(config)?.open()?;
     let mut published = machine.publish(options.memory, &context)?;
     let pieces = options.pieces;
     let target = Target::start(&machine, &context, options.listen, subsystem, pieces)?;

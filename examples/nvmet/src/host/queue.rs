@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use verbs::cm::{ConnParam, EventChannel, EventKind, Id};
-use verbs::{Access, Context, Cq, HostBuf, Mr, Mw, Pd, Qp, QpSpec, SendRequest, WcOpcode};
+use verbs::{Access, Context, Cq, HostBuf, Mr, Mw, Pd, Qp, QpSpec, SendRequest, WcOpcode, soft};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::HostError;
@@ -307,7 +307,7 @@ impl Queue {
                 continue;
             };
             if !wc.is_success() {
-                let why = self.cq.explain(&wc);
+                let why = soft::explain(&self.cq, &wc);
                 return Err(HostError::Lost(why.unwrap_or_else(|| format!("{:?}", wc.status))));
             }
             if wc.opcode != WcOpcode::Recv {

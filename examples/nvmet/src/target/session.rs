@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use verbs::cm::{ConnParam, Id};
-use verbs::{Access, Cq, HostBuf, Mr, Qp, QpSpec, WcStatus};
+use verbs::{Access, Cq, HostBuf, Mr, Qp, QpSpec, WcStatus, soft};
 use zerocopy::IntoBytes;
 
 use super::admin::{self, Outcome};
@@ -316,7 +316,7 @@ impl Session {
             return Err(End::Left);
         }
         if !wc.is_success() {
-            let why = self.cq.explain(wc).unwrap_or_else(|| format!("{:?}", wc.status));
+            let why = soft::explain(&self.cq, wc).unwrap_or_else(|| format!("{:?}", wc.status));
             return Err(End::Failed(why));
         }
         // CAST: a number that `number` made.

@@ -13,7 +13,8 @@ use nvmet::wire::Status;
 use orchestrator::Published;
 use providers::{Kind, Machine};
 use umem::ways::{WayBytes, bytes_by_way};
-use verbs::{Context, Device, NicConfig};
+use verbs::Context;
+use verbs::soft::{self, NicConfig};
 
 pub const NQN: &str = "nqn.2026-11.org.example:files";
 /// Bytes of each namespace.
@@ -64,8 +65,9 @@ impl Bench {
         std::fs::create_dir_all(&folder).expect("a folder");
         let namespaces = namespaces(&folder);
         let machine = Machine::new();
-        let device = Device::from_config(NicConfig { name, ..machine.nic() }).expect("a NIC");
-        let (ours, host) = (device.open().expect("opens"), device.open_another().expect("opens"));
+        let device = soft::device(NicConfig { name, ..machine.nic() }).expect("a NIC");
+        let (ours, host) =
+            (device.open().expect("opens"), soft::open_another(&device).expect("opens"));
         let published = publish(&machine, &ours);
         let ip = ours.default_gid().unwrap().gid.to_ip();
         let subsystem = Subsystem::new(NQN, namespaces);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use device::Counters;
 use umem::ways::WayBytes;
-use verbs::Context;
+use verbs::{Context, soft};
 
 use super::memory::{Kind, Memory};
 use super::peer::Outcome;
@@ -58,7 +58,7 @@ impl PeerMemory {
             moves: stats.moves,
             evictions: stats.evictions,
             moved_bytes: stats.moved_bytes,
-            faults: side.context.counters()?.page_faults,
+            faults: soft::counters(&side.context)?.page_faults,
             stale: stats.stale_accesses,
             ways: umem::ways::bytes_by_way(),
         })

@@ -21,7 +21,7 @@ use orchestrator::Placed;
 use providers::{Kind, Machine};
 use storage::{Buffer, Client, File, OpenOptions, Queue};
 use umem::ways::bytes_by_way;
-use verbs::{Access, Context, Cq, Device, Mr, Pd, Qp, QpSpec, Remote, SendRequest};
+use verbs::{Access, Context, Cq, Mr, Pd, Qp, QpSpec, Remote, SendRequest, soft};
 
 use super::peer::{self, Outcome, PATIENCE, Peer, endpoint};
 use report::{Report, Row};
@@ -161,7 +161,7 @@ impl Stage {
 impl Side {
     fn open() -> Outcome<Self> {
         let machine = Machine::new();
-        let context = Device::from_config(machine.nic())?.open()?;
+        let context = soft::device(machine.nic())?.open()?;
         let pd = context.alloc_pd()?;
         let cq = context.create_cq(64)?;
         let qp = pd.create_qp(&QpSpec::rc(&cq))?;

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use dmabuf::{DeviceAddr, DmaBuf};
 use gpu::{Bo, Domain, Gpu, GpuConfig, Place, Preset};
 use pci::{DeviceConfig, HostBridgeConfig, PciConfig, PciTree, SwitchConfig};
-use verbs::{Context, Device, Dm, NicConfig};
+use verbs::soft::{self, NicConfig};
+use verbs::{Context, Dm};
 
 use super::table::{Cell, Row};
 use crate::cli::outcome::Outcome;
@@ -51,7 +52,7 @@ impl Machine {
             tree: Some(Arc::clone(&tree)),
             ..NicConfig::default()
         };
-        let nic = Device::from_config(config)?.open()?;
+        let nic = soft::device(config)?.open()?;
         Ok(Self { tree, nic })
     }
 

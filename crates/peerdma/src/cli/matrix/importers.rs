@@ -7,10 +7,8 @@ use std::time::Duration;
 use dmabuf::{
     AttachError, DeviceAddr, Direction, DmaBuf, ExporterErrorKind, ImporterClass, MapError, Reach,
 };
-use verbs::{
-    Access, Context, Cq, Device, HostBuf, ImporterConfig, Kind, NicConfig, Pd, Qp, QpSpec,
-    SendRequest,
-};
+use verbs::soft::{self, ImporterConfig, NicConfig};
+use verbs::{Access, Context, Cq, HostBuf, Kind, Pd, Qp, QpSpec, SendRequest};
 
 use super::exporters::{Buffer, Machine};
 use super::table::Cell;
@@ -92,7 +90,7 @@ pub(super) struct Nic {
 
 impl Nic {
     fn open(config: NicConfig) -> Outcome<Self> {
-        let context = Device::from_config(config)?.open()?;
+        let context = soft::device(config)?.open()?;
         let pd = context.alloc_pd()?;
         let cq = context.create_cq(16)?;
         let (qp, target) = (pd.create_qp(&QpSpec::rc(&cq))?, pd.create_qp(&QpSpec::rc(&cq))?);
