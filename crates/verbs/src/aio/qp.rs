@@ -189,7 +189,8 @@ impl Qp {
     ///
     /// # Errors
     ///
-    /// [`Kind::Invalid`] for a slice without a word; not posted for a NIC of a library.
+    /// [`Kind::Invalid`] for a slice without a word; [`PostError::Absent`](crate::PostError::Absent)
+    /// for a NIC that has no ATOMIC WRITE, or whose library has none.
     pub async fn atomic_write(&self, at: RemoteSlice<u64>, value: u64) -> Result<(), Error> {
         let at = first(&at, "atomic_write")?;
         self.request(Request::AtomicWrite { at, value }, ()).await.0.map(drop)
@@ -200,8 +201,8 @@ impl Qp {
     ///
     /// # Errors
     ///
-    /// [`Kind::Invalid`] for 4 GiB or more; not posted for a NIC of a library; failed where the peer
-    /// does not grant it.
+    /// [`Kind::Invalid`] for 4 GiB or more; [`PostError::Absent`](crate::PostError::Absent) for a
+    /// NIC that has no FLUSH, or whose library has none; failed where the peer does not grant it.
     pub async fn flush<T>(&self, memory: RemoteSlice<T>, is_persistent: bool) -> Result<(), Error> {
         let Ok(length) = u32::try_from(memory.byte_len()) else {
             let what = format!("flush: {} bytes are too many for a request", memory.byte_len());
