@@ -21,7 +21,7 @@
 //!
 //! ```
 //! use providers::{Kind, Machine};
-//! use verbs::Device;
+//! use verbs::soft;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let machine = Machine::new();
