@@ -63,14 +63,16 @@ fn connections_carry_messages_and_end() {
             assert_eq!(near.peer_addr(), Some(listener.local_addr()));
             assert_eq!(near.local_addr(), far.peer_addr());
             let [to, back] = [&a, &b].map(|nic| Pool::new(nic.pd(), 64, 2).unwrap());
+            let (is_quiet, quiet) = std::sync::mpsc::channel();
             let echo = thread::spawn(move || {
                 block_on(async {
-                    // The last one is not answered: nothing is in flight when the peer ends it.
                     while let Ok(message) = far.recv().await
                         && message[..] != *b"end"
                     {
                         send(&far, &back, &message).await;
                     }
+                    // The last one is not answered: nothing is in flight when the peer ends it.
+                    is_quiet.send(()).unwrap();
                     far.recv().await.expect_err("the peer ended it");
                     assert_eq!(far.closed().await, Ok(Closed::Disconnected));
                     assert_eq!(far.closed().await, Ok(Closed::Disconnected), "it stays so");
@@ -82,6 +84,7 @@ fn connections_carry_messages_and_end() {
                     assert_eq!(near.recv().await.unwrap()[..], [round, number]);
                 }
                 send(&near, &to, b"end").await;
+                quiet.recv().unwrap();
                 assert_eq!(near.disconnect().await, Ok(Closed::Disconnected));
             });
             echo.join().unwrap();
