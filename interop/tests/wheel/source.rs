@@ -31,10 +31,11 @@ fn cargo_installs_the_program_from_its_sources() {
     let program = root.give(&installed.join("bin/peerdma"));
     let library = root.give(&Artefacts::find().library());
     let script = format!(
-        "{program} demo; {program} doctor --json >/dev/null; \
-         if {program} run -- true 2>said; then exit 1; fi; grep PEERDMA_LIB_DIR said; \
-         mkdir lib; ln -s {library} lib/libpeerdma.so; \
-         PEERDMA_LIB_DIR=/home/me/lib {program} run -- ibv_devinfo"
+        "mkdir bin lib; cp {program} bin/peerdma; bin/peerdma demo; \
+         bin/peerdma doctor --json >/dev/null; \
+         if bin/peerdma run -- true 2>said; then exit 1; fi; grep PEERDMA_LIB_DIR said; \
+         ln -s {library} lib/libpeerdma.so; \
+         PEERDMA_LIB_DIR=/home/me/lib bin/peerdma run -- ibv_devinfo"
     );
     root.run(&as_user(&script)).success().says("bytes").says("PORT_ACTIVE");
 }
