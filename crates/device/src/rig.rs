@@ -9,7 +9,7 @@ mod port;
 pub(crate) mod user;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use iba::{
     Access, AckTimeout, AttrMask, Av, Gid, Mtu, Psn, QKey, QpAttr, QpCap, QpState, QpType, Qpn,
@@ -251,6 +251,24 @@ pub(crate) fn run(engines: &mut [&mut Engine]) {
     while idle < 3 {
         let moved = engines.iter_mut().fold(false, |moved, e| moved | e.progress(Turn::Everything));
         idle = if moved { 0 } else { idle + 1 };
+    }
+}
+
+/// Sends a message from the first process, and lets both run until it has been sent and received.
+pub(crate) fn exchange([one, other]: &mut [Process; 2], wr_id: u64) {
+    /// Longer than any message takes.
+    const LONG: Duration = Duration::from_secs(30);
+    other.post_recv(wr_id);
+    one.send(wr_id);
+    let (mut sent, mut received) = (false, false);
+    let began = Instant::now();
+    while !(sent && received) {
+        assert!(began.elapsed() < LONG, "message {wr_id}: {sent} {received}");
+        for process in [&mut *one, &mut *other] {
+            process.engine.progress(Turn::Everything);
+        }
+        sent |= one.completed().contains(&wr_id);
+        received |= other.completed().contains(&wr_id);
     }
 }
 

@@ -22,7 +22,8 @@
 //! ```
 //! use perfetto::{Kind, Names, Trace, id};
 //!
-//! let names = Names { categories: &["work"], events: &[(1, "step")], args: &["bytes"], words: &[] };
+//! let (events, args) = (&[(1, "step")], &["bytes"]);
+//! let names = Names { categories: &["work"], events, args, words: &[] };
 //! let path = std::env::temp_dir().join(format!("trace-{}", std::process::id()));
 //! let mut trace = Trace::open(&path, &names)?;
 //! let track = trace.track(trace.process(), "one after another", 0);

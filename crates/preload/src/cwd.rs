@@ -136,7 +136,7 @@ unsafe fn change_through(path: *const c_char) -> Option<c_int> {
 }
 
 /// The directories above those that are ours are in the tree, too, but with nothing of the kernel's
-/// in them. Who went up into one is put into the kernel's, if the kernel has it.
+/// in them. A program that went up into one is put into the kernel's, if the kernel has it.
 fn leave_parents(next: impl Fn(*const c_char) -> c_int) {
     let mut room = Room::new();
     if let Some(shown) = shown(&mut room)

@@ -91,6 +91,13 @@ impl Places {
     }
 }
 
+/// Wakes the task whose turn it is, which [`Places`] returned; without a lock.
+pub(crate) fn wake(turn: Option<Waker>) {
+    if let Some(waker) = turn {
+        waker.wake();
+    }
+}
+
 /// Places that threads share.
 #[derive(Debug)]
 pub(crate) struct Slots(Mutex<Places>);
@@ -130,9 +137,7 @@ pub(crate) struct Permit {
 impl Drop for Permit {
     fn drop(&mut self) {
         let turn = self.slots.places().give(self.count);
-        if let Some(waker) = turn {
-            waker.wake();
-        }
+        wake(turn);
     }
 }
 
@@ -150,9 +155,7 @@ impl Future for Acquire {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Permit> {
         let Self { slots, wants, ticket } = &mut *self;
         let turn = ready!(slots.places().poll_take(ticket, *wants, cx));
-        if let Some(waker) = turn {
-            waker.wake();
-        }
+        wake(turn);
         Poll::Ready(Permit { slots: Arc::clone(slots), count: *wants })
     }
 }
@@ -161,9 +164,7 @@ impl Drop for Acquire {
     fn drop(&mut self) {
         let Some(ticket) = self.ticket else { return };
         let turn = self.slots.places().leave(ticket);
-        if let Some(waker) = turn {
-            waker.wake();
-        }
+        wake(turn);
     }
 }
 

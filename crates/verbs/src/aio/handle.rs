@@ -56,20 +56,21 @@ impl Handle {
 
     /// Takes up to a batch of completions and wakes the tasks that wait; how many that were.
     pub(super) fn drain(&self) -> usize {
-        iter::from_fn(|| self.take_one().then_some(())).take(BATCH).count()
+        iter::from_fn(|| self.take_one(|_| ())).take(BATCH).count()
     }
 
-    /// Takes a completion and wakes the task that waits for it. False if there is none.
-    fn take_one(&self) -> bool {
+    /// Takes a completion, does `then`, and wakes the task that waits for it. `None` if there is no
+    /// completion.
+    fn take_one<T>(&self, then: impl FnOnce(&mut State) -> T) -> Option<T> {
         let Queue { cq, table, .. } = &*self.0;
         // Also while a completion is taken: another thread that took a later one at the same time
         // could hand it over earlier.
         let mut state = table.lock();
-        let Some(wc) = cq.poll() else { return false };
-        let after = state.complete(wc, cq);
+        let after = state.complete(cq.poll()?, cq);
+        let done = then(&mut state);
         drop(state);
         after.finish();
-        true
+        Some(done)
     }
 
     /// Waits for what `take` finds. It must leave the task's waker where a completion finds it.
@@ -78,21 +79,14 @@ impl Handle {
         cx: &Task<'_>,
         mut take: impl FnMut(&mut State) -> Option<T>,
     ) -> Poll<T> {
-        let Queue { cq, table, .. } = &*self.0;
         let looks = if self.is_driven() { 1 } else { LOOKS };
         // Before anything else: an answer that is here already needs no look at the device.
-        if let Some(found) = take(&mut table.lock()) {
+        if let Some(found) = take(&mut self.table().lock()) {
             return Poll::Ready(found);
         }
         for _ in 0..looks {
-            let mut state = table.lock();
-            let Some(wc) = cq.poll() else { continue };
-            let after = state.complete(wc, cq);
             // A completion leaves what it is for where `take` looks: without one, nothing changed.
-            let found = take(&mut state);
-            drop(state);
-            after.finish();
-            if let Some(found) = found {
+            if let Some(Some(found)) = self.take_one(&mut take) {
                 return Poll::Ready(found);
             }
         }

@@ -10,6 +10,7 @@ use super::handle::Handle;
 use super::request::Request;
 use super::table::{Entry, Memory, OfQp, State};
 use crate::owned::{Buffer, Held, Pool};
+use crate::slots::wake;
 use crate::{Kind, Pd, QpSpec, Refusal, Wc};
 
 /// What a new QP is like.
@@ -207,8 +208,8 @@ impl Inner {
         let ended = (sending.left == 0).then(|| sending.end(qps));
         let nothing_done = (done == 0).then(|| entries.remove(key));
         drop(state);
-        if let Some((_qp, Some(waker))) = ended {
-            waker.wake();
+        if let Some((_qp, turn)) = ended {
+            wake(turn);
         }
         let Entry::Send(sending) = nothing_done? else { unreachable!("looked at above") };
         Some((sending.result.expect("noted above"), sending.memory))

@@ -11,6 +11,7 @@ use super::inner::Inner;
 use super::request::Request;
 use super::table::{Entry, Memory, Sending, Waiter};
 use crate::owned::Held;
+use crate::slots::wake;
 use crate::{Refusal, Slice, Wc};
 
 /// Requests that complete as one. Their memory comes back with the result; if this is dropped when
@@ -80,9 +81,7 @@ impl<'qp> Op<'qp> {
         }));
         drop(state);
         *stage = Stage::Posted(key);
-        if let Some(waker) = turn {
-            waker.wake();
-        }
+        wake(turn);
         for (done, (request, slice)) in (0..).zip(requests.iter().zip(&slices)) {
             let request = request.build(key as u64, slice.as_slice()).signaled();
             if let Err(error) = qp.qp().post(request) {
@@ -119,9 +118,7 @@ impl Drop for Op<'_> {
             Stage::New(_) | Stage::Done | Stage::Waits(_, None) => {}
             Stage::Waits(_, Some(ticket)) => {
                 let turn = table.lock().qps[self.qp.key()].sends.leave(ticket);
-                if let Some(waker) = turn {
-                    waker.wake();
-                }
+                wake(turn);
             }
             Stage::Posted(key) => {
                 let mut state = table.lock();

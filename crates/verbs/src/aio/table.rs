@@ -12,7 +12,7 @@ use super::inbox::Inbox;
 use super::inner::Inner;
 use super::wakers::Wakers;
 use crate::owned::{Buffer, Held};
-use crate::slots::Places;
+use crate::slots::{Places, wake};
 use crate::{Cq, Wc};
 
 /// All requests of one completion queue, and its QPs. There is one lock, as each message would need
@@ -115,9 +115,7 @@ impl After {
         // The memory first: it is the QP's until here.
         drop((forgotten, buffer));
         drop(qp);
-        if let Some(waker) = turn {
-            waker.wake();
-        }
+        wake(turn);
         wakers.wake();
     }
 }

@@ -37,28 +37,12 @@ fn pair(nic: &NicInfo, qp_type: QpType) -> [Process; 2] {
     [one, other]
 }
 
-/// Lets both run until a message has been sent and received.
-fn send([one, other]: &mut [Process; 2], wr_id: u64) {
-    other.post_recv(wr_id);
-    one.send(wr_id);
-    let (mut sent, mut received) = (false, false);
-    let began = Instant::now();
-    while !(sent && received) {
-        assert!(began.elapsed() < LONG, "message {wr_id}: {sent} {received}");
-        for process in [&mut *one, &mut *other] {
-            process.engine.progress(Turn::Everything);
-        }
-        sent |= one.completed().contains(&wr_id);
-        received |= other.completed().contains(&wr_id);
-    }
-}
-
 #[test]
 fn a_packet_between_processes_counts_on_the_port_of_each_qp() {
     for qp_type in [QpType::Rc, QpType::Uc] {
         let mut pair = pair(&nic("ports-shm"), qp_type);
         for wr_id in 0..5 {
-            send(&mut pair, wr_id);
+            rig::exchange(&mut pair, wr_id);
         }
         let [one, other] = &pair;
         assert_eq!(on_ports(&one.engine, |it| it.tx_shm_packets), [0, 5, 0], "{qp_type}");
@@ -76,7 +60,7 @@ fn a_datagram_counts_on_the_port_of_each_qp() {
     for qp_type in [QpType::Rc, QpType::Uc] {
         let mut pair = pair(&nic, qp_type);
         for wr_id in 0..5 {
-            send(&mut pair, wr_id);
+            rig::exchange(&mut pair, wr_id);
         }
         let [one, other] = &pair;
         let [sent, received] = [
@@ -165,7 +149,7 @@ fn a_forwarded_datagram_counts_where_its_qp_is() {
 #[test]
 fn a_process_describes_the_ports_that_counted_something() {
     let mut pair = pair(&nic("ports-view"), QpType::Rc);
-    send(&mut pair, 1);
+    rig::exchange(&mut pair, 1);
     let view = pair[0].engine.view();
     assert_eq!(view.qps[0].port, 2);
     let [port] = view.other_ports.as_slice() else { panic!("{:?}", view.other_ports) };
