@@ -10,33 +10,33 @@ use verbs_abi::wr::{SendWr, Sge};
 
 use crate::Outcome;
 
-/// A WRITE, which can be posted again and again.
+/// A WRITE, which can be posted again and again. Each time the request is built for the call, as C
+/// programs do.
 pub(crate) struct Write {
     qp: *mut Qp,
-    wr: SendWr,
-    /// The request has its address.
-    _sge: Box<Sge>,
+    sge: Sge,
+    remote: (u64, u32),
 }
 
 impl Write {
     /// # Safety
     ///
     /// `qp` is a library's QP, which exists for as long as this.
-    pub(crate) unsafe fn new(qp: *mut c_void, sge: Sge, (remote_addr, rkey): (u64, u32)) -> Self {
-        let mut sge = Box::new(sge);
-        // SAFETY: the structure is made of integers and pointers, for which zero is a value.
-        let mut wr: SendWr = unsafe { std::mem::zeroed() };
-        // IBV_WR_RDMA_WRITE is 0.
-        (wr.sg_list, wr.num_sge) = (&raw mut *sge, 1);
-        (wr.wr.rdma.remote_addr, wr.wr.rdma.rkey) = (remote_addr, rkey);
-        Self { qp: qp.cast(), wr, _sge: sge }
+    pub(crate) unsafe fn new(qp: *mut c_void, sge: Sge, remote: (u64, u32)) -> Self {
+        Self { qp: qp.cast(), sge, remote }
     }
 
     /// Posts it, as the inline function of the header does.
     #[inline]
-    pub(crate) fn post(&mut self, is_signaled: bool) -> Outcome<()> {
+    pub(crate) fn post(&self, is_signaled: bool) -> Outcome<()> {
         const SIGNALED: u32 = 1 << 1;
-        self.wr.send_flags = if is_signaled { SIGNALED } else { 0 };
+        let mut sge = Sge { ..self.sge };
+        // SAFETY: the structure is made of integers and pointers, for which zero is a value.
+        let mut wr: SendWr = unsafe { std::mem::zeroed() };
+        // IBV_WR_RDMA_WRITE is 0.
+        (wr.sg_list, wr.num_sge) = (&raw mut sge, 1);
+        (wr.wr.rdma.remote_addr, wr.wr.rdma.rkey) = self.remote;
+        wr.send_flags = if is_signaled { SIGNALED } else { 0 };
         let mut bad = ptr::null_mut();
         // SAFETY: the QP exists, as `new` was promised, and its context with it.
         let context = unsafe { (*self.qp).context };
@@ -45,7 +45,7 @@ impl Write {
         // SAFETY: the field is this structure under another type (`verbs_abi::context::OpsRoom`).
         let post = unsafe { (*ops.cast::<ContextOps>()).post_send }.ok_or("no post_send")?;
         // SAFETY: as above, and the request is valid until the call returns.
-        match unsafe { post(self.qp, &raw mut self.wr, &raw mut bad) } {
+        match unsafe { post(self.qp, &raw mut wr, &raw mut bad) } {
             0 => Ok(()),
             errno => Err(std::io::Error::from_raw_os_error(errno).into()),
         }

@@ -1,6 +1,5 @@
 //! Posting to a library by crate `verbs` against the library's own call.
 
-use super::in_turns;
 use crate::Outcome;
 use crate::child::{Role, peerdma};
 use crate::report::{Report, Row, Target};
@@ -12,9 +11,12 @@ pub(super) fn run(reps: u32, report: &mut Report) -> Outcome<()> {
     let library = peerdma()?.with_file_name("libpeerdma.so");
     let provider = format!("PEERDMA_PROVIDER={}", library.display());
     let (mut role, _) = Role::start(&["env".to_owned(), provider], "post", &[])?;
-    let role = std::cell::RefCell::new(&mut role);
-    let ask = |which: &str| role.borrow_mut().ask(which)?.get::<f64>(0);
-    let (ours, theirs) = in_turns(NAME, reps, report, || ask("verbs"), || ask("direct"))?;
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    for _ in 0..reps {
+        let words = role.ask("post")?;
+        ours.push(words.get::<f64>(0)?);
+        theirs.push(words.get::<f64>(1)?);
+    }
     let more = Sample::from(ours.iter().zip(&theirs).map(|(a, b)| a - b).collect::<Vec<f64>>());
     report.row(Row {
         bench: NAME,

@@ -1,6 +1,6 @@
 //! A process that posts to a QP of a library, by crate `verbs` and by the library's own call.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use verbs::{Access, HostBuf, QpSpec, SendRequest};
 use verbs_abi::wr::Sge;
@@ -8,12 +8,16 @@ use verbs_abi::wr::Sge;
 use super::{hear, say};
 use crate::Outcome;
 use crate::bare::post::Write;
+use crate::sample::Sample;
 
 /// Requests between two looks at the completion queue; the last is signaled.
 const ROUND: usize = 64;
+/// Rounds of one measurement, of each kind.
 const ROUNDS: u32 = 3000;
 
-/// `verbs` and `direct` tell how many nanoseconds a WRITE of 8 bytes takes to be posted.
+/// Tells, for each line that it hears, how many nanoseconds a WRITE of 8 bytes takes to be posted:
+/// by crate `verbs`, and directly. Rounds of both alternate, so that nothing else that happens on
+/// the machine is counted for one of them.
 #[allow(unsafe_code, reason = "the direct call")]
 pub(super) fn run() -> Outcome<()> {
     let devices = verbs::devices()?;
@@ -31,35 +35,37 @@ pub(super) fn run() -> Outcome<()> {
     let sge = Sge { addr: mr.remote(0).addr, length: 8, lkey: mr.lkey().0 };
     let qp = one.library_qp().ok_or("the device is not a library's")?;
     // SAFETY: the QP lives until the end of this function.
-    let mut direct = unsafe { Write::new(qp, sge, (to.addr, to.rkey.0)) };
-    say("")?;
-    while let Some(words) = hear()? {
-        let by_verbs = match words.first().map(String::as_str) {
-            Some("verbs") => true,
-            Some("direct") => false,
-            _ => return Err(format!("it does not know {words:?}").into()),
-        };
-        let mut took = Duration::ZERO;
-        for _ in 0..ROUNDS {
-            let start = Instant::now();
-            if by_verbs {
-                for _ in 1..ROUND {
-                    one.post_send(&quiet)?;
-                }
-                one.post_send(&last)?;
-            } else {
-                for _ in 1..ROUND {
-                    direct.post(false)?;
-                }
-                direct.post(true)?;
-            }
-            took += start.elapsed();
-            let wc = cq.wait()?;
-            if !wc.is_success() {
-                return Err(format!("{wc:?}").into());
-            }
+    let direct = unsafe { Write::new(qp, sge, (to.addr, to.rkey.0)) };
+    let by_verbs = || {
+        for _ in 1..ROUND {
+            one.post_send(&quiet)?;
         }
-        say(&format!("{}", took.as_secs_f64() * 1e9 / f64::from(ROUNDS) / ROUND as f64))?;
+        Outcome::Ok(one.post_send(&last)?)
+    };
+    let directly = || {
+        for _ in 1..ROUND {
+            direct.post(false)?;
+        }
+        direct.post(true)
+    };
+    let timed = |post: &dyn Fn() -> Outcome<()>| {
+        let start = Instant::now();
+        post()?;
+        let took = start.elapsed();
+        let wc = cq.wait()?;
+        if !wc.is_success() {
+            return Err(format!("{wc:?}").into());
+        }
+        Outcome::Ok(took.as_secs_f64() * 1e9 / ROUND as f64)
+    };
+    say("")?;
+    while hear()?.is_some() {
+        let (mut verbs, mut bare) = (Sample::default(), Sample::default());
+        for _ in 0..ROUNDS {
+            verbs.push(timed(&by_verbs)?);
+            bare.push(timed(&directly)?);
+        }
+        say(&format!("{} {}", verbs.median(), bare.median()))?;
     }
     Ok(())
 }

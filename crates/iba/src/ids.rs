@@ -71,6 +71,7 @@ macro_rules! key {
     ($(#[$doc:meta])* $name:ident($int:ty)) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+        #[repr(transparent)]
         pub struct $name(pub $int);
 
         impl fmt::Debug for $name {

@@ -1,12 +1,12 @@
 //! Work requests in C's form.
 
 use std::ffi::c_int;
-use std::mem;
+use std::mem::{self, offset_of};
 use std::ptr;
 
 use iba::{QpType, SendFlags, WrOpcode};
 use transport::PostError;
-use transport::wr::{Data, RecvWr, SendWr, SgList};
+use transport::wr::{Data, RecvWr, SendWr, SgList, Sge};
 use verbs_abi::wr as c;
 
 use crate::ah::Ah;
@@ -28,13 +28,15 @@ pub(crate) const fn has(qp_type: QpType, opcode: WrOpcode) -> bool {
     }
 }
 
-/// The elements of a list in C's form.
-type Sges = smallvec::SmallVec<[c::Sge; 4]>;
-
-fn sges(list: &SgList) -> Sges {
-    let sge =
-        |sge: &transport::wr::Sge| c::Sge { addr: sge.addr, length: sge.length, lkey: sge.lkey.0 };
-    list.iter().map(sge).collect()
+/// A list in C's form: its own elements, which providers only read.
+fn sges(list: &SgList) -> *mut c::Sge {
+    const {
+        assert!(size_of::<Sge>() == size_of::<c::Sge>());
+        assert!(offset_of!(Sge, addr) == offset_of!(c::Sge, addr));
+        assert!(offset_of!(Sge, length) == offset_of!(c::Sge, length));
+        assert!(offset_of!(Sge, lkey) == offset_of!(c::Sge, lkey));
+    }
+    list.as_ptr().cast_mut().cast()
 }
 
 /// Calls `post` with a send request in C's form, which is valid for the call.
@@ -47,21 +49,22 @@ pub(crate) fn send(
     // A provider reads inline data where the elements say, without a key: only bytes that the
     // request itself holds may be inline.
     let mut flags = wr.flags.difference(SendFlags::INLINE);
-    let mut elements = match &wr.data {
-        Data::Sges(list) => sges(list),
+    let mut one = c::Sge { addr: 0, length: 0, lkey: 0 };
+    let (sg_list, count) = match &wr.data {
+        Data::Sges(list) => (sges(list), list.len()),
         Data::Inline(bytes) => {
             flags |= SendFlags::INLINE;
-            let length = u32::try_from(bytes.len()).map_err(|_| libc::EINVAL)?;
-            let addr = bytes.as_ptr().expose_provenance() as u64;
-            Sges::from_iter([c::Sge { addr, length, lkey: 0 }])
+            one.length = u32::try_from(bytes.len()).map_err(|_| libc::EINVAL)?;
+            one.addr = bytes.as_ptr().expose_provenance() as u64;
+            (&raw mut one, 1)
         }
-        Data::Bind(_) | Data::Flush(_) => Sges::new(),
+        Data::Bind(_) | Data::Flush(_) => (ptr::null_mut(), 0),
     };
     // SAFETY: the structure is made of integers and pointers, for which zero is a value.
     let mut request: c::SendWr = unsafe { mem::zeroed() };
     request.wr_id = wr.wr_id;
-    request.sg_list = elements.as_mut_ptr();
-    request.num_sge = c_int::try_from(elements.len()).map_err(|_| libc::EINVAL)?;
+    request.sg_list = sg_list;
+    request.num_sge = c_int::try_from(count).map_err(|_| libc::EINVAL)?;
     request.opcode = wr.opcode as u32;
     request.send_flags = flags.bits();
     request.imm_data = match wr.opcode {
@@ -109,11 +112,10 @@ pub(crate) fn recv(
     if count > max_sge as usize {
         return Err(PostError::Sges { count, max: max_sge });
     }
-    let mut elements = sges(&wr.sges);
     let mut request = c::RecvWr {
         wr_id: wr.wr_id,
         next: ptr::null_mut(),
-        sg_list: elements.as_mut_ptr(),
+        sg_list: sges(&wr.sges),
         num_sge: c_int::try_from(count).map_err(|_| PostError::Provider(libc::EINVAL))?,
     };
     let mut bad = ptr::null_mut();
@@ -148,7 +150,7 @@ mod tests {
 
     #[test]
     fn inline_data_is_only_what_the_request_holds() {
-        let list = SgList::from_iter([transport::wr::Sge { addr: 16, length: 8, lkey: LKey(1) }]);
+        let list = SgList::from_iter([Sge { addr: 16, length: 8, lkey: LKey(1) }]);
         let flags = SendFlags::INLINE | SendFlags::SIGNALED;
         let wr = SendWr::new(1, WrOpcode::Send, flags, Data::Sges(list));
         let seen = send(&wr, None, None, |request, _| {

@@ -10,6 +10,7 @@ use iba::{AttrMask, Gid, QpAttr, QpCap, QpType, Qpn};
 use transport::PostError;
 use transport::wr::{Data, RecvWr, SendWr};
 use verbs_abi::device::Gid as CGid;
+use verbs_abi::ops::{ContextOps, PostRecv, PostSend};
 use verbs_abi::qp as c;
 
 use crate::ah::Ah;
@@ -52,6 +53,9 @@ struct Pair {
     raw: NonNull<c::Qp>,
     qpn: Qpn,
     init: QpInit,
+    /// The context's operations for requests: they are looked up once, and not at each request.
+    post_send: Option<PostSend>,
+    post_recv: Option<PostRecv>,
     /// How it posts what `ibv_post_send` does not have, if it does.
     calls: Option<Calls>,
     /// Address handles of the last requests, as many as the send queue holds: a handle that is not
@@ -116,7 +120,8 @@ impl Pd {
         // What the provider made it for, which may be more.
         let init = QpInit { cap: attr::cap_from_c(&c_init.cap), ..init.clone() };
         let (handles, pd) = (Mutex::default(), self.clone());
-        Ok(Qp(Arc::new(Pair { raw, qpn, init, calls, handles, pd })))
+        let &ContextOps { post_send, post_recv, .. } = context.ops();
+        Ok(Qp(Arc::new(Pair { raw, qpn, init, post_send, post_recv, calls, handles, pd })))
     }
 }
 
@@ -186,7 +191,7 @@ impl Qp {
         if !is_here {
             return Err(PostError::OtherDevice);
         }
-        let Some(call) = context.ops().post_send else {
+        let Some(call) = self.0.post_send else {
             return Err(PostError::Provider(libc::EOPNOTSUPP));
         };
         let post = || {
@@ -242,7 +247,7 @@ impl Qp {
         if srq.is_some() || *qp_type == QpType::XrcSend {
             return Err(PostError::HasSrq);
         }
-        let Some(call) = self.0.pd.context().ops().post_recv else {
+        let Some(call) = self.0.post_recv else {
             return Err(PostError::Provider(libc::EOPNOTSUPP));
         };
         post::recv(wr, cap.max_recv_sge, cap.max_recv_wr, |wr, bad| {

@@ -5,9 +5,11 @@ use smallvec::SmallVec;
 
 use crate::error::PostError;
 
-/// A scatter/gather element: bytes in a local memory region.
+/// A scatter/gather element: bytes in a local memory region. In memory it is what it is in C, so
+/// that a list need not be copied for a library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(alias = "ibv_sge")]
+#[repr(C)]
 #[expect(clippy::exhaustive_structs, reason = "the three fields of an SGE")]
 pub struct Sge {
     /// Where, in the region's own addresses.
