@@ -4,7 +4,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
 use iba::{Psn, QpState, QpType, Qpn, WrOpcode};
-use transport::{AckPolicy, Completion, FastPacket, Poll, PostError, Qp};
+use transport::{AckPolicy, AckWay, Completion, FastPacket, Poll, PostError, Qp};
 use transport::{RecvWr, Rx, SendWr, Time, UdDest};
 use wire::{Headers, Opcode};
 
@@ -137,7 +137,9 @@ impl Net {
             [(0, &options, PEER, options.sq_psn, RQ_PSN), (1, other, QPN, RQ_PSN, options.sq_psn)]
         {
             let Node { qp, host, .. } = &mut nodes[index];
-            options.bring_to(qp, host, QpState::Rts, peer, sq_psn, rq_psn);
+            let stays = index == 1 && options.only_receives;
+            let state = if stays { QpState::Rtr } else { QpState::Rts };
+            options.bring_to(qp, host, state, peer, sq_psn, rq_psn);
         }
         if options.direct {
             nodes[0].host.direct = Some(nodes[1].host.memory.clone());
@@ -352,8 +354,10 @@ impl Net {
                 }
                 let length = sent.payload.len() as u32;
                 let fast = FastPacket::of(&sent.headers, length).filter(|_| may_be_fast && !marked);
+                let way =
+                    if self.fasts[1].is_multiple_of(2) { AckWay::AtOnce } else { AckWay::Together };
                 let is_taken = fast.is_some_and(|fast| {
-                    qp.handle_fast(host, self.now, fast, &sent.payload, length)
+                    qp.handle_fast(host, self.now, fast, (&sent.payload, length), way)
                 });
                 self.fasts[1] += u64::from(is_taken);
                 if !is_taken {

@@ -62,6 +62,8 @@ pub struct Options {
     pub memory: usize,
     /// The first sequence number of the QP under test.
     pub sq_psn: Psn,
+    /// Whether the second end of a [`Net`](crate::Net) stays in RTR, where it receives alone.
+    pub only_receives: bool,
 }
 
 impl Options {
@@ -86,6 +88,7 @@ impl Options {
             seed: 1,
             memory: 1 << 16,
             sq_psn: SQ_PSN,
+            only_receives: false,
         }
     }
 

@@ -23,6 +23,17 @@ use crate::wr::{Data, PlainSend, Request, SendWr, SgList};
 
 pub use self::packet::FastPacket;
 
+/// When the acknowledgement of a packet goes, where nothing is lost. Over a wire it always waits to
+/// be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "a packet came alone, or not")]
+pub enum AckWay {
+    /// At once: the packet came alone, and its sender may wait for it.
+    AtOnce,
+    /// Behind the packets that came with it, in one for all of them (IBA 9.7.5).
+    Together,
+}
+
 /// Proof that the next packet of a QP may take the fast path: it begins a request, and nothing else
 /// is to be sent, except perhaps an acknowledgement after it.
 struct Clear {
@@ -156,16 +167,29 @@ impl Qp {
         env: &mut E,
         now: Time,
         packet: FastPacket,
-        payload: &E::Payload,
-        length: u32,
+        (payload, length): (&E::Payload, u32),
+        ack: AckWay,
     ) -> bool {
-        // Where nothing is lost, the acknowledgement goes at once, and must not overtake others.
-        self.is_fast()
-            && !(self.path.reliable && (self.resp.has_answers() || self.owes_cnp()))
-            && match packet {
-                FastPacket::Send { psn, se } => self.respond_fast(env, psn, se, payload, length),
-                FastPacket::Ack { psn, .. } => length == 0 && self.acknowledge_fast(env, now, psn),
+        let at_once = self.path.reliable && ack == AckWay::AtOnce;
+        // What goes at once must not overtake others.
+        if at_once && (self.resp.has_answers() || self.owes_cnp()) {
+            return false;
+        }
+        match packet {
+            FastPacket::Send { psn, se } => {
+                self.receives_fast()
+                    && self.respond_fast(env, (psn, se), (payload, length), at_once)
             }
+            FastPacket::Ack { psn, .. } => {
+                length == 0 && self.is_fast() && self.acknowledge_fast(env, now, psn)
+            }
+        }
+    }
+
+    /// Whether this QP can receive by the fast path. In RTR, the first packet is an event.
+    fn receives_fast(&self) -> bool {
+        let rtr = self.state() == QpState::Rtr && self.comm_est;
+        self.is_fast() || rtr && self.qp_type == QpType::Rc
     }
 
     /// Whether this QP can use the fast path.
@@ -177,10 +201,9 @@ impl Qp {
     fn respond_fast<E: Env>(
         &mut self,
         env: &mut E,
-        psn: Psn,
-        se: bool,
-        payload: &E::Payload,
-        length: u32,
+        (psn, se): (Psn, bool),
+        (payload, length): (&E::Payload, u32),
+        at_once: bool,
     ) -> bool {
         if !self.resp.awaits(psn)
             || self.has_srq
@@ -201,9 +224,7 @@ impl Qp {
         let msn = self.resp.received_one();
         // First, as it takes longest to be seen. On a wire it may share a datagram.
         let ack = FastPacket::Ack { psn, msn };
-        if !self.path.reliable
-            || env.transmit_fast(ack, self.attr.dest_qpn, Source::Empty, 0).is_err()
-        {
+        if !at_once || env.transmit_fast(ack, self.attr.dest_qpn, Source::Empty, 0).is_err() {
             self.resp.push_ack(psn);
         }
         Self::complete(

@@ -97,7 +97,7 @@ pub use count::Ended;
 pub use direct::RUN;
 pub use env::{Completion, Counter, Env, Reason, Rx, Side, Skipped};
 pub use error::{ModifyError, PostError};
-pub use fast_path::FastPacket;
+pub use fast_path::{AckWay, FastPacket};
 pub use pace::RateLimit;
 pub use path::PathCaps;
 pub use qp::{Poll, Qp, QpInit};

@@ -9,7 +9,7 @@ use fabric_sim::build;
 use fabric_sim::link::{Link, Rate, Rng};
 use fabric_sim::net::Net;
 use fabric_sim::options::BASE;
-use iba::{AttrMask, Psn, QpAttr, QpState, SendFlags, WrOpcode};
+use iba::{AttrMask, Psn, QpAttr, QpEvent, QpState, SendFlags, WrOpcode};
 use transport::{AckPolicy, Data, FastPacket, RateLimit, SendWr};
 
 const SEEDS: u64 = 150;
@@ -193,6 +193,7 @@ fn vary(rng: &mut Rng, mut options: Options) -> Options {
     options.sq_sig_all = rng.chance(300);
     options.timeout = 4;
     options.sq_psn = if rng.chance(500) { Psn::new(0xff_fff8) } else { options.sq_psn };
+    options.only_receives = rng.chance(100);
     options
 }
 
@@ -259,4 +260,23 @@ fn a_packet_takes_the_fast_path_only_if_its_headers_say_nothing_else() {
         ..headers.aeth().expect("an ACK")
     });
     assert_eq!(FastPacket::of(&headers, 0), None, "credits, which nobody of ours counts");
+}
+
+#[test]
+fn a_qp_that_only_receives_takes_the_fast_path_behind_its_first_packet() {
+    let mut options = Options::rc().over_memory(1024);
+    options.only_receives = true;
+    let mut net = Net::pair(options);
+    net.fast = Some(Rng::new(1));
+    for number in 0..100 {
+        net.nodes[1].qp.post_recv(build::recv(number, RECEIVES, ROOM as u32)).expect("room");
+        net.post(0, build::send(number, BASE, 8));
+        net.poll();
+        net.drive_bounded(1);
+    }
+    assert_eq!(net.nodes[1].qp.state(), QpState::Rtr);
+    assert_eq!(net.nodes[1].host.events, [QpEvent::CommEst], "the first packet is an event, once");
+    assert_eq!(net.nodes[1].host.completions.len(), 100);
+    // Every second packet is a candidate.
+    assert!(net.fasts[1] > 40, "{:?}", net.fasts);
 }

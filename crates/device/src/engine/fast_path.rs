@@ -2,23 +2,74 @@
 //!
 //! A record in the ring is the same whichever path it takes at either end, and so is a datagram.
 //! Here they are written without building headers, and recognised by comparing them with what would
-//! have been written. Everything else takes the full path: packets that are recorded or tampered
-//! with, several packets that arrive at once in a ring (which one acknowledgement answers), packets
-//! within a process.
+//! have been written. Of several that arrive at once in a ring, one acknowledgement answers all.
+//! Everything else takes the full path: packets that are recorded or tampered with, packets within
+//! a process.
 
 pub(super) mod datagram;
 
 use iba::QpState;
 use transport::wr::Request;
-use transport::{FastPacket, PostError};
+use transport::{AckWay, FastPacket, PostError};
+use umem::Foreign;
 
 use super::Engine;
+use super::common::Common;
 use super::delayed_acks::End;
 use super::env::QpEnv;
 use crate::carrier::fast_path::{Arrived, read};
+use crate::clock::Clock;
 use crate::counters::STAYS;
 use crate::ids::QpId;
 use crate::payload::InPayload;
+use crate::qp::QpTable;
+
+/// What took a record by the fast path.
+pub(super) struct Took {
+    pub(super) id: QpId,
+    /// Whether it has answers to send.
+    pub(super) owes: bool,
+    packet: FastPacket,
+}
+
+/// Gives a record of another process to its QP, if it can take the fast path. If not, nothing has
+/// happened.
+///
+/// Observers do not see it: the caller makes sure that there are none.
+#[inline]
+pub(super) fn deliver_record(
+    common: &mut Common,
+    qps: &mut QpTable,
+    clock: &Clock,
+    vf: u16,
+    record: Foreign<'_>,
+    ack: AckWay,
+) -> Option<Took> {
+    let Arrived { packet, source, dest, payload } = read(record)?;
+    let entry = qps.by_number(dest)?;
+    let context = &mut entry.context;
+    if context.route.peer() != Some(vf) || context.dest_qpn != source {
+        return None;
+    }
+    if ack == AckWay::AtOnce {
+        if let FastPacket::Send { .. } = packet {
+            common.out.shm.expect_push(vf);
+        }
+        if common.stamps {
+            common.now = clock.now();
+        }
+    }
+    let (id, now, length) = (context.id, common.now, payload.len() as u32);
+    let payload = InPayload::Ring(payload);
+    let env = &mut QpEnv::new(common, context);
+    if !entry.qp.handle_fast(env, now, packet, (&payload, length), ack) {
+        return None;
+    }
+    let counters = common.counters.of(entry.context.port);
+    counters.rx_shm_packets += 1;
+    counters.rx_bytes += u64::from(length) + STAYS;
+    Some(Took { id, owes: entry.qp.owes_answers(), packet })
+}
 
 impl Engine {
     /// Takes the first record in a ring, if it can take the fast path.
@@ -29,34 +80,11 @@ impl Engine {
         let Self { common, qps, receivers, clock, polls, .. } = self;
         let Some(inbound) = receivers.shm.busy() else { return false };
         let vf = inbound.peer().vf;
-        let popped = inbound.pop_if(|record| {
-            let Arrived { packet, source, dest, payload } = read(record)?;
-            let entry = qps.by_number(dest)?;
-            let context = &mut entry.context;
-            if context.route.peer() != Some(vf) || context.dest_qpn != source {
-                return None;
-            }
-            if let FastPacket::Send { .. } = packet {
-                // For the acknowledgement.
-                common.out.shm.expect_push(vf);
-            }
-            if common.stamps {
-                common.now = clock.now();
-            }
-            let (id, now, length) = (context.id, common.now, payload.len() as u32);
-            let payload = InPayload::Ring(payload);
-            let env = &mut QpEnv::new(common, context);
-            if !entry.qp.handle_fast(env, now, packet, &payload, length) {
-                return None;
-            }
-            let counters = common.counters.of(entry.context.port);
-            counters.rx_shm_packets += 1;
-            counters.rx_bytes += u64::from(length) + STAYS;
-            polls.takes_turns = matches!(packet, FastPacket::Ack { .. });
-            Some((id, entry.qp.owes_answers()))
-        });
+        let popped =
+            inbound.pop_if(|record| deliver_record(common, qps, clock, vf, record, AckWay::AtOnce));
         // The full path closes a ring that broke.
-        let Ok(Some((id, owes))) = popped else { return false };
+        let Ok(Some(Took { id, owes, packet })) = popped else { return false };
+        polls.takes_turns = matches!(packet, FastPacket::Ack { .. });
         if owes {
             self.transmit(id);
         }

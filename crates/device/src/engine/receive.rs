@@ -3,6 +3,7 @@
 
 use iba::Qpn;
 use link::udp::Payloads;
+use transport::AckWay;
 use transport::env::Rx;
 use wire::Headers;
 use wire::grh::Grh;
@@ -10,6 +11,7 @@ use wire::grh::Grh;
 use super::Engine;
 use super::common::Common;
 use super::deliver::{Arrival, Way, count_forwarded, deliver_datagram, deliver_train, flow_of};
+use super::fast_path::deliver_record;
 use super::observed::deliver;
 use crate::carrier::Receivers;
 use crate::carrier::shm::record::{self, Incoming};
@@ -95,7 +97,19 @@ impl Engine {
             let peer = *inbound.peer();
             let vf = peer.vf;
             let mut headers = Headers::default();
-            let popped = inbound.pop_if(|bytes| match record::parse(bytes, &mut headers) {
+            let is_plain = common.is_plain();
+            let popped = inbound.pop_if(|bytes| {
+                if is_plain
+                    && let Some(took) =
+                        deliver_record(common, qps, clock, vf, bytes, AckWay::Together)
+                {
+                    // Most that arrive together are for one QP.
+                    if took.owes && schedule.touched.last() != Some(&took.id) {
+                        schedule.touched.push(took.id);
+                    }
+                    return Some(());
+                }
+                match record::parse(bytes, &mut headers) {
                 Ok(Incoming::Packet { payload, length, skipped, grh, source }) => {
                     if waits_for_receive(common, qps, &headers) {
                         holds = true;
@@ -161,7 +175,7 @@ impl Engine {
                     tracing::debug!(target: "peerdma::drop", vf, "ring record: {reason}");
                     Some(())
                 }
-            });
+            }});
             if holds {
                 shm.set_holding(true);
             }

@@ -1,8 +1,8 @@
 //! The fast path over a wire.
 
 use iba::{Av, Gid, Qpn};
-use transport::FastPacket;
 use transport::env::{Source, TransmitError};
+use transport::{AckWay, FastPacket};
 use zerocopy::IntoBytes;
 
 use super::super::common::Common;
@@ -34,7 +34,13 @@ pub(in super::super) fn deliver_fast(
     }
     let (id, now, length) = (context.id, common.now, payload.len() as u32);
     let env = &mut QpEnv::new(common, context);
-    let is_taken = entry.qp.handle_fast(env, now, packet, &InPayload::Bytes(payload), length);
+    let is_taken = entry.qp.handle_fast(
+        env,
+        now,
+        packet,
+        (&InPayload::Bytes(payload), length),
+        AckWay::Together,
+    );
     is_taken.then_some(id)
 }
 
