@@ -28,6 +28,7 @@ mod perftest;
 mod report;
 mod roles;
 mod sample;
+mod ucx;
 mod vm;
 
 use std::process::ExitCode;

@@ -27,13 +27,25 @@ pub(crate) fn run(place: &Place, program: &str, args: &[&str]) -> Outcome<f64> {
     run_with(place, &[], program, args)
 }
 
-/// The same with additional variables in the environment of both.
+/// The same for the rate of a `_bw` program, in millions of messages per second.
+pub(crate) fn rate(place: &Place, program: &str, args: &[&str]) -> Outcome<f64> {
+    let text = pair(place, &[], program, args)?;
+    result(&text, RATE).ok_or_else(|| format!("{program} printed no rate").into())
+}
+
+/// The same as [`run`], with additional variables in the environment of both.
 pub(crate) fn run_with(
     place: &Place,
     env: &[(&str, &str)],
     program: &str,
     args: &[&str],
 ) -> Outcome<f64> {
+    let text = pair(place, env, program, args)?;
+    figure(&text).ok_or_else(|| format!("{program} printed no result").into())
+}
+
+/// Runs a pair, and returns what the client prints.
+fn pair(place: &Place, env: &[(&str, &str)], program: &str, args: &[&str]) -> Outcome<String> {
     let port = free_port()?;
     let peerdma = peerdma()?.to_string_lossy().into_owned();
     // -F: a processor whose clock varies does not matter.
@@ -46,14 +58,24 @@ pub(crate) fn run_with(
     words.push(place.host.clone());
     let text = Program::start(&place.client, env, &words)?.finish()?;
     server.finish()?;
-    figure(&text).ok_or_else(|| format!("{program} printed no result").into())
+    Ok(text)
 }
 
-/// The line under the one that starts with `#bytes`. `_bw` prints bytes, iterations, peak, average,
-/// rate; `_lat` prints bytes, iterations, min, max, typical and more.
+/// The columns of `_bw`: bytes, iterations, peak, average, rate.
+const AVERAGE: usize = 3;
+const RATE: usize = 4;
+/// Of `_lat`: bytes, iterations, min, max, typical and more.
+const TYPICAL: usize = 4;
+
+/// The figure that tells most.
 pub(crate) fn figure(text: &str) -> Option<f64> {
+    result(text, if text.contains("t_typical") { TYPICAL } else { AVERAGE })
+}
+
+/// A column of the line under the one that starts with `#bytes`.
+fn result(text: &str, column: usize) -> Option<f64> {
     let mut lines = text.lines().skip_while(|line| !line.trim().starts_with("#bytes"));
-    let column = if lines.next()?.contains("t_typical") { 4 } else { 3 };
+    lines.next()?;
     lines.next()?.split_whitespace().nth(column)?.parse().ok()
 }
 
@@ -66,6 +88,7 @@ mod tests {
         let bandwidth = "x\n #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]\n \
                          1048576    2000   9259.70   3801.92\t\t 0.003802\n";
         assert_eq!(figure(bandwidth), Some(3801.92));
+        assert_eq!(result(bandwidth, RATE), Some(0.003802));
         let latency = " #bytes #iterations t_min[usec] t_max[usec] t_typical[usec] t_avg[usec]\n \
                        8 20000 0.72 10902.80 1.54 14.16\n";
         assert_eq!(figure(latency), Some(1.54));

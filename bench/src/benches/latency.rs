@@ -8,11 +8,12 @@ use umem::HostBuf;
 use super::in_turns;
 use crate::Outcome;
 use crate::bare::process_vm_writev;
-use crate::child::{Program, Role, free_port};
+use crate::child::Role;
 use crate::perftest::{self, Place};
 use crate::report::{Report, Row, Target};
 use crate::roles::cell_pair;
 use crate::sample::Sample;
+use crate::ucx;
 
 /// Rounds before the clock runs: the answerer must start.
 pub(crate) const WARM_UP: u64 = 1000;
@@ -42,7 +43,7 @@ pub(super) fn write(reps: u32, report: &mut Report) -> Outcome<()> {
 
 pub(super) fn send(reps: u32, report: &mut Report) -> Outcome<()> {
     // UCX may be missing: its failure is not ours.
-    let both = || Ok((cells()?, ucx_tag_latency().map_err(|error| error.to_string())));
+    let both = || Ok((cells()?, ucx_latency().map_err(|error| error.to_string())));
     let (ours, theirs) = in_turns(SEND, reps, report, || program("ib_send_lat"), both)?;
     let (bare, ucx): (Vec<_>, Vec<_>) = theirs.into_iter().unzip();
     let mut row = |beside: &str, theirs: Vec<f64>, target| {
@@ -62,6 +63,10 @@ pub(super) fn send(reps: u32, report: &mut Report) -> Outcome<()> {
         Err(why) => report.note(SEND, format!("ucx_perftest did not run: {why}")),
     }
     Ok(())
+}
+
+fn ucx_latency() -> Outcome<f64> {
+    Ok(ucx::run("tag_lat", 8, 20_000)?.median)
 }
 
 fn program(name: &str) -> Outcome<f64> {
@@ -136,19 +141,4 @@ pub(crate) fn wait_for(word: &AtomicU64, value: u64) -> Outcome<()> {
         }
     }
     Err("the other side does not answer".into())
-}
-
-/// What UCX reports as its median for tagged messages over shared memory.
-fn ucx_tag_latency() -> Outcome<f64> {
-    const SHARED_MEMORY: (&str, &str) = ("UCX_TLS", "posix");
-    let port = free_port()?.to_string();
-    let words = ["ucx_perftest", "-t", "tag_lat", "-s", "8", "-n", "20000", "-p", &port];
-    let mut server = Program::start(&[], &[SHARED_MEMORY], &words)?;
-    server.wait_listening(port.parse()?)?;
-    let client = [&words[..], &["127.0.0.1"]].concat();
-    let text = Program::start(&[], &[SHARED_MEMORY], &client)?.finish()?;
-    // Final: iterations, median, average, overall.
-    let line = text.lines().find_map(|line| line.trim().strip_prefix("Final:"));
-    let median = line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok());
-    median.ok_or_else(|| format!("no result in {text}").into())
 }

@@ -12,6 +12,7 @@ mod nvmeof;
 mod pcap;
 mod peer_memory;
 mod post;
+mod sends;
 mod small;
 mod storage;
 mod vm;
@@ -41,8 +42,9 @@ const fn bench(
     Bench { name, about, only_when_named: false, run }
 }
 
-pub(crate) const ALL: [Bench; 22] = [
+pub(crate) const ALL: [Bench; 23] = [
     bench("write", "ib_write_bw against process_vm_writev", write::run),
+    bench("sends", "many small SENDs against UCX's active messages", sends::run),
     bench("small", "many short WRITEs and READs against process_vm_writev", small::run),
     bench("fd-backed", "WRITE between memfds against memcpy", fd_backed::run),
     bench("write-lat", "ib_write_lat against a process_vm_writev ping-pong", latency::write),
