@@ -235,7 +235,7 @@ impl Bth {
     }
 
     /// The header's bytes, reserved bits zero.
-    #[inline]
+    #[inline(always)]
     pub fn to_raw(&self) -> RawBth {
         let flags = with_bit(with_bit(0, SE, self.se), MIGREQ, self.migreq) as u8;
         let congestion = with_bit(with_bit(0, FECN, self.fecn), BECN, self.becn);
