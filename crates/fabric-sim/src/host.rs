@@ -296,8 +296,8 @@ impl Env for Host {
         self.accounts.push(*account);
     }
 
-    fn complete(&mut self, completion: Completion) {
-        self.completions.push(completion);
+    fn complete(&mut self, completion: &Completion) {
+        self.completions.push(*completion);
     }
 
     fn event(&mut self, event: QpEvent) {

@@ -199,7 +199,7 @@ pub trait Env {
     fn take_srq(&mut self, rx: &Rx<'_, Self::Payload>) -> Option<Taken>;
 
     /// Puts a finished work request on its CQ.
-    fn complete(&mut self, completion: Completion);
+    fn complete(&mut self, completion: &Completion);
 
     /// An operation ended, one of this side or one for the peer. For completion counters.
     fn ended(&mut self, op: CompCntrOps, ended: Ended) {

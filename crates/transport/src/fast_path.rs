@@ -229,7 +229,7 @@ impl Qp {
         }
         Self::complete(
             env,
-            Completion {
+            &Completion {
                 opcode: WcOpcode::Recv,
                 byte_len: length,
                 src_qpn: self.attr.dest_qpn,

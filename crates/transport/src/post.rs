@@ -127,6 +127,44 @@ impl Qp {
     /// In ERR it is accepted, and [`Qp::poll_transmit`] flushes it (IBA 10.3.1).
     #[doc(alias = "ibv_post_recv")]
     pub fn post_recv(&mut self, wr: RecvWr) -> Result<(), PostError> {
+        self.post_recv_with(|to| {
+            *to = wr;
+            Ok(())
+        })
+    }
+
+    /// As [`Qp::post_recv`], with a request that `fill` writes in place, over
+    /// [`RecvWr::EMPTY`]: moving one that was just written waits for its parts to be written.
+    ///
+    /// # Errors
+    /// The errors of `fill`, and those of [`Qp::post_recv`].
+    #[inline]
+    pub fn post_recv_with<X: From<PostError>>(
+        &mut self,
+        fill: impl FnOnce(&mut RecvWr) -> Result<(), X>,
+    ) -> Result<(), X> {
+        self.check_receive()?;
+        self.rq.push_back(RecvWr::EMPTY);
+        let Some(wr) = self.rq.back_mut() else { return Ok(()) };
+        let filled = fill(wr).and_then(|()| {
+            let (count, max) = (wr.sges.len(), self.cap.max_recv_sge);
+            let fits = count <= max as usize;
+            if fits { Ok(()) } else { Err(PostError::Sges { count, max }.into()) }
+        });
+        if filled.is_err() {
+            self.rq.pop_back();
+        }
+        filled
+    }
+
+    /// The receive that was posted last, if it is still in the queue.
+    pub fn last_receive(&self) -> Option<&RecvWr> {
+        self.rq.back()
+    }
+
+    /// Whether the receive queue takes one more.
+    #[inline]
+    fn check_receive(&self) -> Result<(), PostError> {
         if self.has_srq {
             return Err(PostError::HasSrq);
         }
@@ -137,10 +175,6 @@ impl Qp {
         if self.receives() >= self.cap.max_recv_wr as usize {
             return Err(PostError::Full(self.cap.max_recv_wr));
         }
-        if wr.sges.len() > self.cap.max_recv_sge as usize {
-            return Err(PostError::Sges { count: wr.sges.len(), max: self.cap.max_recv_sge });
-        }
-        self.rq.push_back(wr);
         Ok(())
     }
 }

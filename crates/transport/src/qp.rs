@@ -340,11 +340,11 @@ impl Qp {
         self.resp.refusal
     }
 
-    /// Completes and counts. Inlined, so that a completion that was just built is not copied: on
-    /// the fast path, the copy would wait for the stores before it, which go to a cache line that
-    /// the peer holds.
+    /// Completes and counts. A reference, so that a completion that was just built is not copied:
+    /// on the fast path, the copy would wait for the stores before it, which go to a cache line
+    /// that the peer holds.
     #[inline]
-    pub(crate) fn complete<E: Env>(env: &mut E, completion: Completion) {
+    pub(crate) fn complete<E: Env>(env: &mut E, completion: &Completion) {
         match (completion.side, completion.status) {
             (_, iba::WcStatus::Success) => {}
             (Side::Send, iba::WcStatus::WrFlushErr) => env.count(Counter::ReqCqeFlushError),
@@ -352,7 +352,7 @@ impl Qp {
             (Side::Recv, iba::WcStatus::WrFlushErr) => env.count(Counter::RespCqeFlushError),
             (Side::Recv, _) => env.count(Counter::RespCqeError),
         }
-        Self::count_receive(env, &completion);
+        Self::count_receive(env, completion);
         env.complete(completion);
     }
 
@@ -360,7 +360,7 @@ impl Qp {
     pub(crate) fn complete_send<E: Env>(env: &mut E, wqe: &Wqe, failure: Option<Failure>) {
         Self::count_send(env, wqe, failure);
         if let Some(completion) = wqe.completion(failure) {
-            Self::complete(env, completion);
+            Self::complete(env, &completion);
         }
     }
 

@@ -109,7 +109,7 @@ impl Qp {
         if let Some(failure) = end.failure() {
             self.account_receive(env, (wr.wr_id, wr.room()), failure);
         }
-        Self::complete(env, completion);
+        Self::complete(env, &completion);
         if end != FrameEnd::Done {
             self.enter_error(env);
         }

@@ -197,6 +197,9 @@ pub struct RecvWr {
 }
 
 impl RecvWr {
+    /// A receive that has no room.
+    pub const EMPTY: Self = Self { wr_id: 0, sges: SgList::new_const() };
+
     /// How many bytes it has room for.
     #[inline]
     pub fn room(&self) -> u64 {

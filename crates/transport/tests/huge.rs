@@ -85,8 +85,8 @@ impl Env for Lengths {
         None
     }
 
-    fn complete(&mut self, completion: Completion) {
-        self.completions.push(completion);
+    fn complete(&mut self, completion: &Completion) {
+        self.completions.push(*completion);
     }
 
     fn event(&mut self, _: QpEvent) {}

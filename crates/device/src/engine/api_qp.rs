@@ -531,17 +531,32 @@ impl Engine {
     /// Adds a receive to a QP's queue. In ERR it is flushed at once, as nothing else may ever drive
     /// the QP (IBA 10.3.1), and a program that drains its queue waits for that.
     #[doc(alias = "ibv_post_recv")]
-    #[inline]
     pub fn post_recv(&mut self, id: QpId, wr: RecvWr) -> core::result::Result<(), PostError> {
+        self.post_recv_with(id, |to| {
+            *to = wr;
+            Ok(())
+        })
+    }
+
+    /// As [`Engine::post_recv`], with a request that is written in place
+    /// ([`transport::Qp::post_recv_with`]).
+    #[inline]
+    pub fn post_recv_with<X: From<PostError>>(
+        &mut self,
+        id: QpId,
+        fill: impl FnOnce(&mut RecvWr) -> core::result::Result<(), X>,
+    ) -> core::result::Result<(), X> {
         if self.is_dead() {
-            return Err(PostError::Dead);
+            return Err(PostError::Dead.into());
         }
         let Some(entry) = self.qps.get_mut(id) else {
-            return Err(PostError::State(QpState::Reset));
+            return Err(PostError::State(QpState::Reset).into());
         };
-        let seen = (!self.common.is_plain()).then(|| (wr.wr_id, wr.room()));
-        entry.qp.post_recv(wr)?;
-        if let Some(posted) = seen {
+        entry.qp.post_recv_with(fill)?;
+        if !self.common.is_plain()
+            && let Some(wr) = entry.qp.last_receive()
+        {
+            let posted = (wr.wr_id, wr.room());
             self.common.trace_receive(&entry.context, posted, &self.clock);
         }
         if entry.qp.state() == QpState::Err {

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::mem;
 
-use iba::{Av, EventType, Qpn};
+use iba::{Av, EventType, Qpn, WcFlags};
 use transport::Time;
 use transport::env::Completion;
 use transport::wr::RecvWr;
@@ -83,13 +83,19 @@ impl Common {
         }
     }
 
-    /// Puts a completion on a CQ.
+    /// Puts a completion on a CQ, with these flags.
     #[inline]
-    pub(super) fn complete_on(&mut self, id: CqId, qpn: Qpn, completion: &Completion) {
+    pub(super) fn complete_on(
+        &mut self,
+        id: CqId,
+        qpn: Qpn,
+        completion: &Completion,
+        flags: WcFlags,
+    ) {
         let now = self.now.as_nanos();
         let Some(cq) = self.objects.cqs.get_mut(id.index()) else { return };
         let was_overrun = cq.overrun;
-        if cq.push(completion, qpn, now) {
+        if cq.push(completion, flags, qpn, now) {
             if cq.armed != Armed::No {
                 self.notify_cq(id, completion.solicited);
             }

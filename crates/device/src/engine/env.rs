@@ -714,21 +714,22 @@ impl<'p> Env for QpEnv<'_, 'p> {
     }
 
     #[inline]
-    fn complete(&mut self, mut completion: Completion) {
+    fn complete(&mut self, completion: &Completion) {
+        let mut flags = completion.flags;
         let id = match completion.side {
             Side::Send => self.context.send_cq,
             Side::Recv => {
                 self.context.has_received = true;
                 if completion.status == WcStatus::Success {
-                    completion.flags |= self.context.recv_flags;
+                    flags |= self.context.recv_flags;
                 }
                 self.context.recv_cq
             }
         };
         if !self.common.is_plain() {
-            self.common.trace_completion(self.context, &completion);
+            self.common.trace_completion(self.context, &Completion { flags, ..*completion });
         }
-        self.common.complete_on(id, self.context.qpn, &completion);
+        self.common.complete_on(id, self.context.qpn, completion, flags);
     }
 
     fn ended(&mut self, op: CompCntrOps, ended: Ended) {

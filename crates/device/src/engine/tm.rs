@@ -103,7 +103,7 @@ impl Engine {
                 completion.vendor_err = Reason::NoSuchTag as u32;
                 self.common.explain_no_such_tag(id, op.wr_id, handle);
             }
-            self.common.complete_on(cq, Qpn::default(), &completion);
+            self.common.complete_on(cq, Qpn::default(), &completion, completion.flags);
         }
         Ok(added)
     }

@@ -114,7 +114,13 @@ impl Cq {
     /// Adds a completion; `false` when the queue is full, which is an error of the queue (IBA
     /// 10.8.2, o10-45).
     #[inline]
-    pub(crate) fn push(&mut self, completion: &Completion, qpn: Qpn, timestamp: u64) -> bool {
+    pub(crate) fn push(
+        &mut self,
+        completion: &Completion,
+        flags: WcFlags,
+        qpn: Qpn,
+        timestamp: u64,
+    ) -> bool {
         if self.ring.len() >= self.capacity as usize || self.is_to_overrun {
             self.is_to_overrun = false;
             self.overrun = true;
@@ -131,7 +137,7 @@ impl Cq {
             src_qpn: completion.src_qpn,
             sl: completion.sl,
             tm: completion.tm,
-            flags: completion.flags,
+            flags,
             timestamp,
         });
         true

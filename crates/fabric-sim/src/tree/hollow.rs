@@ -75,8 +75,8 @@ impl Env for Hollow {
         None
     }
 
-    fn complete(&mut self, completion: Completion) {
-        self.completions.push(completion);
+    fn complete(&mut self, completion: &Completion) {
+        self.completions.push(*completion);
     }
 
     fn event(&mut self, _: QpEvent) {}

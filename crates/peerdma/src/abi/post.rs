@@ -67,9 +67,12 @@ pub(crate) unsafe extern "C" fn post_recv(
         let own = unsafe { qp::own(qp) };
         let mut engine = own.hca.lock();
         let post = |c: &mut RecvWr| {
-            // SAFETY: contract: the list that a request names is valid.
-            let wr = unsafe { recv_wr(c) }?;
-            engine.post_recv(own.id, wr).map_err(|error| refused("recv", &error))
+            let posted = engine.post_recv_with(own.id, |to| {
+                to.wr_id = c.wr_id;
+                // SAFETY: contract: the list that a request names is valid.
+                unsafe { extend(&mut to.sges, c.sg_list, c.num_sge) }.map_err(RecvErrno)
+            });
+            posted.map_err(|RecvErrno(errno)| errno)
         };
         // SAFETY: contract: the list is valid to its end.
         unsafe { each(first, bad, post) }
@@ -101,6 +104,15 @@ struct Errno(c_int);
 impl From<PostError> for Errno {
     fn from(error: PostError) -> Self {
         Self(refused("send", &error))
+    }
+}
+
+/// The same of a receive.
+struct RecvErrno(c_int);
+
+impl From<PostError> for RecvErrno {
+    fn from(error: PostError) -> Self {
+        Self(refused("recv", &error))
     }
 }
 

@@ -212,7 +212,7 @@ impl Qp {
         let end = done.err().unwrap_or(Failure::new(WcStatus::Success, Reason::None));
         Self::complete(
             env,
-            Completion {
+            &Completion {
                 status: end.status,
                 opcode,
                 byte_len,

@@ -152,7 +152,7 @@ impl Qp {
         if failure != Failure::FLUSHED {
             self.account_receive(env, (held.wr.wr_id, held.room), failure);
         }
-        Self::complete(env, failed_receive(held.wr.wr_id, failure));
+        Self::complete(env, &failed_receive(held.wr.wr_id, failure));
         true
     }
 
@@ -160,7 +160,7 @@ impl Qp {
     pub(crate) fn flush_receives<E: Env>(&mut self, env: &mut E) {
         self.fail_receive(env, Failure::FLUSHED);
         while let Some(wr) = self.rq.pop_front() {
-            Self::complete(env, failed_receive(wr.wr_id, Failure::FLUSHED));
+            Self::complete(env, &failed_receive(wr.wr_id, Failure::FLUSHED));
         }
     }
 }

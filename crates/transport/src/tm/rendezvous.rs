@@ -24,7 +24,7 @@ impl Qp {
                 tm,
                 ..Completion::new(Side::Recv, held.wr.wr_id)
             };
-            Self::complete(env, completion);
+            Self::complete(env, &completion);
         }
     }
 
