@@ -17,9 +17,10 @@ use iba::{Psn, QpState, QpType, SendFlags, WcOpcode, WrOpcode};
 use crate::env::{Completion, Env, Side, Skipped, Source};
 use crate::packet::payload;
 use crate::qp::Qp;
+use crate::retry::Acked;
 use crate::time::Time;
 use crate::wqe::Wqe;
-use crate::wr::{Data, PlainSend, Request, SendWr, SgList};
+use crate::wr::{Data, PlainSend, Request};
 
 pub use self::packet::FastPacket;
 
@@ -67,10 +68,15 @@ impl Qp {
             let source =
                 Source::Sges { sges: slice::from_ref(&sge), offset: 0, length: sge.length };
             if self.transmit_send(env, usual.psn, flags, source) {
-                let data = Data::Sges(SgList::from_slice(&[sge]));
-                let wr = SendWr::new(wr_id, WrOpcode::Send, flags, data);
-                let wqe = Wqe::new(wr, sge.length);
-                self.sq.push_back(Wqe { begun: true, first: usual.psn, ..wqe });
+                self.sq.push_back(Wqe::EMPTY);
+                if let Some(wqe) = self.sq.back_mut() {
+                    // In place: to move it would wait for its parts to be written.
+                    (wqe.wr.wr_id, wqe.wr.flags) = (wr_id, flags);
+                    if let Data::Sges(list) = &mut wqe.wr.data {
+                        list.push(sge);
+                    }
+                    (wqe.length, wqe.begun, wqe.first) = (sge.length, true, usual.psn);
+                }
                 return Ok(self.has_begun(env, usual));
             }
             clear = None;
@@ -159,8 +165,9 @@ impl Qp {
     /// Otherwise nothing has happened, and the packet is one for [`Qp::handle_packet`], with no
     /// [`Skipped`] and no GRH.
     ///
-    /// [`Qp::owes_answers`] says what is left to send: over a wire, each acknowledgement. No timer
-    /// is set, so `now` may be slightly late.
+    /// [`Qp::owes_answers`] and [`Qp::has_unsent`] say what is left to send: over a wire, each
+    /// acknowledgement. Timers are set only by an acknowledgement that came with other packets in
+    /// shared memory; otherwise `now` may be slightly late.
     #[must_use]
     pub fn handle_fast<E: Env>(
         &mut self,
@@ -180,9 +187,12 @@ impl Qp {
                 self.receives_fast()
                     && self.respond_fast(env, (psn, se), (payload, length), at_once)
             }
-            FastPacket::Ack { psn, .. } => {
-                length == 0 && self.is_fast() && self.acknowledge_fast(env, now, psn)
+            FastPacket::Ack { psn, .. } if length == 0 && self.is_fast() => {
+                let together = self.path.reliable && ack == AckWay::Together;
+                self.acknowledge_fast(env, now, psn)
+                    || together && self.acknowledge_several(env, now, psn)
             }
+            FastPacket::Ack { .. } => false,
         }
     }
 
@@ -238,6 +248,15 @@ impl Qp {
             },
         );
         true
+    }
+
+    /// The completer, for an acknowledgement of some of the requests, of which none has an answer
+    /// of its own.
+    fn acknowledge_several<E: Env>(&mut self, env: &mut E, now: Time, psn: Psn) -> bool {
+        let req = &self.req;
+        let is_sent = psn.sub(req.una.value()).value() < req.max.sub(req.una.value()).value();
+        let is_usual = req.rd_atomic == 0 && req.rnr_until.is_none() && !req.blocked;
+        is_sent && is_usual && self.acknowledge(env, now, psn.add(1)) == Acked::All
     }
 
     /// The completer, for the acknowledgement of the only request there is.

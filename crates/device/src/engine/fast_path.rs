@@ -27,7 +27,7 @@ use crate::qp::QpTable;
 /// What took a record by the fast path.
 pub(super) struct Took {
     pub(super) id: QpId,
-    /// Whether it has answers to send.
+    /// Whether it has something to send, or its timer may have changed.
     pub(super) owes: bool,
     packet: FastPacket,
 }
@@ -68,7 +68,9 @@ pub(super) fn deliver_record(
     let counters = common.counters.of(entry.context.port);
     counters.rx_shm_packets += 1;
     counters.rx_bytes += u64::from(length) + STAYS;
-    Some(Took { id, owes: entry.qp.owes_answers(), packet })
+    let is_ack = matches!(packet, FastPacket::Ack { .. });
+    let owes = entry.qp.owes_answers() || is_ack && entry.qp.sends() > 0;
+    Some(Took { id, owes, packet })
 }
 
 impl Engine {

@@ -89,14 +89,13 @@ impl Engine {
     #[inline]
     fn receive_ring(&mut self, index: usize, most: usize) -> Taken {
         let mut taken = Taken::default();
+        let peer = *self.receivers.shm.get(index).peer();
+        let vf = peer.vf;
         for _ in 0..most {
             let Self { common, qps, receivers, schedule, clock, .. } = self;
             let Receivers { shm, udp, .. } = receivers;
             let mut holds = false;
             let inbound = shm.get_mut(index);
-            let peer = *inbound.peer();
-            let vf = peer.vf;
-            let mut headers = Headers::default();
             let is_plain = common.is_plain();
             let popped = inbound.pop_if(|bytes| {
                 if is_plain
@@ -109,6 +108,7 @@ impl Engine {
                     }
                     return Some(());
                 }
+                let mut headers = Headers::default();
                 match record::parse(bytes, &mut headers) {
                 Ok(Incoming::Packet { payload, length, skipped, grh, source }) => {
                     if waits_for_receive(common, qps, &headers) {
