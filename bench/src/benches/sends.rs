@@ -25,9 +25,9 @@ const WAYS: [(&str, usize, &[&str]); 8] = [
 pub(super) fn run(reps: u32, report: &mut Report) -> Outcome<()> {
     for (way, size, more) in WAYS {
         let qps = more.iter().position(|word| *word == "-q").map(|at| more[at + 1]);
-        // The server waits for ever where the count is not a multiple of 100, which are signaled
-        // as one.
-        let each = MESSAGES / qps.map_or(Ok(1), str::parse::<usize>)? / 100 * 100;
+        // One of 100 is signaled, or one of as many as the queue has. The client waits for ever if
+        // that is not the last.
+        let each = MESSAGES / qps.map_or(Ok(1), str::parse::<usize>)? / 400 * 400;
         let (length, count) = (size.to_string(), each.to_string());
         let args = [&["-N", "-s", &length, "-n", &count], more].concat();
         let (ours, theirs) = in_turns(
