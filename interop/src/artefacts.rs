@@ -74,9 +74,15 @@ impl Artefacts {
         names.iter().map(|name| self.dir.join(name)).find(|file| file.exists())
     }
 
+    /// The library with an allocator, likewise.
+    fn heap(&self) -> Option<PathBuf> {
+        let names = ["libpeerdma-heap.so", "libpeerdma_heap.so"];
+        names.iter().map(|name| self.dir.join(name)).find(|file| file.exists())
+    }
+
     /// The program and all libraries that are built, as they lie beside each other.
     pub fn all(&self) -> impl Iterator<Item = PathBuf> {
-        let beside = [self.preload(), self.cuda(), self.hsa(), self.level_zero()];
+        let beside = [self.preload(), self.cuda(), self.hsa(), self.level_zero(), self.heap()];
         [self.peerdma(), self.library()].into_iter().chain(beside.into_iter().flatten())
     }
 

@@ -40,6 +40,7 @@ pub struct Program {
     gpu: Option<String>,
     pcap: Option<PathBuf>,
     rsockets: bool,
+    shared_heap: bool,
     netns: Option<String>,
     own_pid_namespace: bool,
     nobody: bool,
@@ -58,6 +59,7 @@ impl Program {
             mode: Mode::Run,
             gpu: None,
             rsockets: false,
+            shared_heap: false,
             pcap: None,
             netns: None,
             own_pid_namespace: false,
@@ -107,6 +109,13 @@ impl Program {
     #[must_use]
     pub fn rsockets(mut self) -> Self {
         self.rsockets = true;
+        self
+    }
+
+    /// Lets its larger blocks of memory lie in a file, by `peerdma run`.
+    #[must_use]
+    pub fn shared_heap(mut self) -> Self {
+        self.shared_heap = true;
         self
     }
 
@@ -229,6 +238,7 @@ impl Program {
         if let (Mode::Run, Some(a)) = (self.mode, &artefacts) {
             words.extend([a.peerdma().into_os_string(), "run".into()]);
             words.extend(self.rsockets.then(|| "--rsockets".into()));
+            words.extend(self.shared_heap.then(|| "--shared-heap".into()));
             words.extend(self.gpu.as_ref().map(|preset| format!("--gpu={preset}").into()));
             if let Some(file) = &self.pcap {
                 words.extend(["--pcap".into(), file.into()]);

@@ -44,6 +44,7 @@ def options(
     nic: str | Iterable[str] = (),
     gpu: str | bool = False,
     rsockets: bool = False,
+    shared_heap: bool = False,
     pcap: AnyPath | None = None,
     pcap_bytes: int | None = None,
     report: AnyPath | None = None,
@@ -56,6 +57,7 @@ def options(
     :param gpu: give the program software GPUs: ``True`` for those of the configuration, or a preset
         such as ``"nvidia"``.
     :param rsockets: make sockets rsockets.
+    :param shared_heap: let larger blocks of memory lie in a file that other processes can map.
     :param pcap: record every packet in this file.
     :param pcap_bytes: record no more than this many bytes of each packet.
     :param report: add how dma-bufs were reached to this file; ``"-"`` is standard error.
@@ -67,6 +69,8 @@ def options(
         words.append("--gpu" if gpu is True else f"--gpu={gpu}")
     if rsockets:
         words.append("--rsockets")
+    if shared_heap:
+        words.append("--shared-heap")
     values = {
         "pcap": pcap,
         "pcap-bytes": pcap_bytes,
@@ -86,6 +90,7 @@ def env(
     nic: str | Iterable[str] = (),
     gpu: str | bool = False,
     rsockets: bool = False,
+    shared_heap: bool = False,
     pcap: AnyPath | None = None,
     pcap_bytes: int | None = None,
     report: AnyPath | None = None,
@@ -108,6 +113,7 @@ def env(
         nic=nic,
         gpu=gpu,
         rsockets=rsockets,
+        shared_heap=shared_heap,
         pcap=pcap,
         pcap_bytes=pcap_bytes,
         report=report,

@@ -145,6 +145,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     ("preload", &[]),
     ("rspreload", &["environment"]),
+    ("heap", &["threads"]),
     ("fabric-sim", &["iba", "wire", "transport", "umem"]),
     ("interop", &[]),
     // A program: it holds a NIC, a disk and a GPU, and reports which bytes took which path.

@@ -104,6 +104,7 @@ pub(crate) const GROUPS: &[Group] = &[
     group("families", 30, "sandboxes that forbid netlink", Job::Interop { threads: 2 }),
     group("setuid", 30, "programs with more rights than their user", Job::Interop { threads: 2 }),
     group("fork", 30, "fork, daemon, multiprocessing", Job::Interop { threads: 2 }),
+    group("heap", 60, "memory of programs that peers map", Job::Interop { threads: 1 }),
     group(
         "descriptors",
         60,

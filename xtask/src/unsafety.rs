@@ -45,6 +45,7 @@ const MAY: &[(&str, &str)] = &[
     ("zelib", ""),
     ("preload", ""),
     ("rspreload", ""),
+    ("heap", ""),
     // Bare system calls and raw memory are what the engine is compared with.
     ("bench", ""),
 ];

@@ -68,6 +68,9 @@ const LEVEL_ZERO: [&str; 2] = ["libpeerdma-ze.so", "libpeerdma_ze.so"];
 /// The library that makes sockets rsockets, as it is installed and as Cargo names it.
 const RSOCKETS: [&str; 2] = ["librspreload.so.1", "librspreload.so"];
 
+/// The library with an allocator, likewise.
+const HEAP: [&str; 2] = ["libpeerdma-heap.so", "libpeerdma_heap.so"];
+
 /// The directory that holds our libraries.
 #[derive(Debug)]
 pub(super) struct Library {
@@ -169,6 +172,11 @@ impl Library {
     /// The library that makes sockets rsockets, if it exists and can be named in a list.
     pub(super) fn rsockets(&self) -> Option<PathBuf> {
         self.beside(&RSOCKETS)
+    }
+
+    /// The library with an allocator, if it exists and can be named in a list.
+    pub(super) fn heap(&self) -> Option<PathBuf> {
+        self.beside(&HEAP)
     }
 
     fn beside(&self, names: &[&str]) -> Option<PathBuf> {

@@ -32,6 +32,10 @@ const FAULT_REPORT: &str = "PEERDMA_FAULT_REPORT";
 /// Names the file of the report on dma-bufs.
 const REPORT: &str = "PEERDMA_REPORT";
 
+/// By which UCX allocates what programs leave to it: first of all by malloc, which is the shared
+/// heap's.
+const UCX_ALLOCATES: [(&str, &str); 2] = [("UCX_ALLOC_PRIO", "heap"), ("UCX_ALLOC", "heap")];
+
 /// What a program is given.
 #[derive(clap::Args)]
 pub(crate) struct Options {
@@ -54,6 +58,11 @@ pub(crate) struct Options {
     /// docs/RSOCKETS.md)
     #[arg(long)]
     pub(crate) rsockets: bool,
+    /// Let the program's larger blocks of memory (malloc of 4 KiB and more) lie in a file, which
+    /// processes of the same host map: they write to it without a system call. A child of a fork
+    /// gets a copy, for which the fork waits (docs/MEMORY.md)
+    #[arg(long)]
+    pub(crate) shared_heap: bool,
     /// Record every packet of every carrier in this file, for Wireshark and tshark (pcapng; see
     /// docs/PCAP.md)
     #[arg(long, value_name = "FILE")]
@@ -130,6 +139,17 @@ impl Options {
                 .rsockets()
                 .ok_or("--rsockets needs librspreload.so.1 next to the library")?;
             ours = join(rsockets.as_os_str(), &ours);
+        }
+        if self.shared_heap {
+            let heap = library
+                .heap()
+                .ok_or("--shared-heap needs libpeerdma-heap.so next to the library")?;
+            ours = join(heap.as_os_str(), &ours);
+            for (name, value) in UCX_ALLOCATES {
+                if environment::var_os(name).is_none() {
+                    command.env(name, value);
+                }
+            }
         }
         let given = environment::var_os("LD_PRELOAD").unwrap_or_default();
         command.env("LD_PRELOAD", behind(&given, &ours));

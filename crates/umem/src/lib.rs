@@ -49,6 +49,7 @@
 pub mod fault;
 pub mod foreign;
 pub mod guard;
+mod heap;
 pub mod host;
 pub mod mark;
 pub mod mem;

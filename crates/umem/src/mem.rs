@@ -18,7 +18,7 @@ use dmabuf::{Direction, GateGuard, GateSlot, Mapping, Reach, SgTable};
 use self::access::each;
 use self::inner::{Gated, Inner, Kind};
 use crate::fault::{Fault, Touch, check_range};
-use crate::{HostBuf, guard, ways};
+use crate::{HostBuf, guard, heap, ways};
 
 pub use pieces::{crc32_pieces, sums_pieces};
 
@@ -83,7 +83,7 @@ pub enum Backing<'a> {
 
 impl<'a> Backing<'a> {
     /// Pages of a file, unless the program has another file at its descriptor number.
-    fn of_file(file: &'a Known, offset: u64) -> Self {
+    fn of_file<T: AsFd>(file: &'a Known<T>, offset: u64) -> Self {
         match file.is_ours() {
             true => Self::File { fd: file.as_fd(), offset },
             false => Self::Scattered,
@@ -94,7 +94,7 @@ impl<'a> Backing<'a> {
 impl Umem {
     /// `len` bytes of the program's memory at `addr`. The range may have holes, may lie anywhere
     /// and may be unmapped later: accesses then fault. Checks whether the fault guard is still in
-    /// place.
+    /// place. Memory of the program's shared heap is [`Backing::File`].
     ///
     /// # Safety
     ///
@@ -103,7 +103,7 @@ impl Umem {
     /// than through atomics or raw pointers.
     pub unsafe fn user(addr: usize, len: u64) -> Self {
         guard::recheck();
-        Self::new(addr, len, true, Kind::User)
+        Self::new(addr, len, true, Kind::User { place: heap::place(addr, len) })
     }
 
     /// A whole buffer of the library.
@@ -290,7 +290,8 @@ impl Umem {
             Kind::Bus { backing: Some(backing), .. } => {
                 Backing::of_file(&backing.file, backing.offset)
             }
-            Kind::User => Backing::Process { addr: self.inner.base },
+            Kind::User { place: Some(place) } => Backing::of_file(&place.file, place.offset),
+            Kind::User { place: None } => Backing::Process { addr: self.inner.base },
             // Addresses of this process's bus mean nothing to another process.
             Kind::Bus { backing: None, .. } | Kind::Parts(_) => Backing::Scattered,
         }
@@ -382,7 +383,8 @@ impl Deref for CpuAccess<'_> {
 impl fmt::Debug for Umem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match self.inner.kind {
-            Kind::User => "user",
+            Kind::User { place: Some(_) } => "shared user",
+            Kind::User { place: None } => "user",
             Kind::Host { .. } => "host",
             Kind::DmaBuf { .. } => "dma-buf",
             Kind::Bus { .. } => "bus",

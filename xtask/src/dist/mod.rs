@@ -49,13 +49,14 @@ enum Kind {
 }
 
 /// The libraries, as Cargo names them and as they are installed.
-const LIBRARIES: [(&str, &str); 6] = [
+const LIBRARIES: [(&str, &str); 7] = [
     ("libpeerdma.so", "libpeerdma.so"),
     ("libpeerdma_preload.so", "libpeerdma-preload.so"),
     ("libpeerdma_cuda.so", "libpeerdma-cuda.so"),
     ("libpeerdma_hsa.so", "libpeerdma-hsa.so"),
     ("libpeerdma_ze.so", "libpeerdma-ze.so"),
     ("librspreload.so", "librspreload.so.1"),
+    ("libpeerdma_heap.so", "libpeerdma-heap.so"),
 ];
 
 /// Completions: the shell, and where it looks for them.

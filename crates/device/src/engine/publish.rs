@@ -7,7 +7,7 @@ use super::Engine;
 use crate::carrier::shm::UnderWay;
 use crate::carrier::shm::table::{Table, qp_word};
 use crate::ids::{MrId, QpId};
-use crate::memory::mr::Mr;
+use crate::memory::mr::{Mr, MrKind};
 
 impl Engine {
     /// Publishes, or withdraws, the right of a QP's peer to use it without our engine. Copies in
@@ -53,27 +53,28 @@ impl Engine {
         self.common.out.shm.table()
     }
 
-    /// Publishes a region to peers that may access it without our engine, and logs how they reach
-    /// it.
+    /// Publishes a region to peers that may access it without our engine, and logs what its memory
+    /// is and how they reach it.
     pub(super) fn publish_mr(&mut self, id: MrId) {
         let Some(mr) = self.common.memory.mrs.get(id) else { return };
+        let (key, length, memory) = (format_args!("{:#x}", mr.key), mr.length, memory(mr));
         if !mr.access.intersects(Access::REMOTE) {
-            return;
-        }
-        let rkey = format_args!("{:#x}", mr.key);
-        if let Some(reason) = self.only_by_ring(id, mr) {
+            tracing::debug!(
+                target: "peerdma::path", key, length, memory, "a region that no peer may access"
+            );
+        } else if let Some(reason) = self.only_by_ring(id, mr) {
             tracing::info!(
-                target: "peerdma::path", rkey, length = mr.length,
+                target: "peerdma::path", key, length, memory,
                 "operations on this region go through the ring: {reason}"
             );
         } else if let Some(table) = self.table() {
             table.publish(id, mr);
             let how = match mr.umem.backing() {
-                Backing::File { .. } => "its memory is a file that they map",
+                Backing::File { .. } => "by a mapping of its file, without a system call",
                 _ => "by process_vm_writev; atomics go through the ring",
             };
             tracing::debug!(
-                target: "peerdma::path", rkey, length = mr.length,
+                target: "peerdma::path", key, length, memory,
                 "processes of this user with ptrace permission reach this region directly: {how}"
             );
         }
@@ -94,5 +95,18 @@ impl Engine {
         };
         table.withdraw(id);
         self.receivers.shm.copies(|held| held.is_for(mr.key))
+    }
+}
+
+/// What the memory of a region is, in words.
+pub(super) fn memory(mr: &Mr) -> &'static str {
+    match (mr.kind, mr.umem.backing()) {
+        (MrKind::Dm(_), _) => "device memory of the NIC",
+        (MrKind::Peer, _) => "memory of a peer device, by its address",
+        (MrKind::Dmabuf, Backing::DmaBuf { .. }) => "a dma-buf of the kernel",
+        (MrKind::Dmabuf, _) => "a dma-buf",
+        (MrKind::User, _) if mr.odp.is_some() => "memory that is paged on demand",
+        (MrKind::User, Backing::File { .. }) => "a file that peers can map",
+        (MrKind::User, _) => "ordinary memory",
     }
 }

@@ -22,7 +22,7 @@ use std::collections::HashSet;
 use iba::{Access, QpType, Qpn};
 use umem::{HostBuf, Umem};
 
-use crate::ids::{MrId, PdId};
+use crate::ids::{DmId, MrId, PdId};
 use crate::memory::mr::{Mr, MrKind, MrTable};
 use crate::objects::charges::Charge;
 use crate::objects::events::EventQueue;
@@ -50,6 +50,26 @@ fn region(key: u32, pd: u32, access: Access) -> Mr {
         pinned: 0,
         is_writable: true,
         _charge: Charge::none(),
+    }
+}
+
+#[test]
+fn the_memory_of_a_region_has_a_name() {
+    use super::publish::memory;
+    let mut mr = region(1, 0, Access::empty());
+    assert_eq!(memory(&mr), "ordinary memory");
+    mr.odp = Some(Box::default());
+    assert_eq!(memory(&mr), "memory that is paged on demand");
+    mr.odp = None;
+    mr.umem = Umem::host(&HostBuf::memfd("peerdma-test", 4096).unwrap());
+    assert_eq!(memory(&mr), "a file that peers can map");
+    for (kind, name) in [
+        (MrKind::Dm(DmId(0)), "device memory of the NIC"),
+        (MrKind::Dmabuf, "a dma-buf"),
+        (MrKind::Peer, "memory of a peer device, by its address"),
+    ] {
+        mr.kind = kind;
+        assert_eq!(memory(&mr), name);
     }
 }
 

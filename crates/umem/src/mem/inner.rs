@@ -9,7 +9,7 @@ use dmabuf::{BusWindow, GateSlot, Mapping, SgBacking};
 use super::Umem;
 use crate::fault::{Fault, Touch, check_aligned, check_range};
 use crate::guard::{self, Mode, plain};
-use crate::{HostBuf, ways};
+use crate::{HostBuf, heap, ways};
 
 pub(super) struct Inner {
     pub(super) base: usize,
@@ -28,8 +28,9 @@ pub(super) struct Inner {
 }
 
 pub(super) enum Kind {
-    /// The program's memory. It may vanish, so it needs the guard.
-    User,
+    /// The program's memory. It may vanish, so it needs the guard. Some of it lies in the file of
+    /// a shared heap.
+    User { place: Option<heap::Place> },
     /// The library's own memory. It cannot vanish.
     Host { buffer: HostBuf, offset: u64 },
     /// A dma-buf mapped for the CPU. A sealed memfd cannot vanish; an exporter in the kernel may
@@ -63,7 +64,7 @@ impl Inner {
         match &self.kind {
             // An address that the exporter retired faults, although the gate should have stopped
             // the access before that.
-            Kind::User | Kind::Bus { .. } => true,
+            Kind::User { .. } | Kind::Bus { .. } => true,
             Kind::Host { .. } | Kind::Parts(_) => false,
             Kind::DmaBuf { mapping, .. } => {
                 mapping.can_vanish() || mapping.buf().is_kernel() && guard::mode() == Mode::Guarded

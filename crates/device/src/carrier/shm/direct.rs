@@ -82,8 +82,11 @@ impl Files {
         (stat.st_ino == inode).then_some(file)
     }
 
-    fn open(&mut self, fd: i32, inode: u64) -> Option<&HostBuf> {
-        if !self.open.contains_key(&inode) {
+    /// The file that has the first `end` bytes of it, mapped.
+    fn open(&mut self, fd: i32, inode: u64, end: u64) -> Option<&HostBuf> {
+        // One that has grown is mapped anew. The regions that were there before keep what they
+        // have.
+        if self.open.get(&inode).is_none_or(|buffer| (buffer.len() as u64) < end) {
             let file = self.take(fd, inode)?;
             let size = rustix::fs::fstat(&file).ok()?.st_size;
             let buffer = HostBuf::received(file, usize::try_from(size).ok()?).ok()?;
@@ -108,7 +111,7 @@ impl Files {
             Some((fd, inode, epoch)) => Some((self.gate(fd, inode)?, epoch)),
             None => None,
         };
-        let buffer = self.open(fd, inode)?;
+        let buffer = self.open(fd, inode, offset.checked_add(words.length)?)?;
         let there = match gate {
             Some((gate, epoch)) => {
                 Umem::host_range_behind(buffer, offset, words.length, gate, epoch).ok()
