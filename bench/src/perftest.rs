@@ -21,6 +21,9 @@ impl Place {
     }
 }
 
+/// By this option of `peerdma run` a program's memory is a file that peers map.
+const SHARED_HEAP: &str = "--shared-heap";
+
 /// Runs a pair and returns the client's figure: average MiB/s of `_bw`, typical microseconds of
 /// `_lat`.
 pub(crate) fn run(place: &Place, program: &str, args: &[&str]) -> Outcome<f64> {
@@ -29,8 +32,14 @@ pub(crate) fn run(place: &Place, program: &str, args: &[&str]) -> Outcome<f64> {
 
 /// The same for the rate of a `_bw` program, in millions of messages per second.
 pub(crate) fn rate(place: &Place, program: &str, args: &[&str]) -> Outcome<f64> {
-    let text = pair(place, &[], program, args)?;
+    let text = pair(place, &[], &[], program, args)?;
     result(&text, RATE).ok_or_else(|| format!("{program} printed no rate").into())
+}
+
+/// The same as [`run`], in memory that peers map.
+pub(crate) fn run_shared(place: &Place, program: &str, args: &[&str]) -> Outcome<f64> {
+    let text = pair(place, &[SHARED_HEAP], &[], program, args)?;
+    figure(&text).ok_or_else(|| format!("{program} printed no result").into())
 }
 
 /// The same as [`run`], with additional variables in the environment of both.
@@ -40,17 +49,25 @@ pub(crate) fn run_with(
     program: &str,
     args: &[&str],
 ) -> Outcome<f64> {
-    let text = pair(place, env, program, args)?;
+    let text = pair(place, &[], env, program, args)?;
     figure(&text).ok_or_else(|| format!("{program} printed no result").into())
 }
 
-/// Runs a pair, and returns what the client prints.
-fn pair(place: &Place, env: &[(&str, &str)], program: &str, args: &[&str]) -> Outcome<String> {
+/// Runs a pair with these options of `peerdma run`, and returns what the client prints.
+fn pair(
+    place: &Place,
+    options: &[&str],
+    env: &[(&str, &str)],
+    program: &str,
+    args: &[&str],
+) -> Outcome<String> {
     let port = free_port()?;
     let peerdma = peerdma()?.to_string_lossy().into_owned();
     // -F: a processor whose clock varies does not matter.
-    let mut words =
-        [&peerdma, "run", "--", program, "-F", "-p"].map(|word: &str| word.to_owned()).to_vec();
+    let mut words = vec![peerdma, "run".to_owned()];
+    for list in [options, &["--", program, "-F", "-p"]] {
+        words.extend(list.iter().map(|word| (*word).to_owned()));
+    }
     words.push(port.to_string());
     words.extend(args.iter().map(|word| (*word).to_owned()));
     let mut server = Program::start(&place.server, env, &words)?;

@@ -49,7 +49,7 @@ fn main() -> Outcome<()> {
 }
 
 async fn serve(listener: &Listener) -> Outcome<()> {
-    let table = Shared::<Slot>::new(listener.nic().pd(), SLOTS as usize, Access::REMOTE_READ)?;
+    let table = Shared::<Slot>::in_file(listener.nic().pd(), SLOTS as usize, Access::REMOTE_READ)?;
     let mut slots = Vec::new();
     for key in 1..=KEYS {
         let places = (first(key)..).map(|place| (place % SLOTS) as usize);

@@ -124,6 +124,21 @@ fn one_sided_requests_move_typed_memory() {
 }
 
 #[test]
+fn shared_memory_may_lie_in_a_file() {
+    in_each_way(|cq, pd| {
+        let (a, _b) = pair(cq, pd, &small());
+        let there = Shared::<u64>::in_file(pd, 8, Access::REMOTE).unwrap();
+        let at = |index| there.remote().at(index).unwrap();
+        block_on(async {
+            done(a.write(pd.register(vec![7_u8; 8]).unwrap(), at(3)).await);
+            assert_eq!(a.fetch_add(at(7), 5).await.unwrap(), 0);
+            assert_eq!((there.get(3), there.get(4)), (u64::from_ne_bytes([7; 8]), 0));
+            assert_eq!(there.load(7, Ordering::Acquire), 5);
+        });
+    });
+}
+
+#[test]
 fn a_request_that_leaves_its_bounds_is_refused_before_it_is_posted() {
     let (context, pd) = open();
     let cq = aio::Cq::polled(&context, 64).unwrap();

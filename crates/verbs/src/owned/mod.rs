@@ -12,7 +12,9 @@
 //!
 //! A [`Buffer`] is moved into a request and comes back with the result. While the request is in
 //! flight no safe code can read, write or drop it, even if the future is dropped or forgotten: the
-//! completion queue has it then. Buffers and the regions below them grant peers no access.
+//! completion queue has it then. Buffers, pools and the regions below them grant peers no access,
+//! so that it does not matter to a peer what their memory is; of [`Shared`] memory it does
+//! ([`Shared::in_file`]).
 //!
 //! A [`RemoteSlice`] is memory of a peer, with the type and the number of its values. A request
 //! that leaves its bounds is refused here, before anything is sent.

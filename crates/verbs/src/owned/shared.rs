@@ -3,6 +3,7 @@
 use std::marker::PhantomData;
 use std::sync::atomic::Ordering;
 
+use umem::HostBufError;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::{Range, RemoteSlice};
@@ -29,13 +30,33 @@ impl<T: FromBytes + IntoBytes + Immutable> Shared<T> {
     /// [`Kind::Invalid`] for no values or a type of no bytes, [`Kind::NoMemory`] if the system has
     /// no memory for them; otherwise the device's.
     pub fn new(pd: &Pd, count: usize, access: Access) -> Result<Self> {
+        Self::on(pd, count, access, HostBuf::anonymous)
+    }
+
+    /// The same in a file of its own, which costs a descriptor: processes of the same host and user
+    /// map it, so that their one-sided operations on the software device need no system call, and
+    /// their atomics no packet. A child of a fork shares it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Shared::new`].
+    pub fn in_file(pd: &Pd, count: usize, access: Access) -> Result<Self> {
+        Self::on(pd, count, access, |bytes| HostBuf::memfd("peerdma-shared", bytes))
+    }
+
+    fn on(
+        pd: &Pd,
+        count: usize,
+        access: Access,
+        memory: impl FnOnce(usize) -> std::result::Result<HostBuf, HostBufError>,
+    ) -> Result<Self> {
         const { assert!(align_of::<T>() <= 4096, "memory is aligned to pages") };
         let bytes = size_of::<T>().checked_mul(count).filter(|bytes| *bytes > 0);
         let bytes = bytes.ok_or_else(|| {
             let what = format!("shared memory of {count} values of {} bytes", size_of::<T>());
             Refusal::new(Kind::Invalid, what)
         })?;
-        let memory = HostBuf::anonymous(bytes).map_err(|error| {
+        let memory = memory(bytes).map_err(|error| {
             Refusal::new(Kind::NoMemory, format!("shared memory of {bytes} bytes: {error}"))
         })?;
         let mr = pd.reg_mr(&memory, access | Access::LOCAL_WRITE)?;
