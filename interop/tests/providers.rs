@@ -9,8 +9,16 @@ use interop::need::Need;
 use interop::{Artefacts, Vm, built, needs};
 
 /// The files of `crates/verbs/tests` that run with any provider.
-const TESTS: [&str; 7] =
-    ["connections", "connections_async", "futures", "loopback", "provider", "receives", "xrc"];
+const TESTS: [&str; 8] = [
+    "connections",
+    "connections_async",
+    "futures",
+    "loopback",
+    "provider",
+    "receives",
+    "windows_async",
+    "xrc",
+];
 
 /// How long one of them may take under emulation.
 const PATIENCE: Duration = Duration::from_secs(120);

@@ -49,6 +49,12 @@ impl<B: Local> Batch<'_, B> {
         self.push(Request::Send { imm: Some(imm) }, memory)
     }
 
+    /// Sends bytes to a receive of the peer, and gives back what the peer granted by a window, as
+    /// [`Qp::send_with_inv`].
+    pub fn send_with_inv<T>(self, memory: B, granted: RemoteSlice<T>) -> Self {
+        self.push(Request::send_with_inv(granted), memory)
+    }
+
     /// Writes bytes to the front of memory of the peer.
     pub fn write<T>(self, memory: B, to: RemoteSlice<T>) -> Self {
         self.push(Request::write(to, None), memory)

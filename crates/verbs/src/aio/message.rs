@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures_core::Stream;
+use iba::RKey;
 
 use super::error::Error;
 use super::inner::Inner;
@@ -34,6 +35,13 @@ impl Message {
     /// Immediate data, if the peer sent any.
     pub fn imm(&self) -> Option<u32> {
         self.wc.imm
+    }
+
+    /// The key of a window of this side that the message invalidated, if it did, for
+    /// [`Window::note_invalidated`](crate::owned::Window::note_invalidated).
+    #[doc(alias = "IBV_WC_WITH_INV")]
+    pub fn invalidated(&self) -> Option<RKey> {
+        self.wc.invalidated
     }
 
     /// The buffer, for as long as the program wants it. A datagram begins at its 40th byte. The

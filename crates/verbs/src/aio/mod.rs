@@ -87,6 +87,7 @@ mod tasks;
 #[cfg(feature = "tokio")]
 mod tokio;
 mod wakers;
+mod window;
 
 pub use batch::Batch;
 pub use connect::{

@@ -116,7 +116,7 @@ impl Qp {
         self.inner().qp().modify(attr, mask)
     }
 
-    fn request<B: Local>(&self, request: Request, memory: B) -> WorkRequest<'_, B> {
+    pub(super) fn request<B: Local>(&self, request: Request, memory: B) -> WorkRequest<'_, B> {
         self.checked(request, memory, None)
     }
 

@@ -1,14 +1,15 @@
 //! What requests do.
 
-use iba::Qpn;
+use iba::{Access, Qpn, RKey};
 
 use crate::owned::RemoteSlice;
-use crate::{Ah, Flush, Remote, SendRequest, Slice};
+use crate::{Ah, Flush, Mw, Remote, SendRequest, Slice};
 
 /// What a request does.
 #[derive(Clone, Debug)]
 pub(super) enum Request {
     Send { imm: Option<u32> },
+    SendWithInv { rkey: RKey },
     SendTo { ah: Ah, qpn: Qpn, qkey: u32 },
     Write { to: Remote, room: u64, imm: Option<u32> },
     Read { from: Remote, room: u64 },
@@ -16,11 +17,17 @@ pub(super) enum Request {
     CompareSwap { at: Remote, compare: u64, swap: u64 },
     AtomicWrite { at: Remote, value: u64 },
     Flush { at: Remote, reach: Flush },
+    Bind { window: Mw, offset: u64, length: u64, access: Access },
+    LocalInv { rkey: RKey },
 }
 
 impl Request {
     pub(super) fn write<T>(to: RemoteSlice<T>, imm: Option<u32>) -> Self {
         Self::Write { to: to.remote(), room: to.byte_len(), imm }
+    }
+
+    pub(super) fn send_with_inv<T>(granted: RemoteSlice<T>) -> Self {
+        Self::SendWithInv { rkey: granted.remote().rkey }
     }
 
     pub(super) fn read<T>(from: RemoteSlice<T>) -> Self {
@@ -43,6 +50,7 @@ impl Request {
         };
         match self {
             Self::Send { imm } => imm_of(SendRequest::send(wr_id, local), *imm),
+            Self::SendWithInv { rkey } => SendRequest::send_with_inv(wr_id, local, *rkey),
             Self::SendTo { ah, qpn, qkey } => SendRequest::send(wr_id, local).to(ah, *qpn, *qkey),
             Self::Write { to, imm, .. } => imm_of(SendRequest::write(wr_id, local, *to), *imm),
             Self::Read { from, .. } => SendRequest::read(wr_id, local, *from),
@@ -52,6 +60,10 @@ impl Request {
             }
             Self::AtomicWrite { at, value } => SendRequest::atomic_write(wr_id, *at, *value),
             Self::Flush { at, reach } => SendRequest::flush(wr_id, *at, *reach),
+            Self::Bind { window, offset, length, access } => {
+                SendRequest::bind(wr_id, window, *offset, *length, *access)
+            }
+            Self::LocalInv { rkey } => SendRequest::local_inv(wr_id, *rkey),
         }
     }
 }

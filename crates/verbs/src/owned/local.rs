@@ -2,7 +2,7 @@
 
 use super::backing::Piece;
 use super::{Buffer, ConstBuffer};
-use crate::{Kind, Mr, Pd, Refusal, Result, Slice};
+use crate::{Kind, Mr, Mw, Pd, Refusal, Result, Slice};
 
 /// A part of a region: GPU memory, device memory, a buffer that peers reach. It keeps the region,
 /// but nothing keeps others from its memory, which no reference of Rust shows.
@@ -64,6 +64,8 @@ pub enum Held {
     Piece(Piece),
     /// A part of a region.
     Range(Range),
+    /// A window.
+    Window(Mw),
     /// Nothing.
     Nothing,
 }
@@ -73,7 +75,7 @@ impl Held {
         match self {
             Self::Piece(piece) => Some(piece.slice()),
             Self::Range(range) => Some(range.mr.slice(range.offset, range.length)),
-            Self::Nothing => None,
+            Self::Window(_) | Self::Nothing => None,
         }
     }
 
@@ -81,7 +83,7 @@ impl Held {
         match self {
             Self::Piece(piece) => piece.len() as u64,
             Self::Range(range) => u64::from(range.length),
-            Self::Nothing => 0,
+            Self::Window(_) | Self::Nothing => 0,
         }
     }
 
@@ -89,6 +91,7 @@ impl Held {
         match self {
             Self::Piece(piece) => Some(piece.pd()),
             Self::Range(range) => Some(range.mr.pd()),
+            Self::Window(window) => Some(window.region().pd()),
             Self::Nothing => None,
         }
     }

@@ -16,6 +16,9 @@
 //! so that it does not matter to a peer what their memory is; of [`Shared`] memory it does
 //! ([`Shared::in_file`]).
 //!
+//! A [`Window`] is a key for some values of [`Shared`] memory, or of any other region, that one
+//! peer has for a while.
+//!
 //! A [`RemoteSlice`] is memory of a peer, with the type and the number of its values. A request
 //! that leaves its bounds is refused here, before anything is sent.
 //!
@@ -54,6 +57,16 @@
 //! # }
 //! ```
 //!
+//! A window that is being bound cannot be bound again:
+//!
+//! ```compile_fail,E0382
+//! # async fn f(qp: verbs::aio::Qp, window: verbs::owned::Window<u64>) {
+//! let binding = qp.bind(window, .., verbs::Access::REMOTE_WRITE);
+//! qp.bind(window, .., verbs::Access::REMOTE_READ).await;
+//! # binding.await;
+//! # }
+//! ```
+//!
 //! Atomics work on words of 64 bits alone:
 //!
 //! ```compile_fail,E0308
@@ -70,6 +83,7 @@ mod raw;
 mod remote;
 mod shared;
 mod stable;
+mod window;
 
 pub use buffer::{Buffer, ConstBuffer};
 pub(crate) use local::Held;
@@ -79,3 +93,4 @@ pub(crate) use raw::Owner;
 pub use remote::RemoteSlice;
 pub use shared::Shared;
 pub use stable::{Stable, StableMut};
+pub use window::Window;
