@@ -169,8 +169,13 @@ impl SendRequest {
 
     /// Asks for a completion.
     pub fn signaled(mut self) -> Self {
-        self.wr.flags |= SendFlags::SIGNALED;
+        self.signal();
         self
+    }
+
+    /// [`signaled`](Self::signaled) in place, as moving a request is expensive.
+    pub(crate) fn signal(&mut self) {
+        self.wr.flags |= SendFlags::SIGNALED;
     }
 
     /// Waits for earlier READs and atomics of the QP.
@@ -187,9 +192,14 @@ impl SendRequest {
 
     /// Copies `bytes` now, in place of a list of slices; no memory region is needed for them.
     pub fn inline(mut self, bytes: &[u8]) -> Self {
+        self.put_inline(bytes);
+        self
+    }
+
+    /// [`inline`](Self::inline) in place.
+    pub(crate) fn put_inline(&mut self, bytes: &[u8]) {
         self.wr.flags |= SendFlags::INLINE;
         self.wr.data = Data::Inline(bytes.into());
-        self
     }
 
     /// Names the shared receive queue of the peer, which every request of an XRC_SEND QP does: a

@@ -44,6 +44,15 @@ fn in_each_way(test: impl Fn(&aio::Cq, &Pd)) {
     driving.join().unwrap().expect("the driver ends with the queue");
 }
 
+/// For a queue that the test turns: a task takes one completion at most when it is polled.
+struct Never;
+
+impl aio::Readiness for Never {
+    fn poll_readable(&mut self, _cx: &mut Task<'_>) -> Poll<std::io::Result<()>> {
+        Poll::Pending
+    }
+}
+
 /// What becomes so within half a minute.
 #[track_caller]
 fn soon<T>(mut look: impl FnMut() -> Option<T>) -> T {
@@ -342,6 +351,113 @@ fn a_batch_fails_by_its_first_error() {
     assert_eq!(pool.free(), 3);
 }
 
+/// On a reliable connection; what completes before the first that fails does so in silence.
+#[test]
+fn a_batch_has_one_completion_and_one_for_each_request_that_fails() {
+    let (context, pd) = open();
+    let (cq, _driver) = aio::Cq::with_readiness(&context, 64, |_cq| Ok(Never)).unwrap();
+    let options = QpOptions { sends: 8, ..small() };
+    let (a, b) = pair(&cq, &pd, &options);
+    let there = Shared::<u32>::new(&pd, 4, Access::REMOTE_WRITE).unwrap();
+    let pool = Pool::new(&pd, 4, 8).unwrap();
+    let take = || pool.try_take().unwrap();
+    let at = |index: u64| there.remote().at(index).unwrap();
+    let completions = |batch: aio::Batch<'_, Buffer>| {
+        let mut posting = Box::pin(batch.post());
+        let mut taken = 0;
+        let result = soon(|| {
+            // The first look posts.
+            taken += cq.turn();
+            match posting.as_mut().poll(&mut Task::from_waker(Waker::noop())) {
+                Poll::Ready(done) => Some(done),
+                Poll::Pending => None,
+            }
+        });
+        (result, taken)
+    };
+    for _ in 0..3 {
+        let batch = (0..8).fold(a.batch(), |batch, _| batch.write(take(), at(0)));
+        let ((result, buffers), taken) = completions(batch);
+        result.unwrap();
+        assert_eq!(buffers.len(), 8);
+        assert!(taken <= 1, "{taken} completions");
+    }
+    let reads = Shared::<u32>::new(&pd, 4, Access::REMOTE_READ).unwrap();
+    let batch = a.batch().write(take(), at(0)).write(take(), at(1));
+    let batch = batch.write(take(), reads.remote().at(2).unwrap());
+    let batch = (0..3).fold(batch, |batch, _| batch.write(take(), at(3)));
+    let ((result, buffers), _) = completions(batch);
+    assert_eq!(result.unwrap_err().status(), Some(WcStatus::RemAccessErr));
+    drop(buffers);
+    assert_eq!(pool.free(), 8);
+    // Nothing more comes, and the places are free.
+    assert_eq!(cq.turn(), 0);
+    let ((result, _), _) = completions((0..8).fold(a.batch(), |batch, _| batch.send(take())));
+    assert_eq!(result.unwrap_err().status(), Some(WcStatus::WrFlushErr));
+    drop(b);
+}
+
+#[test]
+fn a_dropped_batch_frees_nothing_in_flight() {
+    let (context, pd) = open();
+    let cq = aio::Cq::polled(&context, 64).unwrap();
+    let (a, b) = pair(&cq, &pd, &small());
+    let pool = Pool::new(&pd, 64, 4).unwrap();
+    let message = |text: &[u8]| {
+        let mut buffer = pool.try_take().unwrap();
+        buffer.fill_with(text);
+        buffer
+    };
+    drop(ready(a.batch().send(message(b"one")).send(message(b"two")).post()));
+    let mut forgotten = Box::pin(a.batch().send(message(b"three")).send(message(b"four")).post());
+    let _ = forgotten.as_mut().poll(&mut Task::from_waker(Waker::noop()));
+    std::mem::forget(forgotten);
+    block_on(async {
+        for text in ["one", "two", "three", "four"] {
+            assert_eq!(&b.recv().await.unwrap()[..], text.as_bytes());
+        }
+    });
+    soon(|| {
+        cq.turn();
+        (pool.free() >= 2).then_some(())
+    });
+}
+
+/// Bytes that the request has are not read again. A part of a region is never copied.
+#[test]
+fn short_requests_are_inline() {
+    let (context, pd) = open();
+    let cq = aio::Cq::polled(&context, 64).unwrap();
+    let (a, b) = pair(&cq, &pd, &QpOptions { inline: 16, ..small() });
+    let there = Shared::<u64>::new(&pd, 4, Access::REMOTE).unwrap();
+    block_on(async {
+        let mut buffer = pd.register(vec![0_u8; 64]).unwrap();
+        for length in [0, 1, 16, 17, 64] {
+            let bytes: Vec<u8> = (0..length).map(|at| at as u8 ^ 0x5a).collect();
+            buffer.fill_with(&bytes);
+            buffer = done(a.send(buffer).await);
+            assert_eq!(b.recv().await.unwrap()[..], bytes);
+        }
+        for (index, length) in [(0, 8), (1, 24)] {
+            buffer.fill_with(&[7; 24][..length]);
+            buffer = done(a.write(buffer, there.remote().get(index..).unwrap()).await);
+        }
+        buffer = done(a.read(buffer, there.remote().get(..2).unwrap()).await);
+        assert_eq!(buffer[..], [7; 16]);
+        done(a.send(there.range(2, 1).unwrap()).await);
+        assert_eq!(b.recv().await.unwrap()[..], [7; 8]);
+        let batch = ["a", "longer than inline"].into_iter().fold(a.batch(), |batch, text| {
+            let mut buffer = pd.register(vec![0_u8; 32]).unwrap();
+            buffer.fill_with(text.as_bytes());
+            batch.send(buffer)
+        });
+        done(batch.post().await);
+        for text in ["a", "longer than inline"] {
+            assert_eq!(&b.recv().await.unwrap()[..], text.as_bytes());
+        }
+    });
+}
+
 #[test]
 fn an_error_has_its_reason() {
     in_each_way(|cq, pd| {
@@ -549,12 +665,6 @@ fn an_event_loop_can_turn_the_queue() {
     }
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-    struct Never;
-    impl aio::Readiness for Never {
-        fn poll_readable(&mut self, _cx: &mut Task<'_>) -> Poll<std::io::Result<()>> {
-            Poll::Pending
-        }
-    }
     let (context, pd) = open();
     let (cq, _driver) = aio::Cq::with_readiness(&context, 64, |_cq| Ok(Never)).unwrap();
     let (a, b) = pair(&cq, &pd, &small());

@@ -14,6 +14,9 @@ use crate::{PostError, Refusal};
 
 /// Requests that are posted one behind the other, without another of the QP between them, and that
 /// complete as one. If one fails, those behind it are flushed, and its error is the batch's.
+///
+/// On a reliable connection there is one completion for all of them, that of the last; the others
+/// are not signaled, and complete only if they fail.
 #[derive(Debug)]
 #[must_use = "nothing is posted before `post` is awaited"]
 pub struct Batch<'qp, B: Local> {
@@ -82,7 +85,8 @@ impl<B: Local> Batch<'_, B> {
     ///
     /// [`PostError::Full`] for more requests than the QP takes at once: then none is posted. None
     /// is posted either if one leaves its remote slice. If the QP refuses one, those before it are
-    /// carried out.
+    /// carried out. A library that refuses one of a reliable connection for a reason of its own
+    /// leaves it in the error state.
     pub async fn post(self) -> Outcome<(), Vec<B>> {
         let (result, memory) = self.run().await;
         (result, memory.into_iter().map(B::take_back).collect())

@@ -4,14 +4,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use iba::{Access, QpCap, QpType};
+use smallvec::SmallVec;
 
 use super::error::Error;
 use super::handle::Handle;
 use super::request::Request;
-use super::table::{Entry, Memory, OfQp, State};
+use super::table::{Entry, Memory, OfQp, State, wr_id};
 use crate::owned::{Buffer, Held, Pool};
 use crate::slots::wake;
-use crate::{Kind, Pd, QpSpec, Refusal, Wc};
+use crate::{Kind, Pd, QpSpec, Refusal, SendRequest, Wc};
 
 /// What a new QP is like.
 #[derive(Clone, Debug)]
@@ -25,18 +26,24 @@ pub struct QpOptions {
     pub receives: u32,
     /// The longest message that can arrive.
     pub receive_length: usize,
+    /// The longest message or WRITE whose bytes are copied into the request when it is posted, so
+    /// that the NIC need not read them from memory. What a part of a region holds is not copied:
+    /// it may be memory of another device.
+    #[doc(alias("max_inline_data", "IBV_SEND_INLINE"))]
+    pub inline: u32,
     /// What the peer may do. What it may do to which memory says the memory.
     pub access: Access,
 }
 
 impl Default for QpOptions {
-    /// A reliable connection, 64 requests and 64 messages of 4 KiB.
+    /// A reliable connection, 64 requests and 64 messages of 4 KiB, nothing inline.
     fn default() -> Self {
         Self {
             qp_type: QpType::Rc,
             sends: 64,
             receives: 64,
             receive_length: 4096,
+            inline: 0,
             access: Access::LOCAL_WRITE | Access::REMOTE,
         }
     }
@@ -67,6 +74,9 @@ pub(super) struct Inner {
     cq: Handle,
 }
 
+/// The bytes of requests that are copied into them.
+pub(super) type Inline = SmallVec<[Option<SmallVec<[u8; 64]>>; 1]>;
+
 /// Room in a completion queue.
 #[derive(Debug)]
 struct Room(Handle, u32);
@@ -96,7 +106,7 @@ impl Inner {
                 max_recv_wr: receives,
                 max_send_sge: 1,
                 max_recv_sge: 1,
-                max_inline_data: 0,
+                max_inline_data: options.inline,
             },
             access: options.access,
             ..QpSpec::rc(cq.cq())
@@ -173,9 +183,10 @@ impl Inner {
         let mut state = self.cq.table().lock();
         let State { entries, qps } = &mut *state;
         let (entry, of_qp) = (entries.vacant_entry(), &mut qps[self.key]);
+        let number = wr_id(entry.key(), false);
         // Posted before it is there: nobody looks for it as long as the table is locked. It is
         // refused in RESET, or if the device is gone, which the completion queue says.
-        if of_qp.inbox.has_ended() || self.qp.post_recv(entry.key() as u64, &[slice]).is_err() {
+        if of_qp.inbox.has_ended() || self.qp.post_recv(number, &[slice]).is_err() {
             drop(state);
             self.lend();
             return false;
@@ -190,11 +201,31 @@ impl Inner {
         requests.iter().zip(memory).try_for_each(|(request, held)| self.check(request, held))
     }
 
+    /// What is copied into requests; nothing at all for a QP without inline data.
+    pub(super) fn inline(&self, requests: &[Request], memory: &[Held]) -> Inline {
+        let most = self.options.inline as usize;
+        let bytes = |(request, held): (&Request, &Held)| {
+            let bytes = held.bytes().filter(|bytes| bytes.len() <= most && request.sends())?;
+            Some(bytes.into())
+        };
+        let all = requests.iter().zip(memory).map(bytes);
+        if most == 0 { Inline::new() } else { all.collect() }
+    }
+
+    /// Whether the last of several requests completes for all: a request of a reliable connection
+    /// completes behind those before it (IBA 10.8.6), and none that fails does so in silence. None
+    /// may be refused when others are posted, so none is longer than a message can be.
+    pub(super) fn completes_as_one(&self, memory: &[Held]) -> bool {
+        self.options.qp_type == QpType::Rc && memory.iter().all(|held| held.len() <= MAX_MESSAGE)
+    }
+
     /// `done` requests are in flight, and the next was refused. All comes back if there is none.
+    /// `is_one` if they complete as one.
     pub(super) fn refused(
         &self,
         key: usize,
         done: u32,
+        is_one: bool,
         error: Error,
     ) -> Option<(Result<Wc, Error>, Memory)> {
         let mut state = self.cq.table().lock();
@@ -202,8 +233,13 @@ impl Inner {
         let Some(Entry::Send(sending)) = entries.get_mut(key) else {
             unreachable!("its future is here")
         };
-        sending.left -= sending.places - done;
         sending.note(Err(error));
+        if is_one && done > 0 {
+            drop(state);
+            self.complete_what_is_posted(key);
+            return None;
+        }
+        sending.left -= if is_one { 1 } else { sending.places - done };
         // Nobody else will do it, if all that were posted have completed.
         let ended = (sending.left == 0).then(|| sending.end(qps));
         let nothing_done = (done == 0).then(|| entries.remove(key));
@@ -213,6 +249,16 @@ impl Inner {
         }
         let Entry::Send(sending) = nothing_done? else { unreachable!("looked at above") };
         Some((sending.result.expect("noted above"), sending.memory))
+    }
+
+    /// Requests are in flight that do not complete if they succeed, and the one that was to
+    /// complete for them was refused, for a reason that the library alone knows. Another takes its
+    /// place, and is flushed behind them.
+    #[cold]
+    fn complete_what_is_posted(&self, key: usize) {
+        self.qp.end("a request in the middle of a batch was refused");
+        // A device that refuses this, too, is gone, and what it has is never given back.
+        let _ = self.qp.post(SendRequest::send(wr_id(key, false), &[]).signaled());
     }
 
     fn check(&self, request: &Request, held: &Held) -> crate::Result<()> {
@@ -243,6 +289,9 @@ impl Drop for Inner {
         let _of_qp = self.cq.table().lock().qps.remove(self.key);
     }
 }
+
+/// The longest message (IBA 9.7.1).
+const MAX_MESSAGE: u64 = 1 << 31;
 
 /// How many bytes stand before each message: the GRH of a datagram (IBA 11.4.1.2).
 fn header(qp_type: QpType) -> usize {

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use super::error::Error;
 use super::inner::Inner;
 use super::request::Request;
-use super::table::{Entry, Memory, Sending, Waiter};
+use super::table::{Entry, Memory, Sending, Waiter, wr_id};
 use crate::owned::Held;
 use crate::slots::wake;
 use crate::{Refusal, Slice, Wc};
@@ -66,14 +66,16 @@ impl<'qp> Op<'qp> {
         let Stage::Waits(memory, ticket) = stage else { return Poll::Ready(None) };
         // CAST: no more than the QP has places for.
         let places = requests.len() as u32;
+        let is_one = places > 1 && qp.completes_as_one(memory);
         let slices: SmallVec<[Option<Slice>; 1]> = memory.iter().map(Held::slice).collect();
+        let inline = qp.inline(requests, memory);
         let mut state = qp.cq().table().lock();
         let of_qp = &mut state.qps[qp.key()];
         let turn = ready!(of_qp.sends.poll_take(ticket, places, cx));
         of_qp.enter(qp);
         let key = state.entries.insert(Entry::Send(Sending {
             memory: std::mem::take(memory),
-            left: places,
+            left: if is_one { 1 } else { places },
             result: None,
             waiter: Waiter::Nobody,
             places,
@@ -83,9 +85,16 @@ impl<'qp> Op<'qp> {
         *stage = Stage::Posted(key);
         wake(turn);
         for (done, (request, slice)) in (0..).zip(requests.iter().zip(&slices)) {
-            let request = request.build(key as u64, slice.as_slice()).signaled();
+            let is_followed = is_one && done + 1 < places;
+            let mut request = request.build(wr_id(key, is_followed), slice.as_slice());
+            if !is_followed {
+                request.signal();
+            }
+            if let Some(Some(bytes)) = inline.get(done as usize) {
+                request.put_inline(bytes);
+            }
             if let Err(error) = qp.qp().post(request) {
-                let nothing_done = qp.refused(key, done, error.into());
+                let nothing_done = qp.refused(key, done, is_one, error.into());
                 if nothing_done.is_some() {
                     *stage = Stage::Done;
                     return Poll::Ready(nothing_done);

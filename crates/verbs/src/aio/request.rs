@@ -43,6 +43,14 @@ impl Request {
         }
     }
 
+    /// Whether it takes bytes of this side and leaves them as they are.
+    pub(super) fn sends(&self) -> bool {
+        matches!(
+            self,
+            Self::Send { .. } | Self::SendWithInv { .. } | Self::SendTo { .. } | Self::Write { .. }
+        )
+    }
+
     pub(super) fn build(&self, wr_id: u64, local: &[Slice]) -> SendRequest {
         let imm_of = |request: SendRequest, imm: Option<u32>| match imm {
             Some(imm) => request.with_imm(imm),

@@ -72,7 +72,7 @@ pub(super) enum Entry {
 #[derive(Debug)]
 pub(super) struct Sending {
     pub(super) memory: Memory,
-    /// How many of its completions are still to come.
+    /// How many of its completions are still to come, but those that only say that it failed.
     pub(super) left: u32,
     pub(super) result: Option<Result<Wc, Error>>,
     pub(super) waiter: Waiter,
@@ -80,6 +80,16 @@ pub(super) struct Sending {
     pub(super) places: u32,
     /// The number of the QP.
     pub(super) qp: usize,
+}
+
+/// The number that a request is posted with: that of its entry, and whether another request of the
+/// entry completes for it. Then its own completion says only that it failed.
+pub(super) fn wr_id(key: usize, is_followed: bool) -> u64 {
+    (key as u64) << 1 | u64::from(is_followed)
+}
+
+fn is_followed(wr_id: u64) -> bool {
+    wr_id & 1 != 0
 }
 
 /// The future of a request.
@@ -147,8 +157,9 @@ impl State {
         // The device keeps the reason of a failure for a while only.
         let why = if wc.is_success() { None } else { cq.explain(&wc) };
         let mut after = After::default();
+        let wr_id = wc.wr_id;
         // A number of this process; the queue is nobody else's.
-        let Ok(key) = usize::try_from(wc.wr_id) else { return after };
+        let Ok(key) = usize::try_from(wr_id >> 1) else { return after };
         match self.entries.get_mut(key) {
             None => {}
             Some(Entry::Receive(..)) => {
@@ -162,6 +173,9 @@ impl State {
                 let failure = |wc| Err(Failure::new(wc, why, false).into());
                 let result = if wc.is_success() { Ok(wc) } else { failure(wc) };
                 sending.note(result);
+                if is_followed(wr_id) {
+                    return after;
+                }
                 sending.left -= 1;
                 if sending.left > 0 {
                     return after;

@@ -79,6 +79,14 @@ impl Held {
         }
     }
 
+    /// Its bytes, of memory that the program alone has.
+    pub(crate) fn bytes(&self) -> Option<&[u8]> {
+        match self {
+            Self::Piece(piece) => Some(piece.bytes()),
+            Self::Range(_) | Self::Window(_) | Self::Nothing => None,
+        }
+    }
+
     pub(crate) fn len(&self) -> u64 {
         match self {
             Self::Piece(piece) => piece.len() as u64,
