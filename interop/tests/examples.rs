@@ -84,8 +84,19 @@ fn file_transfer() {
 
 /// Several clients at once.
 fn one_and_many(name: &str, many: usize, provider: Option<&OsStr>, says: &str) -> interop::Output {
+    one_and_others(name, name, many, provider, says)
+}
+
+/// Several clients at once, of another example.
+fn one_and_others(
+    name: &str,
+    client: &str,
+    many: usize,
+    provider: Option<&OsStr>,
+    says: &str,
+) -> interop::Output {
     let (server, address) = listen(name, &[], provider);
-    let client = || example(name, provider).args([&address]).start();
+    let client = || example(client, provider).args([&address]).start();
     let clients: Vec<Running> = std::iter::repeat_with(client).take(many).collect();
     for client in clients {
         client.finish().success().says(says);
@@ -99,6 +110,15 @@ fn one_and_many(name: &str, many: usize, provider: Option<&OsStr>, says: &str) -
 fn rpc() {
     each_provider(|provider| {
         let server = one_and_many("rpc", 3, provider, "1000 calls, every answer right");
+        server.says("3 clients were served");
+    });
+}
+
+#[test]
+fn rpc_async() {
+    each_provider(|provider| {
+        let says = "1000 calls, every answer right";
+        let server = one_and_others("rpc_async", "rpc", 3, provider, says);
         server.says("3 clients were served");
     });
 }

@@ -9,13 +9,14 @@ use interop::need::Need;
 use interop::{Artefacts, Vm, built, needs};
 
 /// The files of `crates/verbs/tests` that run with any provider.
-const TESTS: [&str; 8] = [
+const TESTS: [&str; 9] = [
     "connections",
     "connections_async",
     "futures",
     "loopback",
     "provider",
     "receives",
+    "srq_async",
     "windows_async",
     "xrc",
 ];

@@ -17,6 +17,8 @@ mod loopback;
 mod provider;
 #[path = "../../verbs/tests/receives.rs"]
 mod receives;
+#[path = "../../verbs/tests/srq_async.rs"]
+mod srq_async;
 #[path = "../../verbs/tests/windows_async.rs"]
 mod windows_async;
 #[path = "../../verbs/tests/xrc.rs"]
@@ -31,6 +33,7 @@ fn the_same_tests_pass_with_a_library() {
     assert!(ran("loopback::send_arrives_in_the_posted_receive"), "{text}");
     assert!(ran("futures::messages_arrive_one_by_one"), "{text}");
     assert!(ran("loopback::a_word_is_stored_at_once_and_what_was_written_before_is_flushed"));
+    assert!(ran("srq_async::a_qp_that_goes_to_error_gives_what_has_arrived_and_then_the_reason"));
     assert!(ran("windows_async::the_peer_gives_a_window_back_with_a_message"), "{text}");
     assert!(ran("xrc::one_receiver_serves_the_shared_queues_that_requests_name"), "{text}");
     assert!(ran("provider::the_device_is_of_the_provider_that_was_chosen"), "{text}");

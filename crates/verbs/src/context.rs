@@ -2,7 +2,8 @@
 
 use std::net::IpAddr;
 use std::ops::Deref;
-use std::sync::Arc;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use descriptors::Known;
@@ -13,8 +14,9 @@ use iba::{Av, EventType, Gid, Qpn};
 
 use crate::arm::{Arm, On, other_device, refused};
 use crate::attr;
+use crate::events::Hub;
 use crate::provider::{self, Choice};
-use crate::wait::{clone_for_waiting, readable, take_one};
+use crate::wait::{clone_for_waiting, readable_either, take_one};
 use crate::{Kind, Refusal, Result};
 
 /// The NICs of this machine: those of the system's `libibverbs.so.1` first, then the software ones.
@@ -86,6 +88,7 @@ pub(crate) struct Soft {
     on: On<CtxId>,
     /// Readable while an asynchronous event waits; does not block.
     events: Known,
+    hub: Hub,
 }
 
 impl Deref for Soft {
@@ -108,6 +111,7 @@ pub(crate) struct Hard {
     device_attr: DeviceAttr,
     /// What the port was when the device was opened.
     port_attr: PortAttr,
+    hub: Hub,
 }
 
 impl Deref for Hard {
@@ -151,14 +155,16 @@ impl Context {
             hca.close_ctx(id);
             return Err(Refusal::new(Kind::NoMemory, "open_device: no descriptor for its events"));
         };
-        Ok(Self(Arm::Soft(Arc::new(Soft { on: On { hca, id }, events }))))
+        let hub = Hub::new().inspect_err(|_| hca.close_ctx(id))?;
+        Ok(Self(Arm::Soft(Arc::new(Soft { on: On { hca, id }, events, hub }))))
     }
 
     fn hard(context: sysverbs::Context) -> Result<Self> {
         let device_attr = attr::of_device(&context.limits().map_err(refused)?);
         let gids = context.gids(PORT).map_err(refused)?;
         let port_attr = attr::of_port(&context.port(PORT).map_err(refused)?, &gids);
-        Ok(Self(Arm::Hard(Arc::new(Hard { context, device_attr, port_attr }))))
+        let hub = Hub::new()?;
+        Ok(Self(Arm::Hard(Arc::new(Hard { context, device_attr, port_attr, hub }))))
     }
 
     pub(crate) fn arm(&self) -> &Arm<Arc<Soft>, Arc<Hard>> {
@@ -239,13 +245,57 @@ impl Context {
     }
 
     /// Waits up to `timeout` for an asynchronous event. Any number of threads may wait; each event
-    /// goes to one of them.
+    /// goes to one of them. That a QP of [`aio`](crate::aio) has used the last receive of its
+    /// shared queue is told to the QP alone.
     #[doc(alias = "ibv_get_async_event")]
     pub fn async_event(&self, timeout: Duration) -> Result<Option<AsyncEvent>> {
-        match &self.0 {
-            Arm::Soft(soft) => soft.async_event(timeout),
-            Arm::Hard(hard) => hard.async_event(timeout),
+        let began = Instant::now();
+        let hub = self.hub();
+        loop {
+            if let Some(event) = hub.take() {
+                return Ok(Some(event));
+            }
+            match self.take_event()? {
+                Some(event) if hub.tell(&event) => continue,
+                Some(event) => return Ok(Some(event)),
+                None => {}
+            }
+            let left = timeout.saturating_sub(began.elapsed());
+            if !readable_either(self.events(), hub.bell(), left)? {
+                return Ok(None);
+            }
         }
+    }
+
+    /// The oldest event of the device, if one waits there.
+    pub(crate) fn take_event(&self) -> Result<Option<AsyncEvent>> {
+        match &self.0 {
+            Arm::Soft(soft) => soft.take_event(),
+            Arm::Hard(hard) => hard.take_event(),
+        }
+    }
+
+    /// Readable while an event waits in the device.
+    pub(crate) fn events(&self) -> BorrowedFd<'_> {
+        match &self.0 {
+            Arm::Soft(soft) => soft.events.as_fd(),
+            Arm::Hard(hard) => hard.context.as_fd(),
+        }
+    }
+
+    pub(crate) fn hub(&self) -> &Hub {
+        match &self.0 {
+            Arm::Soft(soft) => &soft.hub,
+            Arm::Hard(hard) => &hard.hub,
+        }
+    }
+
+    /// Itself, for those that do not keep it open.
+    pub(crate) fn downgrade(&self) -> WeakContext {
+        WeakContext(match &self.0 {
+            Arm::Soft(soft) => Arm::Soft(Arc::downgrade(soft)),
+            Arm::Hard(hard) => Arm::Hard(Arc::downgrade(hard)),
+        })
     }
 
     /// Whether both are the same device, so that objects of one are objects of the other.
@@ -263,9 +313,22 @@ impl Context {
     }
 }
 
+/// An open device that may be closed.
+#[derive(Debug)]
+pub(crate) struct WeakContext(Arm<Weak<Soft>, Weak<Hard>>);
+
+impl WeakContext {
+    pub(crate) fn upgrade(&self) -> Option<Context> {
+        Some(Context(match &self.0 {
+            Arm::Soft(soft) => Arm::Soft(soft.upgrade()?),
+            Arm::Hard(hard) => Arm::Hard(hard.upgrade()?),
+        }))
+    }
+}
+
 impl Soft {
-    fn async_event(&self, timeout: Duration) -> Result<Option<AsyncEvent>> {
-        if !take_one(&self.events, timeout)? {
+    fn take_event(&self) -> Result<Option<AsyncEvent>> {
+        if !take_one(&self.events, Duration::ZERO)? {
             return Ok(None);
         }
         let mut engine = self.lock();
@@ -281,20 +344,15 @@ impl Soft {
 }
 
 impl Hard {
-    fn async_event(&self, timeout: Duration) -> Result<Option<AsyncEvent>> {
-        let began = Instant::now();
-        loop {
-            if let Some(event) = self.context.async_event().map_err(refused)? {
-                let qpn = match event.source {
-                    sysverbs::Source::Qp(qpn) => Some(qpn),
-                    _ => None,
-                };
-                return Ok(Some(AsyncEvent { event: event.event, qpn }));
-            }
-            if !readable(&self.context, timeout.saturating_sub(began.elapsed()))? {
-                return Ok(None);
-            }
-        }
+    fn take_event(&self) -> Result<Option<AsyncEvent>> {
+        let event = self.context.async_event().map_err(refused)?;
+        Ok(event.map(|event| AsyncEvent {
+            event: event.event,
+            qpn: match event.source {
+                sysverbs::Source::Qp(qpn) => Some(qpn),
+                _ => None,
+            },
+        }))
     }
 }
 

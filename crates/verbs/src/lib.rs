@@ -62,6 +62,7 @@ mod connect;
 mod context;
 mod cq;
 mod endpoint;
+mod events;
 mod memory;
 pub mod owned;
 mod provider;

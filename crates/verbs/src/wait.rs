@@ -67,7 +67,7 @@ impl Bell {
     pub(crate) fn new() -> Result<Self> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK | EventfdFlags::SEMAPHORE;
         let fd = eventfd(0, flags).map_err(|error| {
-            Refusal::new(Kind::NoMemory, format!("create_cq: eventfd: {error}"))
+            Refusal::new(Kind::NoMemory, format!("a descriptor for events: {error}"))
         })?;
         Ok(Self(fd))
     }

@@ -76,6 +76,15 @@ impl Cq {
         Ok((Self(queue), driver))
     }
 
+    pub(super) fn handle(&self) -> &Handle {
+        &self.0
+    }
+
+    /// The queue that a handle is of.
+    pub(super) fn of(handle: &Handle) -> Self {
+        Self(handle.clone())
+    }
+
     /// Creates a QP that completes here, and posts its receives.
     ///
     /// # Errors

@@ -38,7 +38,8 @@ impl Error {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Failure {
-    /// The completion.
+    /// The completion. Of a QP with a shared receive queue, where no receive is flushed, the end of
+    /// its messages is told as if one had been.
     pub wc: Wc,
     /// Why, in a sentence, if the device knows it.
     pub why: Option<String>,

@@ -123,8 +123,24 @@ impl Handle {
         }
     }
 
-    /// Takes room for the completions of a QP.
-    pub(super) fn reserve(&self, count: u32) -> Result<()> {
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Takes all completions that are here now.
+    pub(super) fn drain_all(&self) {
+        let mut left = self.0.entries as usize;
+        while left > 0 {
+            match self.drain() {
+                0 => return,
+                // More come all the time.
+                taken => left = left.saturating_sub(taken),
+            }
+        }
+    }
+
+    /// Takes room for completions.
+    fn reserve(&self, count: u32, call: &str) -> Result<()> {
         let room = self.0.entries;
         let more = |taken: u32| taken.checked_add(count).filter(|sum| *sum <= room);
         let order = Ordering::Relaxed;
@@ -132,15 +148,11 @@ impl Handle {
             Refusal::new(
                 Kind::NoMemory,
                 format!(
-                    "create_qp: its {count} requests could overrun the completion queue of {room} \
-                     entries, of which other QPs have {taken}"
+                    "{call}: its {count} requests could overrun the completion queue of {room} \
+                     entries, of which others have {taken}"
                 ),
             )
         })
-    }
-
-    pub(super) fn release(&self, count: u32) {
-        self.0.taken.fetch_sub(count, Ordering::Relaxed);
     }
 }
 
@@ -162,5 +174,23 @@ impl Drop for Handle {
         if let Some(waker) = driver {
             waker.wake();
         }
+    }
+}
+
+/// Room in a completion queue.
+#[derive(Debug)]
+pub(super) struct Room(Handle, u32);
+
+impl Room {
+    /// Room for `count` completions of what `call` makes.
+    pub(super) fn new(queue: &Handle, count: u32, call: &str) -> Result<Self> {
+        queue.reserve(count, call)?;
+        Ok(Self(queue.clone(), count))
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.0.0.taken.fetch_sub(self.1, Ordering::Relaxed);
     }
 }

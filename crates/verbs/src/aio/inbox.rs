@@ -17,6 +17,8 @@ pub(super) struct Inbox {
     pub(super) wakers: Wakers,
     /// Why nothing more will arrive.
     end: Option<Error>,
+    /// Whether who asks for all QPs of a shared queue was told of the end.
+    is_told: bool,
     /// Whether nobody can take what arrives.
     is_closed: bool,
 }
@@ -40,6 +42,28 @@ impl Inbox {
             return None;
         }
         Some(buffer)
+    }
+
+    /// Nothing more will arrive; the first reason stays.
+    pub(super) fn end(&mut self, why: impl FnOnce() -> Error) {
+        self.end.get_or_insert_with(why);
+    }
+
+    /// Whether [`pop`](Self::pop) or [`tell_end`](Self::tell_end) has something.
+    pub(super) fn has_more(&self) -> bool {
+        !self.arrived.is_empty() || self.end.is_some() && !self.is_told && !self.is_closed
+    }
+
+    /// What arrived first.
+    pub(super) fn pop(&mut self) -> Option<(Wc, Buffer)> {
+        self.arrived.pop_front()
+    }
+
+    /// Why nothing more will arrive, once.
+    pub(super) fn tell_end(&mut self) -> Option<Error> {
+        let end = self.end.as_ref().filter(|_| !self.is_told && !self.is_closed)?;
+        self.is_told = true;
+        Some(end.clone())
     }
 
     /// Whether receives are posted no more.

@@ -1,15 +1,18 @@
 //! A queue pair and its requests, as what is in flight holds it.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
 
-use iba::{Access, QpCap, QpType};
+use iba::{Access, QpCap, QpState, QpType};
 use smallvec::SmallVec;
 
 use super::error::Error;
-use super::handle::Handle;
+use super::handle::{Handle, Room};
+use super::members::Member;
+use super::receives::{Home, Receives};
 use super::request::Request;
-use super::table::{Entry, Memory, OfQp, State, wr_id};
+use super::shared::{Shared, Srq};
+use super::table::{Entry, Kept, Memory, OfQp, State, wr_id};
 use crate::owned::{Buffer, Held, Pool};
 use crate::slots::wake;
 use crate::{Kind, Pd, QpSpec, Refusal, SendRequest, Wc};
@@ -26,6 +29,9 @@ pub struct QpOptions {
     pub receives: u32,
     /// The longest message that can arrive.
     pub receive_length: usize,
+    /// The shared queue that it receives from, of the same completion queue, in place of the two
+    /// above.
+    pub srq: Option<Srq>,
     /// The longest message or WRITE whose bytes are copied into the request when it is posted, so
     /// that the NIC need not read them from memory. What a part of a region holds is not copied:
     /// it may be memory of another device.
@@ -43,6 +49,7 @@ impl Default for QpOptions {
             sends: 64,
             receives: 64,
             receive_length: 4096,
+            srq: None,
             inline: 0,
             access: Access::LOCAL_WRITE | Access::REMOTE,
         }
@@ -63,10 +70,8 @@ pub(super) struct Inner {
     /// Its number in the table of its queue.
     key: usize,
     options: QpOptions,
-    /// The buffers of its receives.
-    pool: Option<Pool>,
-    /// How many of them are neither in a receive nor in a message.
-    lent: AtomicU32,
+    /// Behind the QP, which may have receives of it.
+    receiving: Receiving,
     /// Room for what atomics return, made at the first.
     words: OnceLock<Pool>,
     /// Behind the QP, whose completions it has room for.
@@ -77,19 +82,24 @@ pub(super) struct Inner {
 /// The bytes of requests that are copied into them.
 pub(super) type Inline = SmallVec<[Option<SmallVec<[u8; 64]>>; 1]>;
 
-/// Room in a completion queue.
+/// Where the messages of a QP go.
 #[derive(Debug)]
-struct Room(Handle, u32);
-
-impl Drop for Room {
-    fn drop(&mut self) {
-        self.0.release(self.1);
-    }
+enum Receiving {
+    Own(Receives),
+    Shared(Arc<Shared>),
+    Nothing,
 }
 
 impl Inner {
     pub(super) fn new(cq: &Handle, pd: &Pd, options: &QpOptions) -> crate::Result<Arc<Self>> {
         let QpOptions { sends, receives, .. } = *options;
+        let srq = options.srq.as_ref().map(Srq::shared);
+        if srq.is_some_and(|srq| !srq.cq().is_same(cq)) {
+            let what = "create_qp: the SRQ is of another completion queue";
+            return Err(Refusal::new(Kind::Invalid, what));
+        }
+        // Those of a shared queue have room there.
+        let receives = if srq.is_some() { 0 } else { receives };
         if sends == 0 {
             let what = "create_qp: a QP without requests can do nothing";
             return Err(Refusal::new(Kind::Invalid, what));
@@ -97,8 +107,7 @@ impl Inner {
         let count = sends.checked_add(receives).ok_or_else(|| {
             Refusal::new(Kind::Invalid, "create_qp: more requests than can be counted")
         })?;
-        cq.reserve(count)?;
-        let room = Room(cq.clone(), count);
+        let room = Room::new(cq, count, "create_qp")?;
         let spec = QpSpec {
             qp_type: options.qp_type,
             cap: QpCap {
@@ -109,22 +118,53 @@ impl Inner {
                 max_inline_data: options.inline,
             },
             access: options.access,
+            srq: srq.map(|srq| srq.srq().clone()),
             ..QpSpec::rc(cq.cq())
         };
         let length = options.receive_length.saturating_add(header(options.qp_type));
-        let pool = (receives > 0).then(|| Pool::new(pd, length, receives)).transpose()?;
+        let receiving = match srq {
+            Some(srq) => Receiving::Shared(Arc::clone(srq)),
+            None if receives > 0 => Receiving::Own(Receives::new(pd, length, receives)?),
+            None => Receiving::Nothing,
+        };
         let qp = pd.create_qp(&spec)?;
         let inner = Arc::new(Self {
             qp,
             key: cq.table().lock().qps.insert(OfQp::new(sends)),
             options: options.clone(),
-            pool,
-            lent: AtomicU32::new(receives),
+            receiving,
             words: OnceLock::new(),
             _room: room,
             cq: cq.clone(),
         });
+        if let Receiving::Shared(shared) = &inner.receiving {
+            inner.join(shared);
+        }
         Ok(inner)
+    }
+
+    /// Receives from a shared queue, until the device says that it took its last receive. Until
+    /// then it is in use, as by a request.
+    fn join(self: &Arc<Self>, shared: &Shared) {
+        let qpn = self.qp.qpn();
+        {
+            let mut state = self.cq.table().lock();
+            state.join(self.key, Member::new(shared.key(), qpn, self.header()));
+            state.qps[self.key].enter(self);
+        }
+        let own = Arc::downgrade(self);
+        self.qp.pd().context().hub().register(qpn, own);
+    }
+
+    /// The program has no more use for the QP, which is about to be moved to the error state.
+    pub(super) fn leave_shared(&self) {
+        let Receiving::Shared(_) = &self.receiving else { return };
+        // One that was never ready to receive has taken none, and need not be told so.
+        let state = self.qp.query().map(|attr| attr.state);
+        if matches!(state, Ok(QpState::Reset | QpState::Init)) {
+            let last = self.cq.table().lock().take_last(self.key);
+            drop(last);
+        }
     }
 
     pub(super) fn cq(&self) -> &Handle {
@@ -150,28 +190,34 @@ impl Inner {
     }
 
     pub(super) fn check_receives(&self) -> crate::Result<()> {
-        if self.pool.is_some() {
+        if !matches!(self.receiving, Receiving::Nothing) {
             return Ok(());
         }
         Err(Refusal::new(Kind::Invalid, "recv: the QP was created without receives"))
     }
 
-    /// A buffer of the pool goes to the program.
-    pub(super) fn lend(&self) {
-        self.lent.fetch_add(1, Ordering::Relaxed);
-    }
-
     /// Posts a receive into each buffer that nobody has.
     pub(super) fn fill_receives(self: &Arc<Self>) {
-        let Some(pool) = &self.pool else { return };
-        // ORDERING: what this thread lent counts. What another one lends and gives back is seen by
-        // a later call.
-        while self.lent.load(Ordering::Relaxed) > 0
-            && let Some(buffer) = pool.try_take()
-        {
-            self.lent.fetch_sub(1, Ordering::Relaxed);
-            if !self.post_receive(buffer) {
-                return;
+        match &self.receiving {
+            Receiving::Own(receives) => receives.fill(|buffer| self.post_receive(buffer)),
+            Receiving::Shared(shared) => shared.fill(),
+            Receiving::Nothing => {}
+        }
+    }
+
+    /// Where the buffers of its messages go back to.
+    pub(super) fn home(self: &Arc<Self>) -> Arc<dyn Home> {
+        match &self.receiving {
+            Receiving::Shared(shared) => Arc::<Shared>::clone(shared),
+            Receiving::Own(_) | Receiving::Nothing => Arc::<Self>::clone(self),
+        }
+    }
+
+    /// What nobody has taken, when nobody can any more.
+    pub(super) fn give_back(&self, messages: VecDeque<(Wc, Buffer)>) {
+        if let Receiving::Shared(shared) = &self.receiving {
+            for (_, buffer) in messages {
+                shared.post(buffer);
             }
         }
     }
@@ -181,7 +227,7 @@ impl Inner {
         buffer.set_len(buffer.capacity());
         let slice = buffer.slice();
         let mut state = self.cq.table().lock();
-        let State { entries, qps } = &mut *state;
+        let State { entries, qps, .. } = &mut *state;
         let (entry, of_qp) = (entries.vacant_entry(), &mut qps[self.key]);
         let number = wr_id(entry.key(), false);
         // Posted before it is there: nobody looks for it as long as the table is locked. It is
@@ -229,7 +275,7 @@ impl Inner {
         error: Error,
     ) -> Option<(Result<Wc, Error>, Memory)> {
         let mut state = self.cq.table().lock();
-        let State { entries, qps } = &mut *state;
+        let State { entries, qps, .. } = &mut *state;
         let Some(Entry::Send(sending)) = entries.get_mut(key) else {
             unreachable!("its future is here")
         };
@@ -283,10 +329,33 @@ impl Inner {
     }
 }
 
+impl Home for Inner {
+    fn lend(&self) {
+        if let Receiving::Own(receives) = &self.receiving {
+            receives.lend();
+        }
+    }
+
+    fn take_back(self: Arc<Self>, buffer: Buffer) {
+        self.post_receive(buffer);
+    }
+}
+
+impl Kept for Inner {}
+
 impl Drop for Inner {
     fn drop(&mut self) {
+        if let Receiving::Shared(_) = &self.receiving {
+            self.qp.pd().context().hub().forget(self.qp.qpn());
+        }
+        let mut state = self.cq.table().lock();
+        let of_qp = state.qps.remove(self.key);
+        if let Some(member) = &of_qp.member {
+            state.part(member, self.key);
+        }
         // Dropped when the table is not locked.
-        let _of_qp = self.cq.table().lock().qps.remove(self.key);
+        drop(state);
+        drop(of_qp);
     }
 }
 

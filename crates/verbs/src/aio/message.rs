@@ -10,23 +10,28 @@ use futures_core::Stream;
 use iba::RKey;
 
 use super::error::Error;
-use super::inner::Inner;
 use super::qp::Qp;
+use super::receives::Home;
 use crate::Wc;
 use crate::owned::Buffer;
 
 /// A message of the peer, as bytes. Its place in the receive queue is free again when it is
-/// dropped: as many as the queue has can be held at once, then the peer waits (RNR NAK).
+/// dropped: as many as the queue has can be held at once, then the peer waits (RNR NAK), and with a
+/// shared queue all peers.
 #[derive(Debug)]
 pub struct Message {
     wc: Wc,
     /// Taken at the end.
-    of: Option<(Buffer, Arc<Inner>)>,
+    of: Option<(Buffer, Arc<dyn Home>)>,
     /// How many bytes of the buffer are not the message's: the GRH of a datagram.
     header: usize,
 }
 
 impl Message {
+    pub(super) fn new(wc: Wc, buffer: Buffer, home: Arc<dyn Home>, header: usize) -> Self {
+        Self { wc, of: Some((buffer, home)), header }
+    }
+
     /// The completion: immediate data, the invalidated key, the sender of a datagram.
     pub fn wc(&self) -> &Wc {
         &self.wc
@@ -47,8 +52,8 @@ impl Message {
     /// The buffer, for as long as the program wants it. A datagram begins at its 40th byte. The
     /// queue has one place less until the buffer is dropped.
     pub fn into_buffer(mut self) -> Buffer {
-        let (buffer, qp) = self.of.take().expect("there until the message is gone");
-        qp.lend();
+        let (buffer, home) = self.of.take().expect("there until the message is gone");
+        home.lend();
         buffer
     }
 }
@@ -70,8 +75,8 @@ impl AsRef<[u8]> for Message {
 
 impl Drop for Message {
     fn drop(&mut self) {
-        if let Some((buffer, qp)) = self.of.take() {
-            qp.post_receive(buffer);
+        if let Some((buffer, home)) = self.of.take() {
+            home.take_back(buffer);
         }
     }
 }
@@ -97,10 +102,7 @@ impl Qp {
         inner.fill_receives();
         let header = inner.header();
         let message = inner.cq().wait(cx, |state| state.qps[inner.key()].inbox.take(cx));
-        message.map_ok(|(wc, buffer)| {
-            let of = Some((buffer, Arc::clone(inner)));
-            Message { wc, of, header }
-        })
+        message.map_ok(|(wc, buffer)| Message::new(wc, buffer, inner.home(), header))
     }
 
     /// The messages of the peer as a stream. It ends behind the error that ends the QP.

@@ -54,6 +54,27 @@
 //! # Ok(()) }
 //! ```
 //!
+//! # Many peers, one queue of buffers
+//!
+//! An [`Srq`] is a receive queue that many QPs share. [`Srq::recv`] gives the next message of any
+//! of them, with the number of the QP, and [`Qp::recv`] those of one:
+//!
+//! ```no_run
+//! use verbs::aio::{self, QpOptions, SrqOptions};
+//!
+//! # async fn f(context: verbs::Context, pd: verbs::Pd) -> Result<(), Box<dyn std::error::Error>> {
+//! let cq = aio::Cq::polled(&context, 4096)?;
+//! let srq = cq.create_srq(&pd, &SrqOptions { receives: 256, receive_length: 4096 })?;
+//! let over = QpOptions { srq: Some(srq.clone()), ..QpOptions::default() };
+//! let clients = [cq.create_qp(&pd, &over)?, cq.create_qp(&pd, &over)?];
+//! # drop(clients);
+//! match srq.recv().await {
+//!     (qpn, Ok(message)) => println!("{qpn} sent {} bytes", message.len()),
+//!     (qpn, Err(end)) => println!("{qpn} sends nothing more: {end}"),
+//! }
+//! # Ok(()) }
+//! ```
+//!
 //! # What can be relied on
 //!
 //! * **A future that is dropped or forgotten frees no memory.** A request that is posted goes on;
@@ -64,7 +85,8 @@
 //!   that it has no room for.
 //! * **A dropped QP** goes to the error state, and what is in flight is flushed. The QP, its
 //!   regions and buffers exist until the last completion is here; if nobody looks at the queue any
-//!   more, they are never given back.
+//!   more, they are never given back. One with a shared queue exists until the device says that it
+//!   took its last receive.
 //! * **An error has its reason**: [`Error`] says which request failed and, with the software
 //!   device, the sentence of [`soft::explain`](crate::soft::explain).
 
@@ -76,12 +98,17 @@ mod error;
 mod handle;
 mod inbox;
 mod inner;
+mod last;
+mod members;
 mod message;
 mod op;
 mod qp;
 mod reactor;
 mod readiness;
+mod receives;
 mod request;
+mod shared;
+mod srq;
 mod table;
 mod tasks;
 #[cfg(feature = "tokio")]
@@ -101,3 +128,4 @@ pub use message::{Message, Messages};
 pub use qp::{Qp, WorkRequest};
 pub use reactor::Watch;
 pub use readiness::Readiness;
+pub use shared::{Srq, SrqOptions};

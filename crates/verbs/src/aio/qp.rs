@@ -29,12 +29,13 @@ struct Open(Arc<Inner>);
 
 impl Drop for Open {
     fn drop(&mut self) {
+        self.0.leave_shared();
         let attr = QpAttr { state: QpState::Err, ..QpAttr::default() };
         // A device that is gone completes nothing: then what is in flight is never given back.
         let _ = self.0.qp().modify(&attr, AttrMask::STATE);
         // Nobody takes messages any more, and none is received any more.
         let messages = self.0.cq().table().lock().qps[self.0.key()].inbox.close();
-        drop(messages);
+        self.0.give_back(messages);
         // What was flushed at once is given back at once, also if nobody looks at the queue again.
         while self.0.cq().drain() > 0 {}
     }

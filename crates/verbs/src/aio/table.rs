@@ -1,7 +1,7 @@
 //! The requests that are in flight, by their number, and what their QPs wait for.
 
 use std::fmt::Debug;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Waker};
 
 use slab::Slab;
@@ -9,7 +9,8 @@ use smallvec::SmallVec;
 
 use super::error::{Error, Failure};
 use super::inbox::Inbox;
-use super::inner::Inner;
+use super::members::{Member, OfSrq};
+use super::receives::Home;
 use super::wakers::Wakers;
 use crate::owned::{Buffer, Held};
 use crate::slots::{Places, wake};
@@ -27,7 +28,11 @@ pub(super) struct State {
     /// What is in here is held until its last completion.
     pub(super) entries: Slab<Entry>,
     pub(super) qps: Slab<OfQp>,
+    pub(super) srqs: Slab<OfSrq>,
 }
+
+/// A QP that exists as long as requests of it are in flight.
+pub(super) trait Kept: Debug + Send + Sync + 'static {}
 
 /// What a QP waits for.
 #[derive(Debug)]
@@ -38,22 +43,27 @@ pub(super) struct OfQp {
     /// Its requests that have not completed.
     in_flight: u32,
     /// The QP, as long as there are such.
-    keep: Option<Arc<Inner>>,
+    keep: Option<Arc<dyn Kept>>,
+    /// If it receives from a shared queue.
+    pub(super) member: Option<Member>,
 }
 
 impl OfQp {
     pub(super) fn new(sends: u32) -> Self {
-        Self { inbox: Inbox::default(), sends: Places::new(sends), in_flight: 0, keep: None }
+        let (inbox, sends) = (Inbox::default(), Places::new(sends));
+        Self { inbox, sends, in_flight: 0, keep: None, member: None }
     }
 
     /// One more request is in flight.
-    pub(super) fn enter(&mut self, qp: &Arc<Inner>) {
+    pub(super) fn enter(&mut self, qp: &Arc<impl Kept>) {
         self.in_flight += 1;
-        self.keep.get_or_insert_with(|| Arc::clone(qp));
+        if self.keep.is_none() {
+            self.keep = Some(Arc::clone(qp) as Arc<dyn Kept>);
+        }
     }
 
     /// One less. Returns the QP if that was the last.
-    fn leave(&mut self) -> Option<Arc<Inner>> {
+    fn leave(&mut self) -> Option<Arc<dyn Kept>> {
         self.in_flight -= 1;
         if self.in_flight == 0 { self.keep.take() } else { None }
     }
@@ -66,6 +76,8 @@ pub(super) enum Entry {
     Send(Sending),
     /// A receive, and the number of the QP that the message is for.
     Receive(Buffer, usize),
+    /// A receive of a shared queue, and the number of the queue.
+    Shared(Buffer, usize),
 }
 
 /// One request, or a batch that completes as one.
@@ -108,11 +120,13 @@ pub(super) enum Waiter {
 #[derive(Default)]
 pub(super) struct After {
     /// A QP without requests, which is destroyed if nobody else has it.
-    qp: Option<Arc<Inner>>,
+    qp: Option<Arc<dyn Kept>>,
     /// A request whose future is gone.
     forgotten: Option<Box<Entry>>,
     /// A buffer without a message.
     buffer: Option<Buffer>,
+    /// The shared queue that it is posted to again.
+    shared: Option<Weak<dyn Home>>,
     /// The task whose turn it is to send.
     turn: Option<Waker>,
     /// The tasks that wait for what completed.
@@ -121,9 +135,13 @@ pub(super) struct After {
 
 impl After {
     pub(super) fn finish(self) {
-        let Self { qp, forgotten, buffer, turn, wakers } = self;
+        let Self { qp, forgotten, buffer, shared, turn, wakers } = self;
         // The memory first: it is the QP's until here.
-        drop((forgotten, buffer));
+        drop(forgotten);
+        match (buffer, shared.and_then(|shared| shared.upgrade())) {
+            (Some(buffer), Some(shared)) => shared.take_back(buffer),
+            (buffer, _) => drop(buffer),
+        }
         drop(qp);
         wake(turn);
         wakers.wake();
@@ -141,6 +159,9 @@ impl Table {
         let mut wakers = Vec::new();
         for (_, qp) in &mut state.qps {
             wakers.extend(qp.inbox.wakers.take());
+        }
+        for (_, srq) in &mut state.srqs {
+            wakers.extend(srq.take_wakers());
         }
         for (_, entry) in &state.entries {
             if let Entry::Send(Sending { waiter: Waiter::Task(waker), .. }) = entry {
@@ -168,6 +189,12 @@ impl State {
                 after.buffer = qp.inbox.arrive(wc, why, buffer);
                 after.wakers = qp.inbox.wakers.take();
                 after.qp = qp.leave();
+            }
+            Some(Entry::Shared(..)) => {
+                let Entry::Shared(buffer, srq) = self.entries.remove(key) else { unreachable!() };
+                let arrival = self.arrived(srq, wc, why, buffer);
+                (after.buffer, after.shared) = arrival.buffer.unzip();
+                after.wakers = arrival.wakers;
             }
             Some(Entry::Send(sending)) => {
                 let failure = |wc| Err(Failure::new(wc, why, false).into());
@@ -214,6 +241,13 @@ impl State {
         Some((sending.result.expect("it has completed"), sending.memory))
     }
 
+    /// A QP of a shared queue takes no more receives. Returns it if nothing else is in flight.
+    pub(super) fn take_last(&mut self, key: usize) -> Option<Arc<dyn Kept>> {
+        let of_qp = &mut self.qps[key];
+        let ends = of_qp.member.as_mut().is_some_and(Member::ends);
+        if ends { of_qp.leave() } else { None }
+    }
+
     /// A request whose future is there.
     pub(super) fn sending(&mut self, key: usize) -> &mut Sending {
         match self.entries.get_mut(key) {
@@ -233,7 +267,7 @@ impl Sending {
 
     /// All of it has completed. Returns the QP if that was its last, and the task whose turn it is
     /// to send.
-    pub(super) fn end(&self, qps: &mut Slab<OfQp>) -> (Option<Arc<Inner>>, Option<Waker>) {
+    pub(super) fn end(&self, qps: &mut Slab<OfQp>) -> (Option<Arc<dyn Kept>>, Option<Waker>) {
         let qp = &mut qps[self.qp];
         (qp.leave(), qp.sends.give(self.places))
     }

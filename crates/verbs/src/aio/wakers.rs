@@ -21,6 +21,11 @@ impl Wakers {
         self.0.push(waker);
     }
 
+    /// Adds others.
+    pub(super) fn extend(&mut self, others: Self) {
+        self.0.extend(others.0);
+    }
+
     /// Takes all of them, to be woken without a lock.
     pub(super) fn take(&mut self) -> Self {
         std::mem::take(self)

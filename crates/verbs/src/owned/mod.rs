@@ -67,6 +67,17 @@
 //! # }
 //! ```
 //!
+//! The bytes of a message are there until its buffer is posted again:
+//!
+//! ```compile_fail,E0505
+//! # async fn f(srq: verbs::aio::Srq) -> Result<(), verbs::aio::Error> {
+//! let message = srq.recv().await.1?;
+//! let first = &message[0];
+//! drop(message);
+//! println!("{first}");
+//! # Ok(()) }
+//! ```
+//!
 //! Atomics work on words of 64 bits alone:
 //!
 //! ```compile_fail,E0308

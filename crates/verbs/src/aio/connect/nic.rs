@@ -9,7 +9,7 @@ use super::error::ConnectError;
 use super::events::{Events, Mailbox};
 use super::listener::Listener;
 use super::off::off_the_task;
-use crate::aio::{Cq, Qp, QpOptions};
+use crate::aio::{Cq, Qp, QpOptions, Srq, SrqOptions};
 use crate::cm::{ConnParam, Id};
 use crate::{Context, Kind, Pd, Refusal, Result};
 
@@ -97,6 +97,9 @@ impl Nic {
     }
 
     pub(super) fn create_qp(&self, options: &QpOptions) -> Result<Qp> {
+        if let Some(srq) = &options.srq {
+            return Cq::of(srq.shared().cq()).create_qp(&self.0.pd, options);
+        }
         let mut cq = self.0.cq.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(cq) = &*cq {
             match cq.create_qp(&self.0.pd, options) {
@@ -105,18 +108,36 @@ impl Nic {
                 result => return result,
             }
         }
-        let context = self.0.pd.context();
+        let most = self.0.pd.context().device_attr().max_cqe;
         let least = options.sends.saturating_add(options.receives);
-        let entries = ENTRIES.min(context.device_attr().max_cqe).max(least);
-        let new = match self.0.drive {
-            Drive::Thread => Cq::driven(context, entries)?,
-            Drive::Polled => Cq::polled(context, entries)?,
-            #[cfg(feature = "tokio")]
-            Drive::Tokio => Cq::spawn(context, entries)?,
-        };
+        let new = self.create_cq(ENTRIES.min(most).max(least))?;
         let qp = new.create_qp(&self.0.pd, options)?;
         *cq = Some(new);
         Ok(qp)
+    }
+
+    fn create_cq(&self, entries: u32) -> Result<Cq> {
+        let context = self.0.pd.context();
+        match self.0.drive {
+            Drive::Thread => Cq::driven(context, entries),
+            Drive::Polled => Cq::polled(context, entries),
+            #[cfg(feature = "tokio")]
+            Drive::Tokio => Cq::spawn(context, entries),
+        }
+    }
+
+    /// Creates a shared receive queue for connections of this NIC ([`QpOptions::srq`]), with a
+    /// completion queue of its own for its receives and for `requests` requests of the connections
+    /// at once: the sum of their [`QpOptions::sends`].
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::Invalid`] for more than a completion queue can have; otherwise as
+    /// [`Cq::create_srq`].
+    #[doc(alias = "ibv_create_srq")]
+    pub fn create_srq(&self, options: &SrqOptions, requests: u32) -> Result<Srq> {
+        let cq = self.create_cq(options.receives.saturating_add(requests))?;
+        cq.create_srq(&self.0.pd, options)
     }
 
     /// Connects to `HOST:PORT`. A name is looked up, and the route is looked for, by a thread that
