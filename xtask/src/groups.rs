@@ -9,7 +9,8 @@ use crate::sh::{Outcome, cargo, check, target_dir, tool, watch};
 use crate::suites::wheels;
 use crate::{
     aarch64, blktests, columns, cuda_rdma, deny, deps, fuzz, house, level_zero_tests, libfabric,
-    loom, publish, pyverbs, rdma_unit_test, rules, rust_crates, site, tsan, unsafety, variables,
+    loom, publish, pyverbs, rdma_unit_test, rules, rust_crates, semver, site, tsan, unsafety,
+    variables,
 };
 
 /// One line of the report.
@@ -200,6 +201,12 @@ pub(crate) const GROUPS: &[Group] = &[
         1500,
         "blktests' nvme tests, with nvmet as the target",
         Job::Suite(blktests::group),
+    ),
+    group(
+        "semver",
+        900,
+        "the Rust API since the baseline, by cargo-semver-checks",
+        Job::Suite(semver::group),
     ),
     group("demo", 60, "cargo run --release -- demo, and demo --storage", Job::Check(demo)),
     group("deny", 240, "licences and sources of dependencies", Job::Check(licences)),

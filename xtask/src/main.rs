@@ -29,6 +29,7 @@ mod rdma_unit_test;
 mod report;
 mod rules;
 mod rust_crates;
+mod semver;
 mod setup;
 mod sh;
 mod site;
@@ -86,6 +87,9 @@ enum Chore {
     Site,
     /// The models of lock-free code, every interleaving.
     Loom,
+    /// What the Rust API of the published libraries lost since the commit of xtask/semver.baseline,
+    /// by cargo-semver-checks, which is built under target/tools if it is missing.
+    Semver,
     /// Each fuzz target for a number of inputs.
     Fuzz {
         /// Inputs per target.
@@ -138,6 +142,7 @@ fn main() -> ExitCode {
         Chore::Dist(options) => dist::run(&options),
         Chore::Site => site::run().and_then(|impossible| impossible.map_or(Ok(()), Err)),
         Chore::Loom => loom::run().map(|_| ()),
+        Chore::Semver => semver::run(),
         Chore::Fuzz { runs, target } => fuzz::run(runs, target.as_deref()),
         Chore::Tsan => tsan::run().and_then(|impossible| impossible.map_or(Ok(()), Err)),
         Chore::AbiCheck => abi::run(),
