@@ -1,7 +1,7 @@
 //! Memory windows of type 2.
 
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use iba::RKey;
 use verbs_abi::mr::Mw as CMw;
@@ -20,6 +20,8 @@ pub struct Mw(Arc<Window>);
 #[derive(Debug)]
 struct Window {
     raw: NonNull<CMw>,
+    /// Held by those that read or change the key of the structure, a library included.
+    key: Mutex<()>,
     region: Mr,
 }
 
@@ -57,7 +59,7 @@ impl Mr {
         window.context = context;
         window.pd = pd;
         window.r#type = TYPE_2;
-        Ok(Mw(Arc::new(Window { raw, region: self.clone() })))
+        Ok(Mw(Arc::new(Window { raw, key: Mutex::default(), region: self.clone() })))
     }
 }
 
@@ -66,10 +68,33 @@ impl Mw {
         self.0.raw.as_ptr()
     }
 
-    /// Its key when it was made; a request that binds it gives it another one.
+    fn key(&self) -> MutexGuard<'_, ()> {
+        self.0.key.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Its key: that of the last request that was posted to bind it.
     pub fn rkey(&self) -> RKey {
-        // SAFETY: the window exists; posting a bind does not change this field.
+        let _key = self.key();
+        // SAFETY: the window exists, and nobody changes the field meanwhile.
         RKey(unsafe { (*self.raw()).rkey })
+    }
+
+    /// Posts a request that binds it and gives it another key. A provider names a window by the key
+    /// that its structure has, which the caller of `ibv_post_send` sets afterwards (`rxe_bind_mw`
+    /// of the kernel compares it).
+    pub(crate) fn bind<E>(
+        &self,
+        key: RKey,
+        post: impl FnOnce() -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
+        let _key = self.key();
+        post()?;
+        let raw = self.raw();
+        // SAFETY: the window exists, and nobody changes the field meanwhile.
+        let old = unsafe { (*raw).rkey };
+        // SAFETY: as above, and nobody reads it.
+        unsafe { (*raw).rkey = old & !0xff | key.0 & 0xff };
+        Ok(())
     }
 
     /// The region that it is made on.

@@ -201,6 +201,9 @@ impl Qp {
             });
             posted.map_err(|errno| post::refused(errno, max_wr))
         };
+        if let (Some(window), Data::Bind(bind)) = (window, &wr.data) {
+            return window.bind(bind.key, post);
+        }
         let Some(ah) = ah else { return post() };
         // Requests are counted in the order in which they are posted.
         let mut handles = self.0.handles.lock().unwrap_or_else(PoisonError::into_inner);
