@@ -8,8 +8,8 @@ use std::time::Duration;
 use interop::need::Need;
 use interop::{Artefacts, Vm, built, needs};
 
-/// The files of `crates/verbs/tests` that run with any provider. Windows do not: docs/RXE.md.
-const TESTS: [&str; 8] = [
+/// The files of `crates/verbs/tests` that run with any provider.
+const TESTS: [&str; 9] = [
     "connections",
     "connections_async",
     "futures",
@@ -17,6 +17,7 @@ const TESTS: [&str; 8] = [
     "provider",
     "receives",
     "srq_async",
+    "windows_async",
     "xrc",
 ];
 
