@@ -15,8 +15,8 @@ pub(crate) trait Hears: Debug + Send + Sync {
     fn hear(self: Arc<Self>, event: EventType);
 }
 
-/// Who is told of the events of a context. Whoever takes one from the device gives it to the
-/// others, too.
+/// The QPs that are told of the events of a context, and the events that are kept for the program.
+/// Each event is taken from the device once, by the program or by the pump, and given to all.
 #[derive(Debug)]
 pub(crate) struct Hub {
     qps: Mutex<HashMap<Qpn, Weak<dyn Hears>>>,

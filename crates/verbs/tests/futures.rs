@@ -1,6 +1,7 @@
 //! Requests as futures. `crates/peerdma` runs this file with a library, too.
 
 mod chosen;
+mod queues;
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -8,41 +9,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, mpsc};
 use std::task::{Context as Task, Poll, Wake, Waker};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use pollster::block_on;
 use verbs::aio::{self, Error, Outcome, QpOptions};
 use verbs::owned::{Buffer, Pool, RemoteSlice, Shared};
-use verbs::{Access, Context, Kind, Pd, PostError, WcOpcode, WcStatus};
+use verbs::{Access, Kind, PostError, WcOpcode, WcStatus};
 
-fn open() -> (Context, Pd) {
-    let context = verbs::devices().unwrap()[0].open().unwrap();
-    let pd = context.alloc_pd().unwrap();
-    (context, pd)
-}
-
-/// Two connected QPs on one queue.
-fn pair(cq: &aio::Cq, pd: &Pd, options: &QpOptions) -> (aio::Qp, aio::Qp) {
-    let [a, b] = [cq.create_qp(pd, options).unwrap(), cq.create_qp(pd, options).unwrap()];
-    a.connect(&b.endpoint().unwrap()).unwrap();
-    b.connect(&a.endpoint().unwrap()).unwrap();
-    (a, b)
-}
-
-fn small() -> QpOptions {
-    QpOptions { sends: 4, receives: 4, receive_length: 64, ..QpOptions::default() }
-}
-
-/// A queue in each of the ways, and what drives it.
-fn in_each_way(test: impl Fn(&aio::Cq, &Pd)) {
-    let (context, pd) = open();
-    test(&aio::Cq::polled(&context, 64).unwrap(), &pd);
-    let (cq, driver) = aio::Cq::with_driver(&context, 64).unwrap();
-    let driving = thread::spawn(|| block_on(driver));
-    test(&cq, &pd);
-    drop(cq);
-    driving.join().unwrap().expect("the driver ends with the queue");
-}
+use queues::{in_each_way, open, pair, ready, small, soon};
 
 /// For a queue that the test turns: a task takes one completion at most when it is polled.
 struct Never;
@@ -53,31 +27,10 @@ impl aio::Readiness for Never {
     }
 }
 
-/// What becomes so within half a minute.
-#[track_caller]
-fn soon<T>(mut look: impl FnMut() -> Option<T>) -> T {
-    let began = Instant::now();
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(began.elapsed() < Duration::from_secs(30), "it did not become so");
-        thread::yield_now();
-    }
-}
-
 #[track_caller]
 fn done<T, B>((result, memory): Outcome<T, B>) -> B {
     result.map(drop).unwrap();
     memory
-}
-
-fn ready<F: Future>(future: F) -> Option<F::Output> {
-    let mut future = pin!(future);
-    match future.as_mut().poll(&mut Task::from_waker(Waker::noop())) {
-        Poll::Ready(output) => Some(output),
-        Poll::Pending => None,
-    }
 }
 
 #[test]

@@ -1,31 +1,24 @@
 //! Shared receive queues as futures. `crates/peerdma` runs this file with a library, too.
 
 mod chosen;
+mod queues;
 
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::pin::pin;
-use std::task::{Context as Task, Poll, Waker};
+use std::task::Poll;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use pollster::block_on;
 use verbs::aio::{self, Connection, Drive, Nic, QpOptions, Srq, SrqOptions};
 use verbs::owned::{Pool, Shared};
-use verbs::{Access, AttrMask, Context, Kind, Pd, QpAttr, QpState, Qpn, WcStatus};
+use verbs::{Access, AttrMask, Kind, Pd, QpAttr, QpState, Qpn, WcStatus};
 
-fn open() -> (Context, Pd) {
-    let context = verbs::devices().unwrap()[0].open().unwrap();
-    let pd = context.alloc_pd().unwrap();
-    (context, pd)
-}
+use queues::{in_each_way, open, ready, small, soon};
 
 fn few() -> SrqOptions {
     SrqOptions { receives: 4, receive_length: 64 }
-}
-
-fn small() -> QpOptions {
-    QpOptions { sends: 4, receives: 4, receive_length: 64, ..QpOptions::default() }
 }
 
 /// A QP over the shared queue, and its peer.
@@ -35,38 +28,6 @@ fn pair(cq: &aio::Cq, pd: &Pd, srq: &Srq) -> (aio::Qp, aio::Qp) {
     server.connect(&client.endpoint().unwrap()).unwrap();
     client.connect(&server.endpoint().unwrap()).unwrap();
     (server, client)
-}
-
-/// A queue in each of the ways, and what drives it.
-fn in_each_way(test: impl Fn(&aio::Cq, &Pd)) {
-    let (context, pd) = open();
-    test(&aio::Cq::polled(&context, 64).unwrap(), &pd);
-    let (cq, driver) = aio::Cq::with_driver(&context, 64).unwrap();
-    let driving = thread::spawn(|| block_on(driver));
-    test(&cq, &pd);
-    drop(cq);
-    driving.join().unwrap().expect("the driver ends with the queue");
-}
-
-/// What becomes so within half a minute.
-#[track_caller]
-fn soon<T>(mut look: impl FnMut() -> Option<T>) -> T {
-    let began = Instant::now();
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(began.elapsed() < Duration::from_secs(30), "it did not become so");
-        thread::yield_now();
-    }
-}
-
-fn ready<F: Future>(future: F) -> Option<F::Output> {
-    let mut future = pin!(future);
-    match future.as_mut().poll(&mut Task::from_waker(Waker::noop())) {
-        Poll::Ready(output) => Some(output),
-        Poll::Pending => None,
-    }
 }
 
 async fn send(qp: &aio::Qp, text: &str) {

@@ -1,14 +1,17 @@
 //! Memory windows as futures. `crates/peerdma` runs this file with a library, too.
 
 mod chosen;
+mod queues;
 
 use std::task::{Context as Task, Waker};
 use std::time::{Duration, Instant};
 
 use pollster::block_on;
-use verbs::aio::{self, Error, QpOptions};
+use verbs::aio::{self, Error};
 use verbs::owned::{Buffer, Pool, RemoteSlice, Shared, Window};
 use verbs::{Access, Kind, Pd, WcStatus};
+
+use queues::{open, pair, small};
 
 const GRANTED: Access = Access::REMOTE_WRITE.union(Access::REMOTE_READ);
 
@@ -22,19 +25,10 @@ struct Two {
 }
 
 fn two() -> Two {
-    let context = verbs::devices().unwrap()[0].open().unwrap();
-    let pd = context.alloc_pd().unwrap();
+    let (context, pd) = open();
     let cq = aio::Cq::polled(&context, 64).unwrap();
-    let (host, guest) = pair(&cq, &pd);
+    let (host, guest) = pair(&cq, &pd, &small());
     Two { cq, pd, host, guest }
-}
-
-fn pair(cq: &aio::Cq, pd: &Pd) -> (aio::Qp, aio::Qp) {
-    let options = QpOptions { sends: 4, receives: 4, receive_length: 64, ..QpOptions::default() };
-    let [a, b] = [(); 2].map(|()| cq.create_qp(pd, &options).unwrap());
-    a.connect(&b.endpoint().unwrap()).unwrap();
-    b.connect(&a.endpoint().unwrap()).unwrap();
-    (a, b)
 }
 
 fn shared(pd: &Pd) -> Shared<u64> {
@@ -115,7 +109,7 @@ fn the_peer_gives_a_window_back_with_a_message() {
 #[test]
 fn what_would_end_the_qp_is_refused_before_it_is_posted() {
     let Two { cq, pd, host, .. } = two();
-    let (other, _peer) = pair(&cq, &pd);
+    let (other, _peer) = pair(&cq, &pd, &small());
     let memory = shared(&pd);
     #[track_caller]
     fn kind<T: std::fmt::Debug>(result: Result<T, Error>) -> Kind {

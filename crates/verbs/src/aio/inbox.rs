@@ -17,7 +17,7 @@ pub(super) struct Inbox {
     pub(super) wakers: Wakers,
     /// Why nothing more will arrive.
     end: Option<Error>,
-    /// Whether who asks for all QPs of a shared queue was told of the end.
+    /// Whether the end was told to those that take the messages of all QPs of a shared queue.
     is_told: bool,
     /// Whether nobody can take what arrives.
     is_closed: bool,

@@ -37,7 +37,7 @@ impl Drop for Open {
         let messages = self.0.cq().table().lock().qps[self.0.key()].inbox.close();
         self.0.give_back(messages);
         // What was flushed at once is given back at once, also if nobody looks at the queue again.
-        while self.0.cq().drain() > 0 {}
+        self.0.cq().drain_all();
     }
 }
 
