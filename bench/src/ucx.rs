@@ -8,6 +8,8 @@ use crate::child::{Program, free_port};
 pub(crate) struct Figures {
     /// The median of what a message takes, in microseconds; of a latency test, half a round trip.
     pub(crate) median: f64,
+    /// MB/s.
+    pub(crate) bandwidth: f64,
     /// Messages per second.
     pub(crate) rate: f64,
 }
@@ -26,10 +28,11 @@ pub(crate) fn run(test: &str, size: usize, count: usize) -> Outcome<Figures> {
 
 /// `Final:`, then the count; median, average and overall average in microseconds; and the average
 /// and overall average of MB/s and of messages per second.
-fn figures(text: &str) -> Option<Figures> {
+pub(crate) fn figures(text: &str) -> Option<Figures> {
     let line = text.lines().find_map(|line| line.trim().strip_prefix("Final:"))?;
     let columns: Vec<f64> = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-    Some(Figures { median: *columns.get(1)?, rate: *columns.get(7)? })
+    let column = |number: usize| columns.get(number).copied();
+    Some(Figures { median: column(1)?, bandwidth: column(5)?, rate: column(7)? })
 }
 
 #[cfg(test)]
@@ -42,5 +45,6 @@ mod tests {
                     5969353  5969354\n";
         let figures = figures(text).expect("a result");
         assert_eq!((figures.median, figures.rate), (0.06, 5_969_354.0));
+        assert_eq!(figures.bandwidth, 364.35);
     }
 }

@@ -6,6 +6,7 @@ use super::in_turns;
 use crate::Outcome;
 use crate::child::{Program, Role, free_port, peerdma};
 use crate::report::{Report, Row, Target};
+use crate::ucx;
 
 const NAME: &str = "cuda";
 
@@ -83,14 +84,8 @@ fn tag_bandwidth(program: &std::path::Path, memory: &str) -> Outcome<f64> {
     let client = [&words[..], &["127.0.0.1"]].concat();
     let text = Program::start(&[], &ENV, &client)?.finish()?;
     server.finish()?;
-    rate(&text).ok_or_else(|| format!("no result in {text}").into())
-}
-
-/// `Final:`, then the count, three times in microseconds, and two rates in MB/s; the second rate is
-/// that of the whole run.
-fn rate(text: &str) -> Option<f64> {
-    let line = text.lines().find_map(|line| line.trim().strip_prefix("Final:"))?;
-    line.split_whitespace().nth(5)?.parse().ok()
+    let figures = ucx::figures(&text).ok_or_else(|| format!("no result in {text}"))?;
+    Ok(figures.bandwidth)
 }
 
 fn row(
