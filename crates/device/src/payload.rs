@@ -3,7 +3,7 @@
 use iba::{Access, LKey};
 use transport::env::{LocalError, RemoteError, Source, TransmitError};
 use transport::wr::Sge;
-use umem::{Backing, Fault, Foreign, Pieces, Umem};
+use umem::{Fault, Foreign, Pieces, Umem};
 use wire::icrc;
 
 use crate::carrier::udp::queue::Fill;
@@ -243,7 +243,7 @@ fn report_stale_access(fault: &Fault) {
 /// impossible to tell whether the source failed or the destination.
 pub(crate) fn check_readable(umem: &Umem, offset: u64, length: u32) -> Result<(), Fault> {
     const PAGE: u64 = 4096;
-    if length == 0 || matches!(umem.backing(), Backing::DmaBuf { .. }) {
+    if length == 0 || umem.is_dma_buf() {
         return Ok(());
     }
     let mut byte = [0];

@@ -9,8 +9,8 @@ mod pieces;
 use std::fmt;
 use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
+use std::sync::{Arc, OnceLock};
 
 use descriptors::Known;
 use dmabuf::{Direction, GateGuard, GateSlot, Mapping, Reach, SgTable};
@@ -103,7 +103,7 @@ impl Umem {
     /// than through atomics or raw pointers.
     pub unsafe fn user(addr: usize, len: u64) -> Self {
         guard::recheck();
-        Self::new(addr, len, true, Kind::User { place: heap::place(addr, len) })
+        Self::new(addr, len, true, Kind::User { place: OnceLock::new() })
     }
 
     /// A whole buffer of the library.
@@ -290,11 +290,24 @@ impl Umem {
             Kind::Bus { backing: Some(backing), .. } => {
                 Backing::of_file(&backing.file, backing.offset)
             }
-            Kind::User { place: Some(place) } => Backing::of_file(&place.file, place.offset),
-            Kind::User { place: None } => Backing::Process { addr: self.inner.base },
+            Kind::User { place } => {
+                // Not before somebody asks: memory that is only copied needs no file.
+                let (addr, len) = (self.inner.base, self.inner.len);
+                match place.get_or_init(|| heap::place(addr, len)) {
+                    Some(place) => Backing::of_file(&place.file, place.offset),
+                    None => Backing::Process { addr },
+                }
+            }
             // Addresses of this process's bus mean nothing to another process.
             Kind::Bus { backing: None, .. } | Kind::Parts(_) => Backing::Scattered,
         }
+    }
+
+    /// Whether it is [`Backing::DmaBuf`]. [`backing`](Self::backing) makes a system call for what
+    /// is a file, and this for a dma-buf alone.
+    pub fn is_dma_buf(&self) -> bool {
+        matches!(self.inner.kind, Kind::DmaBuf { .. })
+            && matches!(self.backing(), Backing::DmaBuf { .. })
     }
 
     /// Visits the contiguous parts under `len` bytes at `offset`, with the offset and the length in
@@ -383,8 +396,7 @@ impl Deref for CpuAccess<'_> {
 impl fmt::Debug for Umem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match self.inner.kind {
-            Kind::User { place: Some(_) } => "shared user",
-            Kind::User { place: None } => "user",
+            Kind::User { .. } => "user",
             Kind::Host { .. } => "host",
             Kind::DmaBuf { .. } => "dma-buf",
             Kind::Bus { .. } => "bus",

@@ -29,7 +29,7 @@ pub(super) struct Took {
     pub(super) id: QpId,
     /// Whether it has something to send, or its timer may have changed.
     pub(super) owes: bool,
-    packet: FastPacket,
+    is_ack: bool,
 }
 
 /// Gives a record of another process to its QP, if it can take the fast path. If not, nothing has
@@ -51,8 +51,10 @@ pub(super) fn deliver_record(
     if context.route.peer() != Some(vf) || context.dest_qpn != source {
         return None;
     }
+    let is_ack = matches!(packet, FastPacket::Ack { .. });
     if ack == AckWay::AtOnce {
-        if let FastPacket::Send { .. } = packet {
+        if !is_ack {
+            // For the acknowledgement.
             common.out.shm.expect_push(vf);
         }
         if common.stamps {
@@ -68,9 +70,8 @@ pub(super) fn deliver_record(
     let counters = common.counters.of(entry.context.port);
     counters.rx_shm_packets += 1;
     counters.rx_bytes += u64::from(length) + STAYS;
-    let is_ack = matches!(packet, FastPacket::Ack { .. });
     let owes = entry.qp.owes_answers() || is_ack && entry.qp.sends() > 0;
-    Some(Took { id, owes, packet })
+    Some(Took { id, owes, is_ack })
 }
 
 impl Engine {
@@ -85,8 +86,8 @@ impl Engine {
         let popped =
             inbound.pop_if(|record| deliver_record(common, qps, clock, vf, record, AckWay::AtOnce));
         // The full path closes a ring that broke.
-        let Ok(Some(Took { id, owes, packet })) = popped else { return false };
-        polls.takes_turns = matches!(packet, FastPacket::Ack { .. });
+        let Ok(Some(Took { id, owes, is_ack })) = popped else { return false };
+        polls.takes_turns = is_ack;
         if owes {
             self.transmit(id);
         }

@@ -2,6 +2,7 @@
 //! access goes through the guard.
 
 use std::ptr;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use dmabuf::{BusWindow, GateSlot, Mapping, SgBacking};
@@ -29,8 +30,8 @@ pub(super) struct Inner {
 
 pub(super) enum Kind {
     /// The program's memory. It may vanish, so it needs the guard. Some of it lies in the file of
-    /// a shared heap.
-    User { place: Option<heap::Place> },
+    /// a shared heap, which is looked up once.
+    User { place: OnceLock<Option<heap::Place>> },
     /// The library's own memory. It cannot vanish.
     Host { buffer: HostBuf, offset: u64 },
     /// A dma-buf mapped for the CPU. A sealed memfd cannot vanish; an exporter in the kernel may
