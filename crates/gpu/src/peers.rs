@@ -21,6 +21,7 @@ use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 use descriptors::PrivateFd;
+use rustix::io::Errno;
 use rustix::net::Shutdown;
 
 use crate::config::GpuConfig;
@@ -61,13 +62,23 @@ impl Peers {
         }
         let _door = open_door(&name, &config.name)?;
         let mut found = None;
-        let mut free = None;
+        let mut place = None;
         for member in 0..MEMBERS {
-            if found.is_some() && free.is_some() {
+            if found.is_some() && place.is_some() {
                 break;
             }
             match name.ask(member, &Ask::Join { geometry }) {
-                Answer::Nobody => free = free.or(Some(member)),
+                Answer::Nobody if place.is_none() => match name.listen(member) {
+                    Ok(listener) => place = Some((member, listener)),
+                    // Somebody who leaves: it no longer answers, and still has the name.
+                    Err(Errno::ADDRINUSE) => {}
+                    Err(errno) => {
+                        return Err(no_device(format!(
+                            "{} cannot be shared: bind failed: {errno}",
+                            config.name
+                        )));
+                    }
+                },
                 Answer::Memory(files) if found.is_none() => found = Some(files),
                 Answer::Otherwise => {
                     return Err(invalid(format!(
@@ -82,11 +93,8 @@ impl Peers {
                 _ => {}
             }
         }
-        let member = free.ok_or_else(|| {
+        let (member, listener) = place.ok_or_else(|| {
             busy(format!("{MEMBERS} processes have {} open, and no more can", config.name))
-        })?;
-        let listener = name.listen(member).map_err(|errno| {
-            no_device(format!("{} cannot be shared: bind failed: {errno}", config.name))
         })?;
         let pools = match found {
             None => alone(member)?,
@@ -230,7 +238,7 @@ fn open_door(name: &Name, gpu: &str) -> Result<std::os::fd::OwnedFd> {
     loop {
         match name.door() {
             Ok(door) => return Ok(door),
-            Err(rustix::io::Errno::ADDRINUSE) if start.elapsed() < DOOR_PATIENCE => {
+            Err(Errno::ADDRINUSE) if start.elapsed() < DOOR_PATIENCE => {
                 std::thread::sleep(Duration::from_millis(2));
             }
             Err(errno) => {
@@ -258,4 +266,26 @@ pub(crate) fn geometry(config: &GpuConfig) -> u64 {
     parts
         .into_iter()
         .fold(0xcbf2_9ce4_8422_2325, |hash, part| (hash ^ part).wrapping_mul(0x0100_0000_01b3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_number_of_a_process_that_leaves_is_not_taken_for_a_free_one() {
+        let config = GpuConfig {
+            name: format!("leaving-{}", std::process::id()),
+            vram: 16 << 20,
+            gtt: 16 << 20,
+            ..GpuConfig::default()
+        };
+        let name = Name::new(&config.name);
+        let leaving = name.listen(0).expect("nobody has the name");
+        rustix::net::shutdown(&leaving, Shutdown::Both).expect("it listens");
+        let (peers, _pools) = Peers::join(&config).expect("others are free");
+        assert!(name.is_taken(1), "the next free one");
+        drop((peers, leaving));
+        assert!(!name.is_taken(0) && !name.is_taken(1));
+    }
 }
