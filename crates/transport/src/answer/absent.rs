@@ -31,6 +31,20 @@ impl Responder {
         }
     }
 
+    /// The peer repeats the request with this number: answers before it that it was told to ask for
+    /// again, and that it had all of once, are not needed. It ignored that it was told.
+    ///
+    /// Others would wait behind them for ever.
+    pub(crate) fn drop_unneeded(&mut self, psn: Psn) {
+        while let Some(front) = self.answers.front()
+            && front.is_put_off()
+            && !front.is_new_data()
+            && !front.end().is_after(psn)
+        {
+            self.answers.pop_front();
+        }
+    }
+
     /// Puts the first answer off until it is requested again. The response then begins with First
     /// or Only (IBA 9.7.4).
     fn put_off(&mut self) {

@@ -411,3 +411,27 @@ fn a_read_that_is_put_off_in_the_middle_is_requested_from_there() {
     s.sent(10, WcStatus::Success);
     assert_eq!(s.peek(BASE + 0x1000, 8), 7u64.to_ne_bytes());
 }
+
+/// A peer asks again for an answer that is on its way, and for what it asked for after it. Then it
+/// has the answer, and takes no notice that the second one will be late.
+#[test]
+fn an_answer_that_is_put_off_and_no_longer_needed_does_not_hold_up_others() {
+    let mut s = Station::new(&Options { min_rnr_timer: 12, timeout: 14, ..Options::rc() });
+    let read = || packet(Opcode::RcReadRequest, rq(0)).with_reth(BASE, 8);
+    let add = || packet(Opcode::RcFetchAdd, rq(1)).atomic(BASE + 0x1000, 1, 0);
+    send!(s, 0, read());
+    send!(s, 0, add());
+    recv!(s, 0, response('o', rq(0), 1), &[0; 8]);
+    recv!(s, 0, atomic_answer(rq(1), 2, 0));
+    s.host.memory.borrow_mut().absent = 1;
+    send!(s, 1, read());
+    send!(s, 1, add());
+    recv_nothing!(s, 4_000);
+    recv!(s, 4_001, rnr_nak(rq(0), 2, 12));
+    recv_nothing!(s, 5_000);
+    send!(s, 5_001, add());
+    recv!(s, 5_001, atomic_answer(rq(1), 2, 0));
+    bring_back(&s);
+    recv_nothing!(s, 6_000);
+    assert!(!s.qp.owes_answers());
+}
