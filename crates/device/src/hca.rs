@@ -239,6 +239,7 @@ pub fn finish_records() {
             if let Some(mut engine) = hca.shared.engine.try_lock_for(LAST_LEASE) {
                 engine.carry_out_held();
                 engine.send_delayed_acks();
+                engine.send_unasked_acks();
                 engine.leave_port();
                 engine.common.finish_records();
                 log_counters("left open", &engine.counters());

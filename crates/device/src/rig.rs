@@ -87,6 +87,16 @@ impl Objects {
     }
 
     pub(crate) fn qp(&self, engine: &mut Engine, qp_type: QpType) -> (QpId, Qpn) {
+        self.qp_with(engine, qp_type, true)
+    }
+
+    /// A QP whose sends all complete, or only those that are signaled.
+    pub(crate) fn qp_with(
+        &self,
+        engine: &mut Engine,
+        qp_type: QpType,
+        sq_sig_all: bool,
+    ) -> (QpId, Qpn) {
         let cap = QpCap {
             max_send_wr: 64,
             max_recv_wr: 64,
@@ -101,7 +111,7 @@ impl Objects {
             recv_cq: self.cq,
             srq: None,
             cap,
-            sq_sig_all: true,
+            sq_sig_all,
             cookie: 0,
             xrcd: None,
         };
@@ -130,15 +140,24 @@ pub(crate) struct Process {
 
 impl Process {
     pub(crate) fn new(nic: &NicInfo, qp_type: QpType) -> Self {
+        Self::new_with(nic, qp_type, true)
+    }
+
+    fn new_with(nic: &NicInfo, qp_type: QpType, sq_sig_all: bool) -> Self {
         let mut engine = engine(nic);
         let objects = Objects::new(&mut engine);
-        let (qp, qpn) = objects.qp(&mut engine, qp_type);
+        let (qp, qpn) = objects.qp_with(&mut engine, qp_type, sq_sig_all);
         Self { engine, objects, qp, qpn, qp_type }
     }
 
     /// Two processes on one NIC, whose QPs send to each other.
     pub(crate) fn pair(nic: &NicInfo, qp_type: QpType) -> [Self; 2] {
-        let [mut one, mut other] = [(); 2].map(|()| Self::new(nic, qp_type));
+        Self::pair_with(nic, qp_type, true)
+    }
+
+    /// The same, if only signaled sends complete.
+    pub(crate) fn pair_with(nic: &NicInfo, qp_type: QpType, sq_sig_all: bool) -> [Self; 2] {
+        let [mut one, mut other] = [(); 2].map(|()| Self::new_with(nic, qp_type, sq_sig_all));
         one.connect(nic, other.qpn);
         other.connect(nic, one.qpn);
         [one, other]

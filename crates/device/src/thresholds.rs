@@ -32,7 +32,11 @@ pub(crate) const POLLS_TO_YIELD_AGAIN: u64 = 1 << 14;
 /// Longer than a peer needs to answer, shorter than the time slice of a process that computes.
 pub(crate) const SLOW_RETURN: Duration = Duration::from_millis(1);
 
-// Delayed acknowledgements.
+// Acknowledgements.
+
+/// Those that nobody asked for are sent after this many polls that found nothing, some hundred
+/// nanoseconds: the next message may be on its way.
+pub(crate) const POLLS_TO_ACK: u32 = 8;
 
 /// Which acknowledgements wait, and for how long if the program neither posts nor polls. A peer
 /// with a shorter ACK timeout could treat the message as lost.

@@ -49,11 +49,14 @@ pub(crate) struct AckDelay {
     stayed: bool,
     /// Until when the next one may stay.
     until: Option<Time>,
+    /// Whether the one that stays was not asked for, and has no deadline (see `ask`).
+    held: bool,
 }
 
 impl Default for AckDelay {
     fn default() -> Self {
-        Self { policy: &AckPolicy::AT_ONCE, answers_in_a_row: 0, stayed: false, until: None }
+        let policy = &AckPolicy::AT_ONCE;
+        Self { policy, answers_in_a_row: 0, stayed: false, until: None, held: false }
     }
 }
 
@@ -61,7 +64,27 @@ impl AckDelay {
     /// Whether an acknowledgement may stay if it is all that the peer is owed.
     #[inline]
     pub(crate) fn is_on(&self) -> bool {
-        self.until.is_some()
+        self.until.is_some() || self.held
+    }
+
+    /// Whether one stays that was not asked for.
+    #[inline]
+    pub(crate) fn is_held(&self) -> bool {
+        self.held
+    }
+
+    /// One stays that was not asked for.
+    #[inline]
+    pub(crate) fn hold(&mut self) {
+        (self.stayed, self.held) = (true, true);
+    }
+
+    /// It is asked for now.
+    #[inline]
+    pub(crate) fn ask(&mut self) {
+        if self.held {
+            self.end();
+        }
     }
 
     /// Whether one stayed when the QP was last polled.
@@ -78,7 +101,7 @@ impl AckDelay {
     /// None waits any more: it goes now, or has gone.
     #[inline]
     pub(crate) fn end(&mut self) {
-        (self.stayed, self.until) = (false, None);
+        (self.stayed, self.until, self.held) = (false, None, false);
     }
 
     /// When one that stayed is due.
@@ -114,7 +137,10 @@ impl Qp {
     #[inline]
     pub fn delay_ack(&mut self, now: Time) -> bool {
         let AckDelay { policy, answers_in_a_row, until, .. } = &mut self.ack_delay;
-        if policy.max_delay.is_zero() || *answers_in_a_row < policy.answers_to_trust {
+        if self.path.reliable
+            || policy.max_delay.is_zero()
+            || *answers_in_a_row < policy.answers_to_trust
+        {
             return false;
         }
         if self.attr.timeout.duration().is_some_and(|timeout| timeout < policy.shortest_timeout) {
@@ -127,7 +153,7 @@ impl Qp {
     /// An acknowledgement that waits goes when the QP is next polled.
     #[inline]
     pub fn release_ack(&mut self) {
-        self.ack_delay.until = None;
+        (self.ack_delay.until, self.ack_delay.held) = (None, false);
     }
 
     /// Notes whether the program answered at once after a receive.

@@ -67,7 +67,8 @@ impl Qp {
             let PlainSend { wr_id, flags, sge } = plain;
             let source =
                 Source::Sges { sges: slice::from_ref(&sge), offset: 0, length: sge.length };
-            if self.transmit_send(env, usual.psn, flags, source) {
+            let ackreq = self.asks(flags.contains(SendFlags::SIGNALED), true);
+            if self.transmit_send(env, usual.psn, (flags, ackreq), source) {
                 self.sq.push_back(Wqe::EMPTY);
                 if let Some(wqe) = self.sq.back_mut() {
                     // In place: to move it would wait for its parts to be written.
@@ -77,7 +78,7 @@ impl Qp {
                     }
                     (wqe.length, wqe.begun, wqe.first) = (sge.length, true, usual.psn);
                 }
-                return Ok(self.has_begun(env, usual));
+                return Ok(self.has_begun(env, usual, ackreq));
             }
             clear = None;
         }
@@ -85,14 +86,18 @@ impl Qp {
         let (Some(clear), Some(wqe)) = (clear, self.sq.back()) else { return Ok(false) };
         let (wr, length) = (&wqe.wr, wqe.length);
         let is_short = wr.opcode == WrOpcode::Send && length <= self.path.path_mtu.bytes();
-        if !is_short || !self.transmit_send(env, clear.psn, wr.flags, payload(&wr.data, 0, length))
-        {
+        if !is_short {
+            return Ok(false);
+        }
+        let ackreq = self.asks(wqe.is_signaled(), true);
+        let source = payload(&wr.data, 0, length);
+        if !self.transmit_send(env, clear.psn, (wr.flags, ackreq), source) {
             return Ok(false);
         }
         if let Some(wqe) = self.sq.back_mut() {
             (wqe.begun, wqe.first) = (true, clear.psn);
         }
-        Ok(self.has_begun(env, &clear))
+        Ok(self.has_begun(env, &clear, ackreq))
     }
 
     /// Whether the send queue accepts this, and one packet can carry it.
@@ -110,10 +115,11 @@ impl Qp {
         &self,
         env: &mut E,
         psn: Psn,
-        flags: SendFlags,
+        (flags, ackreq): (SendFlags, bool),
         source: Source<'_>,
     ) -> bool {
-        let packet = FastPacket::Send { psn, se: flags.contains(SendFlags::SOLICITED) };
+        let se = flags.contains(SendFlags::SOLICITED);
+        let packet = FastPacket::Send { psn, se, ackreq };
         let length = source.len();
         env.transmit_fast(packet, self.attr.dest_qpn, source, length).is_ok()
     }
@@ -148,8 +154,8 @@ impl Qp {
 
     /// Notes that the last request was sent in one packet, and sends the acknowledgement behind it.
     /// False if that was not possible.
-    fn has_begun<E: Env>(&mut self, env: &mut E, clear: &Clear) -> bool {
-        self.req.sent_one();
+    fn has_begun<E: Env>(&mut self, env: &mut E, clear: &Clear, ackreq: bool) -> bool {
+        self.req.sent_one(ackreq);
         self.req.watch_due = self.req.ack_timer.is_none();
         self.ack_delay.end();
         let Some(psn) = clear.ack else { return true };
@@ -179,13 +185,13 @@ impl Qp {
     ) -> bool {
         let at_once = self.path.reliable && ack == AckWay::AtOnce;
         // What goes at once must not overtake others.
-        if at_once && (self.resp.has_answers() || self.owes_cnp()) {
+        if at_once && (self.resp.has_answers() && !self.holds_ack() || self.owes_cnp()) {
             return false;
         }
         match packet {
-            FastPacket::Send { psn, se } => {
-                self.receives_fast()
-                    && self.respond_fast(env, (psn, se), (payload, length), at_once)
+            FastPacket::Send { psn, se, ackreq } => {
+                let ack = (ackreq, at_once && ackreq);
+                self.receives_fast() && self.respond_fast(env, (psn, se), (payload, length), ack)
             }
             FastPacket::Ack { psn, .. } if length == 0 && self.is_fast() => {
                 let together = self.path.reliable && ack == AckWay::Together;
@@ -213,7 +219,7 @@ impl Qp {
         env: &mut E,
         (psn, se): (Psn, bool),
         (payload, length): (&E::Payload, u32),
-        at_once: bool,
+        (ackreq, at_once): (bool, bool),
     ) -> bool {
         if !self.resp.awaits(psn)
             || self.has_srq
@@ -234,8 +240,14 @@ impl Qp {
         let msn = self.resp.received_one();
         // First, as it takes longest to be seen. On a wire it may share a datagram.
         let ack = FastPacket::Ack { psn, msn };
-        if !at_once || env.transmit_fast(ack, self.attr.dest_qpn, Source::Empty, 0).is_err() {
-            self.resp.push_ack(psn);
+        if at_once && env.transmit_fast(ack, self.attr.dest_qpn, Source::Empty, 0).is_ok() {
+            if self.resp.has_answers() {
+                // The one that was held is in it.
+                self.resp.forget_answers();
+                self.ack_delay.end();
+            }
+        } else {
+            self.owe_ack(psn, ackreq);
         }
         Self::complete(
             env,

@@ -63,6 +63,7 @@
 
 mod account;
 mod ack_delay;
+mod ask;
 pub mod env;
 pub mod error;
 pub mod path;

@@ -58,6 +58,8 @@ pub struct Qp {
     pub(crate) qpn: Qpn,
     pub(crate) qp_type: QpType,
     pub(crate) sq_sig_all: bool,
+    /// Whether each send is counted when it is done.
+    pub(crate) is_counted: bool,
     pub(crate) has_srq: bool,
     /// Whether [`QpEvent::CommEst`] was raised.
     pub(crate) comm_est: bool,
@@ -107,6 +109,7 @@ impl Qp {
             qpn: init.qpn,
             qp_type: init.qp_type,
             sq_sig_all: init.sq_sig_all,
+            is_counted: false,
             has_srq: init.has_srq,
             comm_est: false,
             cap: init.cap,
@@ -199,10 +202,7 @@ impl Qp {
         }
         // An acknowledgement that did not wait goes first: a later packet may be refused and end
         // the connection at the peer, which would then never learn that its own request was done.
-        if (self.ack_delay.has_stayed() || self.ack_delay.is_on())
-            && self.owes_only_ack()
-            && !self.path.reliable
-        {
+        if (self.ack_delay.has_stayed() || self.ack_delay.is_on()) && self.owes_only_ack() {
             return self.transmit_ack_last(env, now, budget);
         }
         self.ack_delay.end();
@@ -266,9 +266,9 @@ impl Qp {
         self.req.index < self.sq.len()
     }
 
-    /// Whether answers to the peer wait to be sent.
+    /// Whether answers to the peer wait to be sent. One that [stays](Qp::holds_ack) does not.
     pub fn owes_answers(&self) -> bool {
-        self.resp.owes_answers() || self.owes_cnp()
+        self.resp.owes_answers() && !self.holds_ack() || self.owes_cnp()
     }
 
     /// When [`Qp::handle_timeout`] wants to be called, if ever.

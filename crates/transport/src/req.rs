@@ -192,7 +192,9 @@ impl Qp {
         // Often enough that the window opens before it is full.
         let often = if self.path.reliable { window / 2 } else { window / 4 };
         headers.bth.ackreq = self.qp_type.is_reliable()
-            && (is_last || req.unasked + packets >= often.max(1) || in_flight + packets >= window);
+            && (is_last && self.asks(wqe.is_signaled(), total == 1 && !wqe.is_answered())
+                || req.unasked + packets >= often.max(1)
+                || in_flight + packets >= window);
         describe(&mut headers, wqe, offset, position);
         if self.qp_type == QpType::XrcSend {
             headers.set_xrceth(Xrceth { srqn: Srqn::new(wqe.wr.srqn) });

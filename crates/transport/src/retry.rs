@@ -155,7 +155,10 @@ impl Qp {
             self.req.stop();
             self.flush_sends(env);
         } else {
-            self.resp.forget_answers();
+            // What the program has seen arrive is acknowledged.
+            if !self.holds_ack() {
+                self.resp.forget_answers();
+            }
             self.enter_error(env);
         }
     }

@@ -62,9 +62,9 @@ impl Prefix {
 #[inline]
 pub(crate) fn headers(packet: FastPacket, dest: Qpn, length: u32) -> ([u32; HEADERS / 4], usize) {
     let (bth, aeth, size) = match packet {
-        FastPacket::Send { psn, se } => {
+        FastPacket::Send { psn, se, ackreq } => {
             let pad = wire::bth::pad_for(length as usize);
-            let bth = Bth { se, ackreq: true, pad, ..Bth::new(Opcode::RcSendOnly, dest, psn) };
+            let bth = Bth { se, ackreq, pad, ..Bth::new(Opcode::RcSendOnly, dest, psn) };
             (bth, 0, wire::bth::LEN)
         }
         FastPacket::Ack { psn, msn } => {
@@ -100,7 +100,7 @@ pub(crate) fn read(record: Foreign<'_>) -> Option<Arrived<'_>> {
     let psn = bth.psn();
     // As a number: looking it up in the table of opcodes takes longer than all else here.
     let packet = match bytes[FIXED] {
-        SEND_ONLY => FastPacket::Send { psn, se: bth.se() },
+        SEND_ONLY => FastPacket::Send { psn, se: bth.se(), ackreq: bth.ackreq() },
         ACKNOWLEDGE => {
             let aeth = RawAeth::ref_from_bytes(&bytes[SEND..]).ok()?;
             FastPacket::Ack { psn, msn: aeth.msn() }
@@ -127,7 +127,7 @@ pub(crate) fn read_datagram(datagram: &[u8]) -> Option<(FastPacket, Qpn, &[u8])>
     let (packet, payload) = match bth.opcode() {
         Opcode::RcSendOnly if rest.len().is_multiple_of(4) => {
             let length = rest.len().checked_sub(bth.pad().into())?;
-            (FastPacket::Send { psn, se: bth.se() }, &rest[..length])
+            (FastPacket::Send { psn, se: bth.se(), ackreq: bth.ackreq() }, &rest[..length])
         }
         Opcode::RcAck => {
             let aeth = RawAeth::ref_from_bytes(rest).ok()?;

@@ -177,6 +177,7 @@ impl Engine {
             starved_since: None,
             _charge: charge,
             has_received: false,
+            is_noted: false,
             ended: None,
             // The kernel's rxe sets this flag for every receive, with or without a GRH
             // (rxe_resp.c).

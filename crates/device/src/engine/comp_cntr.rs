@@ -112,6 +112,8 @@ impl Engine {
             refuse!(Invalid, "attach_comp_cntr: the QP is in {state:?}, not in RESET or INIT");
         }
         entry.context.cntrs.attach(ops, id, held);
+        // Somebody waits for the counter.
+        entry.qp.set_counted(true);
         Ok(())
     }
 

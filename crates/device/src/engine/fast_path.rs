@@ -30,6 +30,8 @@ pub(super) struct Took {
     /// Whether it has something to send, or its timer may have changed.
     pub(super) owes: bool,
     is_ack: bool,
+    /// Whether it holds an acknowledgement that was not asked for.
+    pub(super) holds: bool,
 }
 
 /// Gives a record of another process to its QP, if it can take the fast path. If not, nothing has
@@ -53,7 +55,7 @@ pub(super) fn deliver_record(
     }
     let is_ack = matches!(packet, FastPacket::Ack { .. });
     if ack == AckWay::AtOnce {
-        if !is_ack {
+        if matches!(packet, FastPacket::Send { ackreq: true, .. }) {
             // For the acknowledgement.
             common.out.shm.expect_push(vf);
         }
@@ -71,7 +73,8 @@ pub(super) fn deliver_record(
     counters.rx_shm_packets += 1;
     counters.rx_bytes += u64::from(length) + STAYS;
     let owes = entry.qp.owes_answers() || is_ack && entry.qp.sends() > 0;
-    Some(Took { id, owes, is_ack })
+    let holds = !is_ack && entry.qp.holds_ack();
+    Some(Took { id, owes, is_ack, holds })
 }
 
 impl Engine {
@@ -86,9 +89,11 @@ impl Engine {
         let popped =
             inbound.pop_if(|record| deliver_record(common, qps, clock, vf, record, AckWay::AtOnce));
         // The full path closes a ring that broke.
-        let Ok(Some(Took { id, owes, is_ack })) = popped else { return false };
+        let Ok(Some(Took { id, owes, is_ack, holds })) = popped else { return false };
         polls.takes_turns = is_ack;
-        if owes {
+        if holds {
+            self.keep_ack(id);
+        } else if owes {
             self.transmit(id);
         }
         self.common.out.shm.ring_doorbells();

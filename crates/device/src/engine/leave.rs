@@ -25,6 +25,11 @@ impl Engine {
     /// it the peer would count the message as lost.
     pub(super) fn settle(&mut self, id: QpId) {
         let began = self.clock.now();
+        if let Some(entry) = self.qps.get_mut(id)
+            && entry.qp.holds_ack()
+        {
+            entry.qp.release_ack();
+        }
         while let Some(entry) = self.qps.get(id)
             && entry.qp.owes_answers()
             && !self.is_dead()

@@ -48,6 +48,7 @@ pub(crate) mod state;
 #[cfg(test)]
 mod tests;
 mod tm;
+mod unasked_acks;
 mod view;
 mod window;
 mod xrc;
@@ -227,7 +228,7 @@ impl Engine {
 
     /// Lets one QP send. Returns false if its carrier has no room.
     fn transmit(&mut self, id: QpId) -> bool {
-        let Self { common, qps, delayed_acks, clock, .. } = self;
+        let Self { common, qps, delayed_acks, schedule, clock, .. } = self;
         let Some(entry) = qps.get_mut(id) else { return true };
         delayed_acks.note_receive(entry, common.now, common.now_is_stale);
         if entry.qp.has_unsent() {
@@ -237,6 +238,9 @@ impl Engine {
         let burst = entry.context.route.burst();
         let mut env = QpEnv::new(common, &mut entry.context);
         let poll = entry.qp.poll_transmit(&mut env, now, burst);
+        if entry.qp.holds_ack() {
+            schedule.unasked_acks.note(entry);
+        }
         self.note_deadline(id);
         match poll {
             Poll::Idle => {}

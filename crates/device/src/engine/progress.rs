@@ -53,6 +53,7 @@ impl Engine {
     fn take_turn_of_thread(&mut self, turn: Turn) -> bool {
         self.common.now = self.clock.now();
         self.send_delayed_acks();
+        self.send_unasked_acks();
         let mut moved = self.carry_out_overdue();
         moved |= turn == Turn::Everything && self.housekeeping();
         if self.is_dead() {
@@ -64,7 +65,9 @@ impl Engine {
         moved |= self.receive_frames();
         moved |= self.run_cm();
         moved |= self.run_ready();
-        moved | self.fire_timers()
+        moved |= self.fire_timers();
+        self.send_unasked_acks();
+        moved
     }
 
     /// A turn of the program.
@@ -87,12 +90,16 @@ impl Engine {
                 }
             } else {
                 self.polls.takes_turns = true;
+                self.count_idle_poll(poll);
                 if !is_clock_due {
                     return self.receivers.udp.is_hot() && self.receive_hot_udp(poll);
                 }
             }
         }
         let mut is_socket_due = false;
+        if is_clock_due || !poll {
+            self.send_unasked_acks();
+        }
         if is_clock_due {
             self.polls.since_clock = 0;
             self.polls.clocks = self.polls.clocks.wrapping_add(1);
@@ -109,6 +116,9 @@ impl Engine {
         self.delayed_acks.set_polled(poll);
         let moved = self.progress_now(is_clock_due, is_socket_due);
         self.delayed_acks.set_polled(false);
+        if !poll || !self.is_alarm_off() {
+            self.send_unasked_acks();
+        }
         moved
     }
 

@@ -102,6 +102,9 @@ impl Engine {
                     && let Some(took) =
                         deliver_record(common, qps, clock, vf, bytes, AckWay::Together)
                 {
+                    if took.holds {
+                        schedule.unasked_acks.note_id(qps, took.id);
+                    }
                     // Most that arrive together are for one QP.
                     if took.owes && schedule.touched.last() != Some(&took.id) {
                         schedule.touched.push(took.id);

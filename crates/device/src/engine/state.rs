@@ -5,6 +5,7 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use transport::Time;
 
+use super::unasked_acks::UnaskedAcks;
 use crate::ids::QpId;
 
 /// When the background thread checks again without being woken.
@@ -50,6 +51,8 @@ pub(super) struct Schedule {
     pub(super) timers: BinaryHeap<Reverse<(Time, u32)>>,
     /// QPs that were given packets, and may have answers.
     pub(super) touched: Vec<QpId>,
+    /// QPs that hold an acknowledgement until there is nothing better to do.
+    pub(super) unasked_acks: UnaskedAcks,
 }
 
 impl Schedule {

@@ -15,6 +15,7 @@ mod starved;
 mod strangers;
 mod turns;
 mod tx_sockets;
+mod unasked_acks;
 mod view;
 
 use std::collections::HashSet;

@@ -71,6 +71,8 @@ pub(crate) struct QpContext {
     pub(crate) peer_is_behind: bool,
     /// Whether a receive completed that the program has not yet had the chance to answer.
     pub(crate) has_received: bool,
+    /// Whether it is among the QPs that hold an acknowledgement (`engine::unasked_acks`).
+    pub(crate) is_noted: bool,
     /// Why it was moved to the error state by no failure of its own, if whoever did it says so.
     pub(crate) ended: Option<&'static str>,
     /// The flags of the completions of its receives besides those of the message.

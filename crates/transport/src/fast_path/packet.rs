@@ -8,12 +8,14 @@ use wire::{Aeth, Headers, Opcode, Syndrome};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "the device builds and reads each")]
 pub enum FastPacket {
-    /// A whole SEND of RC without immediate data, which asks for an acknowledgement.
+    /// A whole SEND of RC without immediate data.
     Send {
         /// Its sequence number.
         psn: Psn,
         /// The solicited bit.
         se: bool,
+        /// Whether it asks for an acknowledgement.
+        ackreq: bool,
     },
     /// An acknowledgement of RC.
     Ack {
@@ -28,9 +30,9 @@ impl FastPacket {
     /// The headers of the packet, with `length` bytes of payload.
     pub fn headers(self, dest: iba::Qpn, length: u32) -> Headers {
         match self {
-            Self::Send { psn, se } => {
+            Self::Send { psn, se, ackreq } => {
                 let mut headers = Headers::new(Opcode::RcSendOnly, dest, psn);
-                (headers.bth.se, headers.bth.ackreq) = (se, true);
+                (headers.bth.se, headers.bth.ackreq) = (se, ackreq);
                 headers.bth.pad = pad_for(length as usize);
                 headers
             }
@@ -46,7 +48,7 @@ impl FastPacket {
     pub fn of(headers: &Headers, length: u32) -> Option<Self> {
         let bth = &headers.bth;
         let fast = match bth.opcode {
-            Opcode::RcSendOnly => Self::Send { psn: bth.psn, se: bth.se },
+            Opcode::RcSendOnly => Self::Send { psn: bth.psn, se: bth.se, ackreq: bth.ackreq },
             Opcode::RcAck => Self::Ack { psn: bth.psn, msn: headers.aeth()?.msn },
             _ => return None,
         };

@@ -26,7 +26,7 @@ pub(crate) struct Requester {
     /// Sequence numbers that the answers to those have not used yet.
     pub(crate) read_psns: u32,
     /// Packets since the last one that asked for an acknowledgement.
-    pub(super) unasked: u32,
+    pub(crate) unasked: u32,
     /// Retries left after a timeout or a sequence NAK.
     pub(crate) retries: u8,
     /// Retries left after a receiver-not-ready NAK.
@@ -108,11 +108,11 @@ impl Requester {
         self.unasked = 0;
     }
 
-    /// Notes that the only packet of the request at the cursor was sent. It asks for an
+    /// Notes that the only packet of the request at the cursor was sent, and whether it asks for an
     /// acknowledgement.
-    pub(crate) fn sent_one(&mut self) {
+    pub(crate) fn sent_one(&mut self, ackreq: bool) {
         self.advance(1);
-        self.unasked = 0;
+        self.unasked = if ackreq { 0 } else { self.unasked + 1 };
         self.index += 1;
     }
 

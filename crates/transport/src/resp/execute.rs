@@ -229,10 +229,11 @@ impl Qp {
         Step::Acknowledge
     }
 
-    /// Queues an acknowledgement if the packet asks for one.
+    /// Queues an acknowledgement of a packet that asks for one, or ends a message.
     pub(super) fn answer_request<P>(&mut self, rx: &Rx<'_, P>) -> Step {
-        if self.qp_type.is_reliable() && rx.headers.bth.ackreq {
-            self.resp.push_ack(self.resp.psn.sub(1));
+        let bth = &rx.headers.bth;
+        if self.qp_type.is_reliable() && (bth.ackreq || bth.opcode.ends_message()) {
+            self.owe_ack(self.resp.psn.sub(1), bth.ackreq);
         }
         Step::Cleanup
     }

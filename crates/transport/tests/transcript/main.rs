@@ -5,6 +5,7 @@
 
 mod ack_delay;
 mod answered;
+mod ask;
 mod atomic;
 mod congestion;
 mod dup;

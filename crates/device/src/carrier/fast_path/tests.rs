@@ -15,9 +15,9 @@ const DEST: Qpn = Qpn::new(0x8012);
 fn packets() -> [(FastPacket, u32); 4] {
     let psn = Psn::new(0xab_cdef);
     [
-        (FastPacket::Send { psn, se: false }, 8),
-        (FastPacket::Send { psn, se: true }, 3),
-        (FastPacket::Send { psn, se: false }, 0),
+        (FastPacket::Send { psn, se: false, ackreq: true }, 8),
+        (FastPacket::Send { psn, se: true, ackreq: true }, 3),
+        (FastPacket::Send { psn, se: false, ackreq: false }, 0),
         (FastPacket::Ack { psn, msn: Msn::new(0x12_3456) }, 0),
     ]
 }
@@ -45,15 +45,17 @@ fn a_record_with_anything_else_in_it_takes_the_full_path() {
         assert_eq!(arrived.payload.len(), length as usize);
         assert!(read(room.slice(0, size - 1).expect("inside")).is_none(), "it ends too soon");
 
-        // The bytes that may differ: numbers, and whether the receiver raises an event.
+        // The bytes that may differ: numbers. In a SEND two bits may: whether the receiver raises
+        // an event, and whether it acknowledges at once.
         let may_differ = |at: usize| matches!(at, 4..=11 | 17..=19 | 21..=23 | 25..=27);
         for at in (0..prefix.length).filter(|at| !may_differ(*at)) {
             for bit in 0..8 {
                 let mut bytes = prefix.bytes().to_vec();
                 bytes[at] ^= 1 << bit;
-                let is_se = at == 13 && bit == 7 && matches!(packet, FastPacket::Send { .. });
+                let is_send = matches!(packet, FastPacket::Send { .. });
+                let is_allowed = (at == 13 || at == 20) && bit == 7 && is_send;
                 room.slice(0, prefix.length).expect("the start").copy_from(&bytes).expect("there");
-                assert_eq!(read(room).is_some(), is_se, "{packet:?}, byte {at}, bit {bit}");
+                assert_eq!(read(room).is_some(), is_allowed, "{packet:?}, byte {at}, bit {bit}");
             }
         }
     }

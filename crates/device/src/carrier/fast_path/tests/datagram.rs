@@ -17,10 +17,10 @@ const PAYLOAD: [u8; 8] = *b"payload!";
 fn packets() -> [(FastPacket, u32); 5] {
     let psn = Psn::new(0xab_cdef);
     [
-        (FastPacket::Send { psn, se: false }, 8),
-        (FastPacket::Send { psn, se: true }, 3),
-        (FastPacket::Send { psn, se: false }, 0),
-        (FastPacket::Send { psn, se: false }, 5),
+        (FastPacket::Send { psn, se: false, ackreq: true }, 8),
+        (FastPacket::Send { psn, se: true, ackreq: true }, 3),
+        (FastPacket::Send { psn, se: false, ackreq: false }, 0),
+        (FastPacket::Send { psn, se: false, ackreq: true }, 5),
         (FastPacket::Ack { psn, msn: Msn::new(0x12_3456) }, 0),
     ]
 }
@@ -75,7 +75,8 @@ fn a_datagram_with_anything_else_in_it_takes_the_full_path() {
             assert!(is_whole, "{packet:?}, {short} bytes of it");
         }
 
-        // The bytes that may differ: numbers, and whether the receiver raises an event.
+        // The bytes that may differ: numbers, whether the receiver raises an event, and whether it
+        // acknowledges at once.
         let may_differ = |at: usize| matches!(at, 5..=7 | 9..=11 | 13..=15);
         let (_, size) = headers(packet, DEST, length);
         for at in (0..size).filter(|at| !may_differ(*at)) {
@@ -84,7 +85,11 @@ fn a_datagram_with_anything_else_in_it_takes_the_full_path() {
                 bytes[at] ^= 1 << bit;
                 let is_send = matches!(packet, FastPacket::Send { .. });
                 // Another padding means another length.
-                let is_allowed = at == 1 && (bit == 7 || bit == 4 || bit == 5) && is_send;
+                let is_allowed = match at {
+                    1 => bit == 7 || bit == 4 || bit == 5,
+                    8 => bit == 7,
+                    _ => false,
+                } && is_send;
                 let read = read_datagram(&bytes);
                 assert!(read.is_none() || is_allowed, "{packet:?}, byte {at}, bit {bit}");
             }
@@ -98,7 +103,8 @@ fn a_packet_whose_memory_is_gone_leaves_nothing_in_a_train() {
     let mut queue = UdpQueue::new(4, 4791, 4791);
     let av = Av { dgid: IpAddr::from([10, 0, 0, 2]).into(), ..Av::default() };
     let here = IpAddr::from([10, 0, 0, 1]).into();
-    let (words, size) = headers(FastPacket::Send { psn: Psn::new(1), se: false }, DEST, 8);
+    let (words, size) =
+        headers(FastPacket::Send { psn: Psn::new(1), se: false, ackreq: true }, DEST, 8);
     let headers = &words.as_bytes()[..size];
     let refused = queue.push_fast(here, &av, DEST, headers, 8, |_| Err(gone));
     assert_eq!(refused, Err(gone));
