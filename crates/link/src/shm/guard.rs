@@ -8,12 +8,12 @@
 //!   who copies                      who withdraws
 //!   ----------                      -------------
 //!   hold: slot = key                table entry = dead
-//!   fence                           fence
+//!   (a store that is a fence)       fence
 //!   entry alive? copy : leave       look: is it held for what was withdrawn?
 //!   free: slot = 0                  then look until it is held otherwise
 //! ```
 //!
-//! Both store before their fence and load after it, so when a copy and a withdrawal coincide, at
+//! Both store before a fence and load after it, so when a copy and a withdrawal coincide, at
 //! least one sees the other. A slot gets a new number each time it is held: a copy that began
 //! before the withdrawal has ended when the word has changed, whatever was begun since.
 //!
@@ -44,13 +44,15 @@ impl Held {
 }
 
 /// Holds the slot for `key`, which is not 0. `number` differs from the last one. The caller must
-/// look up what to copy after this.
+/// look up what to copy after this, by sequentially consistent loads.
 #[inline]
 pub(super) fn hold(words: &impl Words, key: u32, number: u32) {
-    // ORDERING: a reader that sees the slot held again knows that the previous copy is over.
-    words.store(SLOT, u64::from(number) << 32 | u64::from(key), Ordering::Release);
-    // ORDERING: the slot is held before the table is read; pairs with the fence in `look`.
-    fence(Ordering::SeqCst);
+    // ORDERING: sequentially consistent, as are the stores and loads of the table: the slot is held
+    // before the table is read, which pairs with the fence in `look`. A fence after a store with
+    // less order does the same, and took 20 ns more on an AMD EPYC (MFENCE and not XCHG). And a
+    // reader that sees the slot held again knows that the previous copy is over.
+    words.store(SLOT, u64::from(number) << 32 | u64::from(key), Ordering::SeqCst);
+    full_fence();
 }
 
 /// Frees the slot.
@@ -66,4 +68,11 @@ pub(super) fn look(words: &impl Words) -> Held {
     // ORDERING: the table is changed before the slot is read; pairs with the fence in `hold`.
     fence(Ordering::SeqCst);
     Held(words.load(SLOT, Ordering::Acquire))
+}
+
+/// Loom treats sequentially consistent accesses as acquire and release, but models the fence.
+#[inline]
+fn full_fence() {
+    #[cfg(loom)]
+    fence(Ordering::SeqCst);
 }

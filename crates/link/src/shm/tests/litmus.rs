@@ -143,10 +143,10 @@ fn a_copy_and_a_withdrawal_do_not_miss_each_other() {
         || (Memory::new_page(), AtomicU64::new(u64::from(KEY))),
         |(page, entry)| {
             guard::hold(page, KEY, 1);
-            entry.load(Ordering::Relaxed) == u64::from(KEY)
+            entry.load(Ordering::SeqCst) == u64::from(KEY)
         },
         |(page, entry)| {
-            entry.store(0, Ordering::Relaxed);
+            entry.store(0, Ordering::SeqCst);
             guard::look(page).is_for(KEY)
         },
         |_, copies, is_seen| assert!(!copies || is_seen, "a copy that nobody waits for"),
