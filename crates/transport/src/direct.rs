@@ -1,14 +1,19 @@
 //! The direct path: one-sided operations carried out by the initiator, without a packet.
 
-use iba::{QpState, QpType, SendFlags, WrOpcode};
+use std::slice;
 
+use iba::{CompCntrOps, QpState, QpType, SendFlags, WcOpcode, WrOpcode};
 use smallvec::SmallVec;
 
-use crate::env::{AtomicOp, Direct, Env, Local, LocalError, OneSided, OneSidedKind};
+use crate::count::Ended;
+use crate::env::{
+    AtomicOp, Completion, Direct, Env, Local, LocalError, OneSided, OneSidedKind, Side,
+};
+use crate::post::MAX_MESSAGE;
 use crate::qp::Qp;
 use crate::req::Begin;
 use crate::wqe::{Failure, Wqe};
-use crate::wr::Data;
+use crate::wr::{Data, PlainOneSided};
 
 /// An operation of this many bytes waits for requests in flight rather than being sent as packets:
 /// packets are copied twice, and the operations after them would also have to be packets. Waiting
@@ -56,6 +61,39 @@ impl Qp {
         Begin::Done
     }
 
+    /// Carries out a request that is posted now without putting it on the send queue, if it is a
+    /// WRITE or READ, nothing is unusual, and all that it needs is at hand. Otherwise it is still
+    /// to be posted.
+    ///
+    /// This does what [`Qp::post_send`] and [`Qp::poll_transmit`] would have done, which find what
+    /// is wrong with the others. A request is large, and one that was just built is slow to copy.
+    #[inline]
+    pub fn post_at_hand<E: Env>(&mut self, env: &mut E, request: &PlainOneSided) -> bool {
+        let PlainOneSided { wr_id, is_read, flags, sge, remote_addr, rkey } = *request;
+        let is_valid = sge.length > 0 && u64::from(sge.length) <= MAX_MESSAGE;
+        if !is_valid || !self.sq.is_empty() || !self.may_begin_direct() {
+            return false;
+        }
+        let (kind, opcode, counted) = if is_read {
+            (OneSidedKind::Read, WcOpcode::RdmaRead, CompCntrOps::RDMA_READ)
+        } else {
+            (OneSidedKind::Write, WcOpcode::RdmaWrite, CompCntrOps::RDMA_WRITE)
+        };
+        let local = Local::Sges(slice::from_ref(&sge));
+        let op = OneSided { kind, local, length: sge.length, remote_addr, rkey };
+        if !env.one_sided_at_hand(&op) {
+            return false;
+        }
+        self.skip(sge.length);
+        env.ended(counted, Ended::Well { bytes: sge.length });
+        if self.sq_sig_all || flags.contains(SendFlags::SIGNALED) {
+            let completion =
+                Completion { opcode, byte_len: sge.length, ..Completion::new(Side::Send, wr_id) };
+            Self::complete(env, &completion);
+        }
+        true
+    }
+
     /// Offers the short operations at the front of the queue together. Returns whether any is done.
     fn carry_out_run<E: Env>(&mut self, env: &mut E) -> bool {
         let Some(first) = self.sq.front().and_then(gathered) else { return false };
@@ -75,13 +113,18 @@ impl Qp {
     /// The request at the front was carried out.
     fn skip_front<E: Env>(&mut self, env: &mut E) {
         let Some(wqe) = self.sq.front() else { return };
-        let psns = self.path.path_mtu.packets(wqe.length);
+        self.skip(wqe.length);
+        self.retire_front(env);
+    }
+
+    /// Uses the sequence numbers of a message of this length.
+    fn skip(&mut self, length: u32) {
+        let psns = self.path.path_mtu.packets(length);
         let req = &mut self.req;
         req.psn = req.psn.add(psns);
         (req.una, req.max) = (req.psn, req.psn);
         req.skipped.psns = req.skipped.psns.wrapping_add(psns);
         req.skipped.messages = req.skipped.messages.wrapping_add(1);
-        self.retire_front(env);
     }
 
     /// The last request of the send queue, if the queue has nothing but operations that could be
@@ -89,20 +132,27 @@ impl Qp {
     ///
     /// The caller knows that of the requests before it if there are any.
     pub fn last_that_may_wait(&self) -> Option<OneSided<'_>> {
-        let is_clear = self.qp_type == QpType::Rc
+        // The queue is not full because of what waits in it.
+        let is_clear = self.may_begin_direct() && self.req.index == 0;
+        let op = self.sq.back().filter(|_| is_clear).and_then(gathered)?;
+        let is_alike = self.sq.front().and_then(gathered).is_some_and(|first| first.is_alike(&op));
+        is_alike.then_some(op)
+    }
+
+    /// Whether nothing but the queue itself keeps an operation from being carried out without
+    /// packets, and the queue takes one more.
+    #[inline]
+    fn may_begin_direct(&self) -> bool {
+        self.qp_type == QpType::Rc
             && self.state() == QpState::Rts
             && self.path.reliable
-            && self.req.index == 0
             && self.req.is_quiet()
             && self.req.rnr_until.is_none()
             && !self.pace.is_limited()
             && !self.owes_answers()
             && self.attr.max_rd_atomic > 0
-            // The queue is not full because of what waits in it.
-            && self.sq.len() < self.cap.max_send_wr as usize;
-        let op = self.sq.back().filter(|_| is_clear).and_then(gathered)?;
-        let is_alike = self.sq.front().and_then(gathered).is_some_and(|first| first.is_alike(&op));
-        is_alike.then_some(op)
+            && self.cap.max_send_sge > 0
+            && self.sq.len() < self.cap.max_send_wr as usize
     }
 }
 

@@ -81,6 +81,14 @@ pub trait Env {
         Direct::Declined
     }
 
+    /// Carries a WRITE or READ out, if all that it needs is at hand: the memory of both sides, and
+    /// the right to use it. Otherwise, it is one for [`Env::one_sided`], whatever the reason; bytes
+    /// may have been copied. Called only when the QP has nothing unacknowledged.
+    fn one_sided_at_hand(&mut self, op: &OneSided<'_>) -> bool {
+        let _ = op;
+        false
+    }
+
     /// Whether several operations like this one cost less together than one by one.
     fn gathers(&self, op: &OneSided<'_>) -> bool {
         let _ = op;

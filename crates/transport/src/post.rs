@@ -9,7 +9,7 @@ use crate::wqe::Wqe;
 use crate::wr::{Data, RecvWr, Request, SendWr};
 
 /// The longest message (IBA 9.7.1).
-const MAX_MESSAGE: u64 = 1 << 31;
+pub(crate) const MAX_MESSAGE: u64 = 1 << 31;
 
 impl Qp {
     /// Puts a request on the send queue.

@@ -1,5 +1,7 @@
 //! Work requests in the transport's form.
 
+use std::mem;
+
 use iba::{Access, Av, LKey, QKey, Qpn, RKey, SendFlags, WrOpcode};
 use smallvec::SmallVec;
 
@@ -135,6 +137,9 @@ pub trait Request {
     /// The request, if it is a SEND without immediate data of one piece of memory.
     fn plain(&self) -> Option<PlainSend>;
 
+    /// The request, if it is a WRITE without immediate data or a READ, of one piece of memory.
+    fn plain_one_sided(&self) -> Option<PlainOneSided>;
+
     /// Writes the request in place, over [`SendWr::EMPTY`], as moving it is expensive.
     ///
     /// # Errors
@@ -154,21 +159,107 @@ pub struct PlainSend {
     pub sge: Sge,
 }
 
+/// A WRITE without immediate data or a READ, of one piece of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "callers build it")]
+pub struct PlainOneSided {
+    /// Returned in the completion.
+    pub wr_id: u64,
+    /// Whether it is a READ.
+    pub is_read: bool,
+    /// How to do it.
+    pub flags: SendFlags,
+    /// The memory of this side.
+    pub sge: Sge,
+    /// The peer's memory.
+    pub remote_addr: u64,
+    /// Its key.
+    pub rkey: RKey,
+}
+
+impl SendWr {
+    #[inline]
+    fn as_plain(&self) -> Option<PlainSend> {
+        let sge = self.only_sge().filter(|_| self.opcode == WrOpcode::Send)?;
+        Some(PlainSend { wr_id: self.wr_id, flags: self.flags, sge })
+    }
+
+    #[inline]
+    fn as_plain_one_sided(&self) -> Option<PlainOneSided> {
+        let is_read = match self.opcode {
+            WrOpcode::RdmaWrite => false,
+            WrOpcode::RdmaRead => true,
+            _ => return None,
+        };
+        let Self { wr_id, flags, remote_addr, rkey, .. } = *self;
+        Some(PlainOneSided { wr_id, is_read, flags, sge: self.only_sge()?, remote_addr, rkey })
+    }
+
+    /// The only element of its list, if it has one.
+    #[inline]
+    fn only_sge(&self) -> Option<Sge> {
+        match &self.data {
+            Data::Sges(sges) if sges.len() == 1 => Some(sges[0]),
+            _ => None,
+        }
+    }
+}
+
 impl Request for SendWr {
     type Error = PostError;
 
     #[inline]
     fn plain(&self) -> Option<PlainSend> {
-        match &self.data {
-            Data::Sges(sges) if self.opcode == WrOpcode::Send && sges.len() == 1 => {
-                Some(PlainSend { wr_id: self.wr_id, flags: self.flags, sge: sges[0] })
-            }
-            _ => None,
-        }
+        self.as_plain()
+    }
+
+    #[inline]
+    fn plain_one_sided(&self) -> Option<PlainOneSided> {
+        self.as_plain_one_sided()
     }
 
     fn fill(self, to: &mut SendWr) -> Result<(), PostError> {
         *to = self;
+        Ok(())
+    }
+}
+
+/// A request that stays the caller's.
+impl Request for &SendWr {
+    type Error = PostError;
+
+    #[inline]
+    fn plain(&self) -> Option<PlainSend> {
+        self.as_plain()
+    }
+
+    #[inline]
+    fn plain_one_sided(&self) -> Option<PlainOneSided> {
+        self.as_plain_one_sided()
+    }
+
+    fn fill(self, to: &mut SendWr) -> Result<(), PostError> {
+        to.clone_from(self);
+        Ok(())
+    }
+}
+
+/// A request that the caller does not need any more: [`SendWr::EMPTY`] may be left of it.
+impl Request for &mut SendWr {
+    type Error = PostError;
+
+    #[inline]
+    fn plain(&self) -> Option<PlainSend> {
+        self.as_plain()
+    }
+
+    #[inline]
+    fn plain_one_sided(&self) -> Option<PlainOneSided> {
+        self.as_plain_one_sided()
+    }
+
+    fn fill(self, to: &mut SendWr) -> Result<(), PostError> {
+        mem::swap(to, self);
         Ok(())
     }
 }

@@ -94,6 +94,7 @@ pub(crate) fn check_range(base: usize, size: u64, offset: u64, len: u64) -> Resu
 }
 
 /// Checks natural alignment.
+#[inline]
 pub(crate) fn check_aligned(addr: usize, size: u32) -> Result<(), Fault> {
     if addr.is_multiple_of(size as usize) {
         Ok(())

@@ -166,6 +166,7 @@ impl<'a> Foreign<'a> {
     /// # Errors
     ///
     /// [`Fault::OutOfRange`] or [`Fault::Misaligned`].
+    #[inline]
     pub fn atomic_u32(&self, offset: usize) -> Result<&'a AtomicU32, Fault> {
         let addr = self.word(offset, 4)?;
         // SAFETY: in range and aligned (just checked), valid for `'a` by the promise of `new`, and
@@ -178,6 +179,7 @@ impl<'a> Foreign<'a> {
     /// # Errors
     ///
     /// [`Fault::OutOfRange`] or [`Fault::Misaligned`].
+    #[inline]
     pub fn atomic_u64(&self, offset: usize) -> Result<&'a AtomicU64, Fault> {
         let addr = self.word(offset, 8)?;
         // SAFETY: as in `atomic_u32`.
@@ -189,6 +191,7 @@ impl<'a> Foreign<'a> {
     /// # Errors
     ///
     /// [`Fault::OutOfRange`] or [`Fault::Misaligned`].
+    #[inline]
     pub fn load_u32(&self, offset: usize, order: Ordering) -> Result<u32, Fault> {
         Ok(self.atomic_u32(offset)?.load(order))
     }
@@ -198,6 +201,7 @@ impl<'a> Foreign<'a> {
     /// # Errors
     ///
     /// [`Fault::OutOfRange`] or [`Fault::Misaligned`].
+    #[inline]
     pub fn load_u64(&self, offset: usize, order: Ordering) -> Result<u64, Fault> {
         Ok(self.atomic_u64(offset)?.load(order))
     }
@@ -222,6 +226,7 @@ impl<'a> Foreign<'a> {
         Ok(())
     }
 
+    #[inline]
     fn word(&self, offset: usize, size: u32) -> Result<*mut u8, Fault> {
         let addr = check_range(self.ptr.addr(), self.len as u64, offset as u64, u64::from(size))?;
         check_aligned(addr, size)?;

@@ -242,6 +242,7 @@ impl HostBuf {
     /// # Errors
     ///
     /// [`Fault::OutOfRange`] or [`Fault::Misaligned`].
+    #[inline]
     pub fn load_u32(&self, offset: usize, order: Ordering) -> Result<u32, Fault> {
         self.any_foreign().load_u32(offset, order)
     }
@@ -251,6 +252,7 @@ impl HostBuf {
     /// # Errors
     ///
     /// [`Fault::OutOfRange`] or [`Fault::Misaligned`].
+    #[inline]
     pub fn load_u64(&self, offset: usize, order: Ordering) -> Result<u64, Fault> {
         self.any_foreign().load_u64(offset, order)
     }
@@ -326,6 +328,7 @@ impl HostBuf {
         Ok(Self { shared: Arc::new(shared) })
     }
 
+    #[inline]
     fn any_foreign(&self) -> Foreign<'_> {
         // SAFETY: the mapping lives as long as `self`; it is anonymous or of a file that is sealed
         // against shrinking, and no reference to its contents is ever made. Callers store only

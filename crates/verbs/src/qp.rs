@@ -317,7 +317,7 @@ impl Qp {
     pub fn post_send(&self, request: &SendRequest) -> std::result::Result<(), PostError> {
         let wr = request.check(self.0.pd.context())?;
         match &self.0.arm {
-            Arm::Soft(on) => on.lock().post_send(on.id, wr.clone()),
+            Arm::Soft(on) => on.lock().post_send(on.id, wr),
             Arm::Hard(qp) => {
                 let (ah, window) = request.hard();
                 qp.post_send(wr, ah, window)

@@ -563,6 +563,20 @@ impl<'p> Env for QpEnv<'_, 'p> {
         outcome
     }
 
+    #[inline]
+    fn one_sided_at_hand(&mut self, op: &OneSided<'_>) -> bool {
+        let Some(vf) = self.direct_peer() else { return false };
+        let parties = self.parties();
+        let Common { out, memory, .. } = &mut *self.common;
+        let is_done = out.shm.one_sided_at_hand(vf, &memory.mrs, parties, op);
+        if is_done {
+            let counters = self.counters();
+            counters.direct_operations += 1;
+            counters.direct_bytes += u64::from(op.length);
+        }
+        is_done
+    }
+
     fn gathers(&self, op: &OneSided<'_>) -> bool {
         let peer = self.context.route.peer();
         peer.is_some_and(|vf| self.common.out.shm.gathers(vf, op.rkey))

@@ -16,6 +16,7 @@ pub(crate) mod alarm;
 mod api_mem;
 mod api_qp;
 mod api_queue;
+mod at_hand;
 pub(crate) mod cm;
 pub(crate) mod common;
 mod comp_cntr;

@@ -1,6 +1,7 @@
 //! The engine's parts by themselves.
 
 mod asleep;
+mod at_hand;
 mod delayed_acks;
 mod forwarded;
 #[cfg(target_arch = "x86_64")]

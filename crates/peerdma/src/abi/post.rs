@@ -9,7 +9,7 @@ use std::ptr;
 use iba::{QKey, QpType, Qpn, RKey, SendFlags, WrOpcode};
 use smallvec::SmallVec;
 use transport::PostError;
-use transport::wr::{self, Data, PlainSend, UdDest};
+use transport::wr::{self, Data, PlainOneSided, PlainSend, UdDest};
 use umem::Foreign;
 
 use super::ah::AhObject;
@@ -137,6 +137,28 @@ impl wr::Request for Given<'_> {
         // SAFETY: what a `Given` promises.
         let element = unsafe { c.sg_list.as_ref() }.filter(|_| is_plain)?;
         Some(PlainSend { wr_id: c.wr_id, flags, sge: sge(element) })
+    }
+
+    #[inline]
+    fn plain_one_sided(&self) -> Option<PlainOneSided> {
+        let Self { c, .. } = *self;
+        let is_read = c.opcode == WrOpcode::RdmaRead as u32;
+        let flags = SendFlags::from_bits_retain(c.send_flags);
+        let is_plain = (is_read || c.opcode == WrOpcode::RdmaWrite as u32)
+            && c.num_sge == 1
+            && !flags.contains(SendFlags::INLINE);
+        // SAFETY: what a `Given` promises.
+        let element = unsafe { c.sg_list.as_ref() }.filter(|_| is_plain)?;
+        // SAFETY: the opcode says which member is set.
+        let rdma = unsafe { c.wr.rdma };
+        Some(PlainOneSided {
+            wr_id: c.wr_id,
+            is_read,
+            flags,
+            sge: sge(element),
+            remote_addr: rdma.remote_addr,
+            rkey: RKey(rdma.rkey),
+        })
     }
 
     #[inline]

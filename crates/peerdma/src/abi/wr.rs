@@ -118,7 +118,11 @@ unsafe extern "C" fn complete(qp: *mut QpEx) -> c_int {
             if batch.is_bad {
                 return libc::EINVAL;
             }
-            match engine.post_sends(own.id, batch.requests.drain(..)) {
+            let posted = match &mut batch.requests[..] {
+                [only] => engine.post_send(own.id, only),
+                _ => engine.post_sends(own.id, batch.requests.drain(..)),
+            };
+            match posted {
                 Ok(()) => 0,
                 Err(error) => lists::refused("send", &error),
             }

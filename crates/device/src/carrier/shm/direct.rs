@@ -51,18 +51,63 @@ pub(super) struct DirectPeer {
     table: PeerTable,
     process: RemoteProcess,
     files: Files,
-    mapped: HashMap<u32, Mapped>,
+    mapped: MappedRegions,
     /// The region of the last operation, if it cannot be mapped.
     ordinary: Option<u32>,
     /// Where inline bytes lie while they are copied.
     inline: HostBuf,
 }
 
-/// A region of a peer, mapped here: for the entry that had this version.
+/// A region of a peer, mapped here: for the entry that had these words.
 #[derive(Debug)]
 struct Mapped {
-    version: u64,
+    words: MrWords,
     umem: Option<Umem>,
+}
+
+/// Regions of a peer that are mapped here, by the index in their keys: an index has one key at a
+/// time.
+#[derive(Debug, Default)]
+struct MappedRegions {
+    slots: Vec<Option<Box<Mapped>>>,
+    count: usize,
+}
+
+impl MappedRegions {
+    /// The region that was mapped for this key.
+    #[inline]
+    fn get(&self, key: u32) -> Option<&Mapped> {
+        let mapped = self.slots.get(index_of(key))?.as_deref()?;
+        // CAST: the key is the lower half of the word.
+        (mapped.words.version as u32 == key).then_some(mapped)
+    }
+
+    /// The place of a region that the peer's table has, so that its index is one of that table.
+    fn slot(&mut self, key: u32) -> &mut Option<Box<Mapped>> {
+        let index = index_of(key);
+        if index >= self.slots.len() {
+            self.slots.resize_with(index + 1, || None);
+        }
+        &mut self.slots[index]
+    }
+
+    /// Keeps the regions whose key `lives`.
+    fn retain(&mut self, lives: impl Fn(u32) -> bool) {
+        for slot in &mut self.slots {
+            // CAST: as above.
+            if slot.as_ref().is_some_and(|mapped| !lives(mapped.words.version as u32)) {
+                *slot = None;
+                self.count -= 1;
+            }
+        }
+        if self.count == 0 {
+            self.slots.clear();
+        }
+    }
+}
+
+const fn index_of(key: u32) -> usize {
+    (key >> 8) as usize
 }
 
 /// Files of a peer that are open here, and gates of its buffers, by inode: an inode is not reused
@@ -143,7 +188,8 @@ pub(super) fn probe(outbound: &mut Outbound) -> Result<DirectPeer, String> {
     let inline = HostBuf::anonymous(INLINE).map_err(|error| error.to_string())?;
     let pidfd = pidfd.map(Known::new);
     let files = Files { pidfd, open: HashMap::new(), gates: HashMap::new() };
-    Ok(DirectPeer { table, process, files, mapped: HashMap::new(), ordinary: None, inline })
+    let mapped = MappedRegions::default();
+    Ok(DirectPeer { table, process, files, mapped, ordinary: None, inline })
 }
 
 impl MrWords {
@@ -188,6 +234,48 @@ impl DirectPeer {
         };
         drop(guard);
         result
+    }
+
+    /// Carries out a WRITE or READ of one piece of at most [`PIECE`] bytes, if the peer's region is
+    /// mapped here.
+    pub(super) fn one_sided_at_hand(
+        &mut self,
+        outbound: &mut Outbound,
+        mrs: &MrTable,
+        parties: Parties,
+        op: &OneSided<'_>,
+    ) -> bool {
+        let RKey(key) = op.rkey;
+        let Local::Sges([sge]) = op.local else { return false };
+        let (need, local_need) = match op.kind {
+            OneSidedKind::Write => (Access::REMOTE_WRITE, Access::empty()),
+            OneSidedKind::Read => (Access::REMOTE_READ, Access::LOCAL_WRITE),
+            OneSidedKind::Atomic(_) => return false,
+        };
+        let Some(Mapped { words, umem: Some(there) }) = self.mapped.get(key) else { return false };
+        let Some(offset) = words.offset_of(op) else { return false };
+        if u64::from(op.length) > PIECE || !words.access.contains(need) || mrs.is_null(sge.lkey) {
+            return false;
+        }
+        let here = mrs.local(parties.pd, sge.lkey, sge.addr, op.length, local_need);
+        let Ok((here, at)) = here else { return false };
+        let guard = outbound.hold(key);
+        // The words are those of the entry as long as it has the same first one.
+        let is_granted = self.process.lives()
+            && self.table.is_at(key, words.version)
+            && self.may(parties, need, words.pd);
+        let length = u64::from(op.length);
+        let is_done = is_granted
+            && match op.kind {
+                OneSidedKind::Write => Umem::copy(there, offset, here, at, length),
+                _ => Umem::copy(here, at, there, offset, length),
+            }
+            .is_ok();
+        drop(guard);
+        if is_done {
+            self.ordinary = None;
+        }
+        is_done
     }
 
     /// Carries out several operations that are alike in one call. Returns how many, from the first
@@ -267,13 +355,17 @@ impl DirectPeer {
         if !self.process.lives() {
             return None;
         }
-        let qp = self.table.qp(parties.peer)?;
-        if qp.peer != parties.own || !qp.access.contains(need) {
-            return None;
-        }
         let words = self.table.mr(op.rkey.0)?;
         let offset = words.offset_of(op)?;
-        (words.pd == qp.pd && words.access.contains(need)).then_some((words, offset))
+        let may = words.access.contains(need) && self.may(parties, need, words.pd);
+        may.then_some((words, offset))
+    }
+
+    /// Whether the peer's QP lets us do something to regions of this protection domain.
+    #[inline]
+    fn may(&self, parties: Parties, need: Access, pd: u32) -> bool {
+        let qp = self.table.qp(parties.peer);
+        qp.is_some_and(|qp| qp.peer == parties.own && qp.access.contains(need) && qp.pd == pd)
     }
 
     fn copy(
@@ -375,32 +467,28 @@ impl DirectPeer {
 
     /// The peer's region in our own address space, if it is a file.
     fn map<'m>(
-        mapped: &'m mut HashMap<u32, Mapped>,
+        mapped: &'m mut MappedRegions,
         files: &mut Files,
         key: u32,
         words: &MrWords,
     ) -> Option<&'m Umem> {
-        if mapped.len() >= MAX_MAPPED && !mapped.contains_key(&key) {
-            mapped.clear();
+        if mapped.count >= MAX_MAPPED && mapped.slot(key).is_none() {
+            *mapped = MappedRegions::default();
             files.forget();
         }
-        let version = words.version;
-        let entry = mapped
-            .entry(key)
-            .and_modify(|entry| {
-                if entry.version != version {
-                    *entry = Mapped { version, umem: files.map(words) };
-                }
-            })
-            .or_insert_with(|| Mapped { version, umem: files.map(words) });
-        entry.umem.as_ref()
+        mapped.count += usize::from(mapped.slot(key).is_none());
+        let slot = mapped.slot(key);
+        if slot.as_ref().is_none_or(|mapped| mapped.words.version != words.version) {
+            *slot = Some(Box::new(Mapped { words: *words, umem: files.map(words) }));
+        }
+        slot.as_ref()?.umem.as_ref()
     }
 
     /// Unmaps regions that are gone.
     pub(super) fn forget_dead(&mut self) {
         let table = &self.table;
-        self.mapped.retain(|key, _| table.lives(*key));
-        if self.mapped.is_empty() {
+        self.mapped.retain(|key| table.lives(key));
+        if self.mapped.count == 0 {
             self.files.forget();
         }
     }

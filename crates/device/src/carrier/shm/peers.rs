@@ -272,6 +272,24 @@ impl Peers {
         }
     }
 
+    /// Carries a WRITE or READ out, if all that it needs is at hand
+    /// ([`transport::Env::one_sided_at_hand`]).
+    #[inline]
+    pub(crate) fn one_sided_at_hand(
+        &mut self,
+        vf: u16,
+        mrs: &MrTable,
+        parties: Parties,
+        op: &OneSided<'_>,
+    ) -> bool {
+        match self.peers.get_mut(usize::from(vf)) {
+            Some(Some(Peer { reach: Reach::Direct(direct), outbound, .. })) => {
+                direct.one_sided_at_hand(outbound, mrs, parties, op)
+            }
+            _ => false,
+        }
+    }
+
     /// Carries several operations out together ([`Peers::one_sided`]). Returns how many.
     pub(crate) fn one_sided_run(
         &mut self,

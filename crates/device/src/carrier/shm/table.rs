@@ -236,6 +236,7 @@ impl PeerTable {
         (table.load(0) == MAGIC).then_some(table)
     }
 
+    #[inline]
     fn load(&self, offset: usize) -> u64 {
         self.memory.load_u64(offset, Ordering::SeqCst).unwrap_or(0)
     }
@@ -260,6 +261,14 @@ impl PeerTable {
     pub(super) fn lives(&self, key: u32) -> bool {
         let index = (key >> 8) as usize;
         index < MAX_MRS && self.load(MRS + index * MR_SIZE) as u32 == key && key != 0
+    }
+
+    /// Whether the entry of this key, which is not 0, has this first word: then it was not written
+    /// since its words were read, and they are still right.
+    #[inline]
+    pub(super) fn is_at(&self, key: u32, version: u64) -> bool {
+        // The region of a key in the table has an index in it.
+        self.load(MRS + (key >> 8) as usize * MR_SIZE) == version
     }
 
     /// The region with this key.
