@@ -1,9 +1,10 @@
-//! WRITE between regions that are both files, which the writer maps: a copy in user space.
+//! WRITE and READ between regions that are both files, which the initiator maps: a copy in user
+//! space.
 
 use std::fs::OpenOptions;
 use std::time::{Duration, Instant};
 
-use verbs::{Access, Cq, HostBuf, Mr, Qp, QpSpec, Remote, SendRequest, soft};
+use verbs::{Access, Cq, HostBuf, Qp, QpSpec, SendRequest, soft};
 
 use super::in_turns;
 use crate::bare::memcpy;
@@ -46,65 +47,77 @@ pub(super) fn run(reps: u32, report: &mut Report) -> Outcome<()> {
         let file = OpenOptions::new().read(true).write(true).open(path)?;
         let mapped = HostBuf::received(std::os::fd::OwnedFd::from(file), len)?;
 
-        let writes = (BYTES / u64::from(length)).min(100_000) as u32 / WINDOW * WINDOW;
+        let count = (BYTES / u64::from(length)).min(100_000) as u32 / WINDOW * WINDOW;
         let rate = |start: Instant| {
-            f64::from(writes) * f64::from(length)
+            f64::from(count) * f64::from(length)
                 / f64::from(1 << 20)
                 / start.elapsed().as_secs_f64()
         };
-        // The first writes wait for the peer's answer; then the path is known.
-        write(&qp, &cq, &mr, there, length, WINDOW)?;
-        let direct = soft::counters(&context)?;
-        let (ours, theirs) = in_turns(
-            "fd-backed",
-            reps,
-            report,
-            || {
-                let start = Instant::now();
-                write(&qp, &cq, &mr, there, length, writes)?;
-                Ok(rate(start))
-            },
-            || {
-                let start = Instant::now();
-                for _ in 0..writes {
-                    memcpy(&mapped, &buffer, len);
-                }
-                Ok(rate(start))
-            },
-        )?;
-        let direct = soft::counters(&context)?.direct_operations - direct.direct_operations;
-        if direct < u64::from(writes) * u64::from(reps) {
-            report.note("fd-backed", format!("{name}: only {direct} writes took the direct path"));
+        let local = [mr.slice(0, length)];
+        let write = SendRequest::write(0, &local, there);
+        let read = SendRequest::read(0, &local, there);
+        for (what, request, to, from) in
+            [("WRITE", &write, &mapped, &buffer), ("READ", &read, &buffer, &mapped)]
+        {
+            // The first writes wait for the peer's answer; then the path is known.
+            post(&qp, &cq, request, WINDOW)?;
+            let direct = soft::counters(&context)?;
+            let (ours, theirs) = in_turns(
+                "fd-backed",
+                reps,
+                report,
+                || {
+                    let start = Instant::now();
+                    post(&qp, &cq, request, count)?;
+                    Ok(rate(start))
+                },
+                || {
+                    let start = Instant::now();
+                    for _ in 0..count {
+                        memcpy(to, from, len);
+                    }
+                    Ok(rate(start))
+                },
+            )?;
+            let direct = soft::counters(&context)?.direct_operations - direct.direct_operations;
+            if direct < u64::from(count) * u64::from(reps) {
+                let words = format!("{what}, {name}: only {direct} took the direct path");
+                report.note("fd-backed", words);
+            }
+            // Once more over cleared bytes, to check that the measured operation is also correct.
+            to.fill(0, 0, len)?;
+            post(&qp, &cq, request, WINDOW)?;
+            let mut bytes = vec![0; len];
+            buffer.read(0, &mut bytes)?;
+            if bytes.iter().any(|byte| *byte != MARK) {
+                return Err(format!("{what}, {name}: wrong bytes").into());
+            }
+            target.ask(&format!("check {MARK}"))?;
+            report.row(Row {
+                bench: "fd-backed",
+                what: format!("{what}, {name}"),
+                ours: ours.into(),
+                beside: "memcpy".to_owned(),
+                theirs: theirs.into(),
+                unit: "MiB/s",
+                target: goal,
+            });
         }
-        // Once more over cleared bytes, to check that the measured operation is also correct.
-        mapped.fill(0, 0, len)?;
-        write(&qp, &cq, &mr, there, length, WINDOW)?;
-        target.ask(&format!("check {MARK}"))?;
-        report.row(Row {
-            bench: "fd-backed",
-            what: format!("WRITE, {name}"),
-            ours: ours.into(),
-            beside: "memcpy".to_owned(),
-            theirs: theirs.into(),
-            unit: "MiB/s",
-            target: goal,
-        });
     }
     Ok(())
 }
 
-/// `count` writes, a multiple of [`WINDOW`].
-fn write(qp: &Qp, cq: &Cq, mr: &Mr, there: Remote, length: u32, count: u32) -> Outcome<()> {
-    let request = SendRequest::write(0, &[mr.slice(0, length)], there);
+/// Posts a request `count` times, a multiple of [`WINDOW`].
+fn post(qp: &Qp, cq: &Cq, request: &SendRequest, count: u32) -> Outcome<()> {
     let last = request.clone().signaled();
     for _ in 0..count / WINDOW {
         for _ in 1..WINDOW {
-            qp.post_send(&request)?;
+            qp.post_send(request)?;
         }
         qp.post_send(&last)?;
         let wc = cq.wait_timeout(Duration::from_secs(20))?.ok_or("no completion in 20 seconds")?;
         if !wc.is_success() {
-            return Err(format!("a write ended with {:?}", wc.status).into());
+            return Err(format!("an operation ended with {:?}", wc.status).into());
         }
     }
     Ok(())

@@ -46,7 +46,7 @@ pub(crate) const ALL: [Bench; 23] = [
     bench("write", "ib_write_bw against process_vm_writev", write::run),
     bench("sends", "many small SENDs against UCX's active messages", sends::run),
     bench("small", "many short WRITEs and READs against process_vm_writev", small::run),
-    bench("fd-backed", "WRITE between memfds against memcpy", fd_backed::run),
+    bench("fd-backed", "WRITE and READ between memfds against memcpy", fd_backed::run),
     bench("write-lat", "ib_write_lat against a process_vm_writev ping-pong", latency::write),
     bench("send-lat", "ib_send_lat against a ping-pong of two cache lines", latency::send),
     bench("futures", "requests as futures against a C program", futures::run),

@@ -93,9 +93,9 @@ pub(super) fn run(count: usize) -> Outcome<()> {
     Ok(())
 }
 
-/// A region of `length` bytes backed by a memfd, for one peer to write. Reports its endpoint, the
-/// region, and the descriptor of the file. `connect ENDPOINT` connects; `check BYTE` checks every
-/// byte.
+/// A region of `length` bytes backed by a memfd, for one peer to write and read. Reports its
+/// endpoint, the region, and the descriptor of the file. `connect ENDPOINT` connects; `check BYTE`
+/// checks every byte.
 pub(super) fn target(length: usize) -> Outcome<()> {
     let devices = verbs::devices()?;
     let context = devices.first().ok_or("there is no device")?.open()?;
@@ -103,7 +103,8 @@ pub(super) fn target(length: usize) -> Outcome<()> {
     let cq = context.create_cq(16)?;
     let buffer = HostBuf::memfd("bench-target", length)?;
     buffer.fill(0, 1, length)?;
-    let mr = pd.reg_mr(&buffer, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+    let mr = pd.reg_mr(&buffer, access)?;
     let qp = pd.create_qp(&QpSpec::rc(&cq))?;
     let file = buffer.fd().map(|fd| std::os::fd::AsRawFd::as_raw_fd(&fd)).ok_or("no file")?;
     let endpoint = exchange::show(&qp.endpoint()?);
