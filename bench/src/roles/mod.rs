@@ -2,6 +2,7 @@
 //! answers lines until there are no more.
 
 mod bare;
+mod connections;
 mod cuda;
 mod echo;
 mod level_zero;
@@ -24,6 +25,8 @@ use crate::Outcome;
 pub(crate) fn run(words: &[String]) -> Outcome<()> {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words.as_slice() {
+        ["acceptor"] => connections::acceptor(),
+        ["connector"] => connections::connector(),
         ["memory", length] => bare::memory(length.parse()?),
         ["cells", path, rounds] => bare::cells(path, rounds.parse()?),
         ["pages"] => bare::pages(),
@@ -34,6 +37,7 @@ pub(crate) fn run(words: &[String]) -> Outcome<()> {
         ["owner", kind, length] => owner::run(kind, length.parse()?),
         ["post"] => post::run(),
         ["target", length] => node::target(length.parse()?),
+        ["tcp-echo", connections, messages] => tcp::echo(connections.parse()?, messages.parse()?),
         ["tcp-listener", connections] => tcp::listener(connections.parse()?),
         ["udp-echo", port, rounds] => udp_ping::echo(port.parse()?, rounds.parse()?),
         ["udp-ping", to, port, length, rounds] => {

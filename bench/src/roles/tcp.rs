@@ -1,5 +1,6 @@
 //! The passive end of TCP connections.
 
+use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener};
 
 use super::{hear, say};
@@ -15,6 +16,27 @@ pub(super) fn listener(connections: usize) -> Outcome<()> {
     let mut taken = Vec::with_capacity(connections);
     while taken.len() < connections {
         taken.push(listener.accept()?);
+    }
+    say("")?;
+    while hear()?.is_some() {}
+    Ok(())
+}
+
+/// Reports where it listens, and again when it has sent back this many messages of eight bytes of
+/// each of this many connections, one connection after the other.
+pub(super) fn echo(connections: usize, messages: usize) -> Outcome<()> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    say(&listener.local_addr()?.to_string())?;
+    let mut taken = Vec::with_capacity(connections);
+    for _ in 0..connections {
+        let (mut socket, _) = listener.accept()?;
+        socket.set_nodelay(true)?;
+        for _ in 0..messages {
+            let mut bytes = [0; 8];
+            socket.read_exact(&mut bytes)?;
+            socket.write_all(&bytes)?;
+        }
+        taken.push(socket);
     }
     say("")?;
     while hear()?.is_some() {}
