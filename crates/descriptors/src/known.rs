@@ -12,15 +12,19 @@
 //!
 //! A file is known by the numbers of its device and its inode. Eventfds, epoll sets and their kind
 //! share one inode: where /proc is mounted an eventfd is known by its own number, and the others by
-//! their kind alone.
+//! their kind alone. To ask /proc takes ten times as long as to make the eventfd. One that programs
+//! have many of is made with a mark instead ([`Known::marked`]): the signal that a file would raise
+//! for `O_ASYNC`, which eventfds cannot do. The kernel keeps it with the file. A program that sets it
+//! all the same is left with a descriptor that is not closed.
 
 #![allow(unsafe_code, reason = "drops an owner by hand, and closes by number")]
 
+use std::ffi::c_int;
 use std::fs;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{FileType, fstat};
 use rustix::io::{DupFlags, Errno};
@@ -47,10 +51,13 @@ struct File {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Anonymous {
-    kind: PathBuf,
-    /// The number of an eventfd, where there was a descriptor free to ask for it.
-    number: Option<u64>,
+enum Anonymous {
+    /// An eventfd that was marked.
+    Marked(c_int),
+    /// An eventfd, with its number, where there was a descriptor free to ask for it.
+    Eventfd(Option<u64>),
+    /// The kind of any other.
+    Kind(PathBuf),
 }
 
 impl<T: AsFd> Known<T> {
@@ -99,6 +106,17 @@ impl<T: AsFd> Known<T> {
 }
 
 impl Known {
+    /// Takes charge of an eventfd, as [`Known::new`], and marks its file. A mark that the file has
+    /// stays, and where it cannot be marked it is known as any other. Not for files that another
+    /// party made: it could change the mark.
+    pub fn marked(eventfd: OwnedFd) -> Self {
+        let fd = dup_high(eventfd.as_fd()).unwrap_or(eventfd);
+        let mut file = File::inode_of(fd.as_fd());
+        let mark = mark(fd.as_fd()).map(Anonymous::Marked);
+        file.anonymous = mark.or_else(|| Anonymous::of(fd.as_fd()));
+        Self { owner: ManuallyDrop::new(fd), file }
+    }
+
     /// Puts another file in its place, at the same number.
     ///
     /// # Errors
@@ -182,37 +200,79 @@ impl Inherited {
 
 impl File {
     fn of(fd: BorrowedFd<'_>) -> Self {
-        let Ok(stat) = fstat(fd) else {
-            // No file is like it: it will not be closed.
-            return Self { device: u64::MAX, inode: u64::MAX, anonymous: None };
-        };
+        let Ok(stat) = fstat(fd) else { return Self::NONE };
         let is_anonymous = FileType::from_raw_mode(stat.st_mode) == FileType::Unknown;
         let anonymous = if is_anonymous { Anonymous::of(fd) } else { None };
         Self { device: stat.st_dev, inode: stat.st_ino, anonymous }
     }
+
+    fn inode_of(fd: BorrowedFd<'_>) -> Self {
+        let Ok(stat) = fstat(fd) else { return Self::NONE };
+        Self { device: stat.st_dev, inode: stat.st_ino, anonymous: None }
+    }
+
+    /// No file is like it: it will not be closed.
+    const NONE: Self = Self { device: u64::MAX, inode: u64::MAX, anonymous: None };
 
     fn has_inode_of(&self, fd: BorrowedFd<'_>) -> bool {
         fstat(fd).is_ok_and(|stat| (stat.st_dev, stat.st_ino) == (self.device, self.inode))
     }
 
     fn is_that_of(&self, fd: BorrowedFd<'_>) -> bool {
-        // Where nothing tells what is there now (no /proc, as after chroot), it is taken for what
-        // it was.
-        let is_alike = |was: &Anonymous| Anonymous::of(fd).is_none_or(|is| was.is_like(&is));
+        let is_alike = |was: &Anonymous| match was {
+            Anonymous::Marked(mark) => mark_of(fd) == Some(*mark),
+            // Where nothing tells what is there now (no /proc, as after chroot), it is taken for
+            // what it was.
+            was => Anonymous::of(fd).is_none_or(|is| was.is_like(&is)),
+        };
         self.has_inode_of(fd) && self.anonymous.as_ref().is_none_or(is_alike)
     }
 }
 
 impl Anonymous {
     fn of(fd: BorrowedFd<'_>) -> Option<Self> {
+        // Its number tells what kind it is of.
+        if let Some((number, _)) = crate::fdinfo::eventfd(fd) {
+            return Some(Self::Eventfd(Some(number)));
+        }
         let kind = fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).ok()?;
-        Some(Self { kind, number: crate::fdinfo::eventfd(fd).map(|(number, _)| number) })
+        let is_eventfd = kind == Path::new("anon_inode:[eventfd]");
+        Some(if is_eventfd { Self::Eventfd(None) } else { Self::Kind(kind) })
     }
 
     fn is_like(&self, other: &Self) -> bool {
-        let is_other = |(a, b)| a != b;
-        self.kind == other.kind && !self.number.zip(other.number).is_some_and(is_other)
+        match (self, other) {
+            (Self::Eventfd(one), Self::Eventfd(other)) => {
+                one.zip(*other).is_none_or(|(one, other)| one == other)
+            }
+            (one, other) => one == other,
+        }
     }
+}
+
+/// Of `fcntl(2)`; the same on all architectures.
+const F_SETSIG: c_int = 10;
+const F_GETSIG: c_int = 11;
+/// Numbers of signals end here.
+const SIGNALS: c_int = 64;
+
+/// The mark of a file; 0 if it has none.
+fn mark_of(fd: BorrowedFd<'_>) -> Option<c_int> {
+    // SAFETY: the call has no argument, and only asks.
+    let mark = unsafe { libc::fcntl(fd.as_raw_fd(), F_GETSIG) };
+    (mark >= 0).then_some(mark)
+}
+
+/// Marks a file, unless it is marked, and says with what. Neighbours have different marks.
+fn mark(fd: BorrowedFd<'_>) -> Option<c_int> {
+    let found = mark_of(fd)?;
+    if found != 0 {
+        return Some(found);
+    }
+    let mark = 1 + fd.as_raw_fd() % SIGNALS;
+    // SAFETY: the argument is an integer, and the file raises no signal.
+    let done = unsafe { libc::fcntl(fd.as_raw_fd(), F_SETSIG, mark) };
+    (done == 0).then_some(mark)
 }
 
 /// The same file at a high number.
@@ -274,6 +334,29 @@ mod tests {
             drop(known);
             assert!(fstat(&place).is_ok(), "it was closed");
         }
+    }
+
+    #[test]
+    fn an_eventfd_of_the_program_is_told_from_one_that_is_marked() {
+        let known = Known::marked(event());
+        assert!(matches!(known.file.anonymous, Some(Anonymous::Marked(1..=SIGNALS))), "{known:?}");
+        assert!(known.is_ours());
+        let place = replace(&known, event());
+        drop(known);
+        assert!(fstat(&place).is_ok(), "it was closed");
+    }
+
+    #[test]
+    fn a_mark_belongs_to_the_file_and_stays() {
+        let first = Known::marked(event());
+        let second = Known::marked(first.try_clone().expect("a descriptor"));
+        assert_eq!(first.file, second.file);
+        let number = second.as_raw_fd();
+        let file = second.inherited();
+        drop(second);
+        // SAFETY: it is only queried.
+        assert!(!file.file.is_that_of(unsafe { BorrowedFd::borrow_raw(number) }), "it was closed");
+        assert!(first.file.is_that_of(first.as_fd()));
     }
 
     #[test]

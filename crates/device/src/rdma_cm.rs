@@ -262,7 +262,7 @@ impl Queue {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::SEMAPHORE | EventfdFlags::NONBLOCK;
         let fd = eventfd(0, flags)
             .map_err(|error| Refusal::new(Kind::NoMemory, format!("eventfd: {error}")))?;
-        Ok(Self { fd: Known::new(fd), events: Mutex::default() })
+        Ok(Self { fd: Known::marked(fd), events: Mutex::default() })
     }
 
     /// Takes the oldest event, if there is one.

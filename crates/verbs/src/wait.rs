@@ -12,7 +12,7 @@ use crate::{Kind, Refusal, Result};
 /// A clone of a descriptor of the engine for events, which no longer blocks: nothing else reads it.
 pub(crate) fn clone_for_waiting(fd: BorrowedFd<'_>) -> std::io::Result<Known> {
     rustix::io::ioctl_fionbio(fd, true)?;
-    fd.try_clone_to_owned().map(Known::new)
+    fd.try_clone_to_owned().map(Known::marked)
 }
 
 /// Takes one count from an eventfd that does not block, waiting for it up to `timeout`. If several

@@ -22,7 +22,7 @@ impl<T> EventQueue<T> {
     pub(crate) fn new() -> Result<Self> {
         let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::SEMAPHORE)
             .map_err(|error| Refusal::new(Kind::NoMemory, format!("eventfd: {error}")))?;
-        Ok(Self { fd: Known::new(fd), queue: VecDeque::new() })
+        Ok(Self { fd: Known::marked(fd), queue: VecDeque::new() })
     }
 
     /// Adds an event and makes the descriptor readable.

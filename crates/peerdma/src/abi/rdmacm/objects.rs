@@ -72,7 +72,7 @@ impl Queue {
         }
         drop(engine);
         let (events, id) = made?;
-        Ok(Self { domain: Arc::clone(domain), channel, id, events: Known::new(events) })
+        Ok(Self { domain: Arc::clone(domain), channel, id, events: Known::marked(events) })
     }
 
     /// The descriptor that is readable while it has an event, if it still is what it was and not a
