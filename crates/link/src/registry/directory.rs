@@ -240,6 +240,18 @@ impl Directory {
         self.occupant(name).is_some()
     }
 
+    /// The same for any of several names, which takes one socket.
+    pub fn is_any_held(&self, names: &[String]) -> bool {
+        // Without a descriptor nothing is known to be free.
+        let Ok(socket) = new_socket() else { return true };
+        // A socket that was refused can try again.
+        let is_free = |name: &String| {
+            let tried = self.address(name).and_then(|at| rustix::net::connect(&socket, &at));
+            tried == Err(Errno::CONNREFUSED)
+        };
+        !names.iter().all(is_free)
+    }
+
     /// The process that listens. A socket that has the name but does not listen is noticed only
     /// when the name is claimed.
     pub fn occupant(&self, name: &str) -> Option<Occupant> {

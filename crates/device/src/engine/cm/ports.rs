@@ -7,6 +7,7 @@
 //! its own: processes claim *blocks* of the host's range of ephemeral ports.
 
 use std::collections::BTreeMap;
+use std::iter;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use link::registry::{Directory, NameError, NameKey};
@@ -92,14 +93,6 @@ pub(super) fn name_of(service: u64, ip: IpAddr) -> String {
     }
 }
 
-/// A block of ephemeral ports of this process.
-#[derive(Debug)]
-struct Block {
-    space: PortSpace,
-    first: u16,
-    used: u64,
-}
-
 /// The port of an endpoint, and its names; none for a free port that was only bound.
 #[derive(Debug)]
 struct Held {
@@ -113,8 +106,11 @@ pub(super) struct Ports {
     bound: BTreeMap<CmId, Held>,
     /// The names that we hold, and how many endpoints use each.
     names: BTreeMap<String, (NameKey, usize)>,
-    /// Blocks stay until the device is closed: a port is not reused soon.
-    blocks: Vec<Block>,
+    /// How many endpoints use each port.
+    users: BTreeMap<(PortSpace, u16), usize>,
+    /// The blocks of ephemeral ports of this process, by their first port, with a bit for each port
+    /// in use. They stay until the device is closed: a port is not reused soon.
+    blocks: BTreeMap<(PortSpace, u16), u64>,
     range: Option<(u16, u16)>,
     /// Where the search for a free port continues.
     next: u16,
@@ -136,7 +132,7 @@ impl Ports {
             self.check(id, &bound)?;
             names = self.take_names(directory, &bound, own)?;
         }
-        self.set_used(&bound, true);
+        self.count_user(&bound, 1);
         self.bound.insert(id, Held { bound, names });
         Ok(SocketAddr::new(bound.ip, bound.port))
     }
@@ -165,11 +161,7 @@ impl Ports {
     /// Releases the port of an endpoint.
     pub(super) fn release(&mut self, directory: &mut Directory, id: CmId) {
         let Some(Held { bound, names }) = self.bound.remove(&id) else { return };
-        let same =
-            |other: &Held| (other.bound.space, other.bound.port) == (bound.space, bound.port);
-        if !self.bound.values().any(same) {
-            self.set_used(&bound, false);
-        }
+        self.count_user(&bound, -1);
         for name in names {
             self.drop_name(directory, &name);
         }
@@ -293,15 +285,6 @@ impl Ports {
     }
 
     fn free_in_blocks(&mut self, directory: &Directory, bound: &Bound) -> Option<u16> {
-        let mine = self.blocks.iter().filter(|block| block.space == bound.space);
-        let free = |block: &Block| {
-            let (first, used) = (block.first, block.used);
-            (0..BLOCK).filter(move |at| used >> at & 1 == 0).map(move |at| first + at)
-        };
-        let mut ports: Vec<u16> = mine.flat_map(free).collect();
-        // Continue after the last one that was handed out, so that a port rests before it is
-        // reused.
-        ports.sort_unstable_by_key(|port| port.wrapping_sub(self.next));
         let service = |port| bound.space.service_id(port);
         let is_free = |port: &u16| {
             let names = [
@@ -309,11 +292,29 @@ impl Ports {
                 any_name(service(*port), false),
                 name_of(service(*port), bound.ip),
             ];
-            !names.iter().any(|name| directory.is_held(name))
+            !directory.is_any_held(&names)
         };
-        let port = ports.into_iter().find(is_free)?;
+        let port = self.unused(bound.space).find(is_free)?;
         self.next = port.wrapping_add(1);
         Some(port)
+    }
+
+    /// The ports of our blocks that no endpoint uses. They begin after the last one that was handed
+    /// out, so that a port rests before it is reused.
+    fn unused(&self, space: PortSpace) -> impl Iterator<Item = u16> {
+        let (at, within) = (self.next / BLOCK * BLOCK, self.next % BLOCK);
+        let later = u64::MAX << within;
+        let of = move |first, last| self.blocks.range((space, first)..=(space, last));
+        let here = self.blocks.get(&(space, at)).copied().unwrap_or(u64::MAX);
+        let after = at.checked_add(1).into_iter().flat_map(move |next| of(next, u16::MAX));
+        let before = at.checked_sub(1).into_iter().flat_map(move |last| of(0, last));
+        let rest = after.chain(before).map(|((_, first), used)| (*first, *used));
+        // The first block comes again at the end, with its other half.
+        let blocks =
+            iter::once((at, here | !later)).chain(rest).chain(iter::once((at, here | later)));
+        blocks.filter(|(_, used)| *used != u64::MAX).flat_map(|(first, used)| {
+            (0..BLOCK).filter(move |bit| used >> bit & 1 == 0).map(move |bit| first + bit)
+        })
     }
 
     /// Claims a block that no process has, if there is one.
@@ -325,7 +326,7 @@ impl Ports {
         for first in firsts.iter().cycle().skip(start).take(firsts.len()) {
             match directory.claim(&format!("ports/{:x}/{first}", space as u16)) {
                 Ok(_) => {
-                    self.blocks.push(Block { space, first: *first, used: 0 });
+                    self.blocks.insert((space, *first), 0);
                     self.next = *first;
                     return Ok(true);
                 }
@@ -336,13 +337,19 @@ impl Ports {
         Ok(false)
     }
 
-    fn set_used(&mut self, bound: &Bound, used: bool) {
-        let holds = |block: &&mut Block| {
-            block.space == bound.space && (block.first..block.first + BLOCK).contains(&bound.port)
-        };
-        if let Some(block) = self.blocks.iter_mut().find(holds) {
-            let bit = 1 << (bound.port - block.first);
-            block.used = if used { block.used | bit } else { block.used & !bit };
+    /// One endpoint more, or one less, uses a port.
+    fn count_user(&mut self, bound: &Bound, change: isize) {
+        let key = (bound.space, bound.port);
+        let users = self.users.entry(key).or_default();
+        *users = users.saturating_add_signed(change);
+        let is_used = *users > 0;
+        if !is_used {
+            self.users.remove(&key);
+        }
+        let first = bound.port / BLOCK * BLOCK;
+        if let Some(used) = self.blocks.get_mut(&(bound.space, first)) {
+            let bit = 1 << (bound.port - first);
+            *used = if is_used { *used | bit } else { *used & !bit };
         }
     }
 }
@@ -433,6 +440,44 @@ mod tests {
         let addr = bind(&mut a, 200, bound([0; 4], 0)).expect("there are thousands");
         a.0.listen(&mut a.1, CmId(200), &own).expect("it is ours");
         not_available(bind(&mut b, 200, bound([0; 4], addr.port())));
+    }
+
+    #[test]
+    fn a_free_port_is_the_next_one_and_comes_again_after_all_others() {
+        let nic = format!("next-{}", std::process::id());
+        let (mut ours, mut ports) =
+            (Directory::new(&nic, 1).expect("descriptors"), Ports::default());
+        let mut stranger = Directory::new(&nic, 2).expect("descriptors");
+        let own = [IpAddr::from([10, 0, 0, 1])];
+        let mut free = |ports: &mut Ports, id| {
+            let at = ports.bind(&mut ours, CmId(id), bound([10, 0, 0, 1], 0), &own);
+            at.expect("there are thousands").port()
+        };
+        let first = free(&mut ports, 0);
+        // Another process listens on the port after it.
+        let taken = name_of(PortSpace::Tcp.service_id(first + 1), own[0]);
+        stranger.claim(&taken).expect("nobody has it");
+        let mut given = vec![first];
+        given.extend((1..u32::from(BLOCK) - 1).map(|id| free(&mut ports, id)));
+        let rest = (2..BLOCK).map(|at| first + at);
+        assert_eq!(given, iter::once(first).chain(rest).collect::<Vec<_>>());
+        assert_eq!(ports.blocks.len(), 1);
+        // Two endpoints with one port: it is free when both are gone.
+        let (mut ours, two) = (Directory::new(&nic, 3).expect("descriptors"), [100, 101].map(CmId));
+        let shared = Bound { reuse: true, ..bound([10, 0, 0, 1], given[5]) };
+        ports.release(&mut ours, CmId(5));
+        for id in two {
+            ports.bind(&mut ours, id, shared, &own).expect("both share it");
+        }
+        let is_unused = |ports: &Ports| ports.unused(PortSpace::Tcp).any(|port| port == given[5]);
+        ports.release(&mut ours, two[0]);
+        assert!(!is_unused(&ports));
+        ports.release(&mut ours, two[1]);
+        assert!(is_unused(&ports));
+        // The port that was given back first is not given out first.
+        ports.release(&mut ours, CmId(20));
+        ports.next = given[10];
+        assert_eq!(ports.unused(PortSpace::Tcp).collect::<Vec<_>>()[..2], [given[20], first + 1]);
     }
 
     #[test]
