@@ -62,7 +62,10 @@ impl<E> Channel<E> {
     /// Takes out the events for which `is_it` holds.
     pub(super) fn remove_if(&self, is_it: impl Fn(&E) -> bool) -> Vec<E> {
         let mut queue = self.queue();
-        let had = !queue.is_empty();
+        // Most often there is none.
+        if !queue.iter().any(&is_it) {
+            return Vec::new();
+        }
         let mut out = Vec::new();
         let mut rest = VecDeque::with_capacity(queue.len());
         for entry in queue.drain(..) {
@@ -73,7 +76,7 @@ impl<E> Channel<E> {
             }
         }
         *queue = rest;
-        if had && queue.is_empty() {
+        if queue.is_empty() {
             self.bell.silence();
         }
         out

@@ -1,5 +1,6 @@
 //! An identifier as the library has it: its state, its endpoints on NICs, and where its events go.
 
+use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -75,8 +76,8 @@ struct Delivery {
     is_open: bool,
     /// It is being destroyed.
     is_gone: bool,
-    /// Requests that no program has seen yet.
-    children: Vec<(End, Arc<Endpoint>)>,
+    /// Requests that no program has seen yet, the oldest first: most often it is seen next.
+    children: VecDeque<(End, Arc<Endpoint>)>,
 }
 
 /// What is behind a `rdma_cm_id`.
@@ -124,7 +125,7 @@ impl Endpoint {
                 id: std::ptr::null_mut(),
                 is_open: true,
                 is_gone: false,
-                children: Vec::new(),
+                children: VecDeque::new(),
             }),
         }
     }
@@ -188,7 +189,7 @@ impl Endpoint {
         if let EventKind::ConnectRequest { new, param } = event.kind {
             let child = Arc::new(self.child(&delivery));
             let end = End { nic: Arc::clone(nic), id: new };
-            delivery.children.push((end, Arc::clone(&child)));
+            delivery.children.push_back((end, Arc::clone(&child)));
             self.post_to(&delivery, What::Request { child, param });
         } else if delivery.children.iter().any(|(end, _)| is(end, event.id)) {
             // The program learns of it when it accepts: that fails.
@@ -217,7 +218,10 @@ impl Endpoint {
         };
         let sink = child.post_box(&end.nic);
         let moved = end.nic.hca.lock().cm_set_sink(end.id, sink, 0);
-        self.delivery().children.retain(|(_, known)| !Arc::ptr_eq(known, child));
+        let mut delivery = self.delivery();
+        let place = delivery.children.iter().position(|(_, known)| Arc::ptr_eq(known, child));
+        drop(place.map(|place| delivery.children.remove(place)));
+        drop(delivery);
         // It may be gone already: then its calls say so.
         drop(moved);
         Some(end)

@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::fmt;
 use std::net::IpAddr;
 use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use device::Hca;
@@ -33,6 +34,8 @@ pub(super) struct Nic {
     pub(super) max_initiator_depth: u8,
     pub(super) max_responder_resources: u8,
     name: String,
+    /// Whether it is the one for peers on this host with addresses of IPv4, and of IPv6.
+    is_for_loopback: [AtomicBool; 2],
     shared: Mutex<Shared>,
 }
 
@@ -114,6 +117,7 @@ impl Nic {
             max_initiator_depth: depth,
             max_responder_resources: resources,
             name: name.to_owned(),
+            is_for_loopback: Default::default(),
             shared: Mutex::new(Shared { users: 0, pd: ptr::null_mut(), xrcd: ptr::null_mut() }),
         })
     }
@@ -161,14 +165,32 @@ impl Nic {
     /// # Errors
     /// ENODEV if no NIC has an address of that family.
     pub(super) fn for_loopback(like: IpAddr) -> Answer<(Arc<Self>, IpAddr)> {
+        let family = usize::from(like.is_ipv6());
+        let suits = |ip: &IpAddr| ip.is_ipv4() == like.is_ipv4();
+        // To look at all netdevs takes longer than a connection. An open NIC follows its own.
+        let known: Vec<_> = opened_nics().clone();
+        for nic in known {
+            if nic.is_for_loopback[family].load(Ordering::Relaxed) && nic.is_usable() {
+                let mut ips = nic.addresses().into_iter();
+                if let Some(ip) = ips.find(suits) {
+                    return Ok((nic, ip));
+                }
+            }
+        }
         for info in device::nics()? {
-            let ips = info.gids.iter().map(|entry| entry.gid.to_ip());
-            if let Some(ip) = ips.into_iter().find(|ip| ip.is_ipv4() == like.is_ipv4()) {
-                return Ok((Self::named(&info.config.name)?, ip));
+            let mut ips = info.gids.iter().map(|entry| entry.gid.to_ip());
+            if let Some(ip) = ips.find(suits) {
+                let nic = Self::named(&info.config.name)?;
+                nic.is_for_loopback[family].store(true, Ordering::Relaxed);
+                return Ok((nic, ip));
             }
         }
         let what = format!("{like}: no NIC has an address of this family to reach this host by");
         Err(Failure::new(libc::ENODEV, what))
+    }
+
+    fn addresses(&self) -> Vec<IpAddr> {
+        self.hca.lock().gids().iter().map(|entry| entry.gid.to_ip()).collect()
     }
 
     fn has(&self, gid: Gid) -> bool {
