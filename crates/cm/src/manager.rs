@@ -135,7 +135,7 @@ impl Cm {
     }
 
     /// The listener for a service and, if that is a port, an address.
-    pub(crate) fn listener(&self, service_id: u64, dst: Option<IpAddr>) -> Option<ListenId> {
+    pub fn listener(&self, service_id: u64, dst: Option<IpAddr>) -> Option<ListenId> {
         let takes = |listener: &Listener| {
             (service_id ^ listener.service_id) & listener.mask == 0 && listener.addr.takes(dst)
         };
@@ -146,6 +146,12 @@ impl Cm {
     /// Whether a request for this service would find a listener here.
     pub fn has_listener(&self, service_id: u64, dst: Option<IpAddr>) -> bool {
         self.listener(service_id, dst).is_some()
+    }
+
+    /// Whether a listener takes another request now. One that is gone refuses it at once.
+    pub fn has_room(&self, listener: ListenId) -> bool {
+        let has_room = |of: &Listener| of.waiting < of.backlog && self.half_open < MAX_HALF_OPEN;
+        self.listeners.get(&listener).is_none_or(has_room)
     }
 
     /// The owner has taken a request: it no longer counts towards its listener's backlog.
@@ -161,10 +167,10 @@ impl Cm {
 
     /// Lets a request wait for its owner, if there is room.
     pub(crate) fn admit(&mut self, listener: ListenId) -> bool {
-        let Some(found) = self.listeners.get_mut(&listener) else { return false };
-        if found.waiting >= found.backlog || self.half_open >= MAX_HALF_OPEN {
+        if !self.has_room(listener) {
             return false;
         }
+        let Some(found) = self.listeners.get_mut(&listener) else { return false };
         found.waiting += 1;
         self.half_open += 1;
         true

@@ -5,7 +5,7 @@ use wire::mad::LEN;
 use crate::carrier::About;
 
 /// A datagram for QP 1.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Arrived {
     pub(crate) from: ::cm::Peer,
     pub(crate) mad: Box<[u8; LEN]>,

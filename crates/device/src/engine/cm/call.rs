@@ -104,6 +104,9 @@ impl Engine {
         if let Role::Conn(conn) = self.cm.get(id)?.role {
             self.cm.cm.taken(conn);
         }
+        if !self.cm.mads.crowded.is_empty() {
+            self.cm_called();
+        }
         Ok(())
     }
 

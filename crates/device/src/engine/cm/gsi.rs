@@ -94,9 +94,12 @@ impl Engine {
     }
 
     /// Handles a datagram of ours, without asking a fault plan.
-    pub(crate) fn handle_mad(&mut self, arrived: &Arrived) {
+    pub(crate) fn handle_mad(&mut self, arrived: Arrived) {
         let (now, from) = (self.common.now, arrived.from);
-        if let Err(ignored) = self.cm.cm.handle(now, from, &arrived.mad[..]) {
+        let handled = self.cm.cm.handle(now, from, &arrived.mad[..]);
+        if let Err(ignored) = handled
+            && !self.save_ignored(arrived, ignored)
+        {
             self.common.counters.first.cm_ignored += 1;
             tracing::debug!(target: "peerdma::cm", ?from, "ignored: {ignored}");
         }

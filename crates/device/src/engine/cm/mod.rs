@@ -13,6 +13,8 @@
 
 mod bind;
 mod call;
+mod crowd;
+mod crowded;
 mod describe;
 mod endpoint;
 mod events;
@@ -55,6 +57,7 @@ impl Engine {
         for _ in 0..ROUNDS {
             moved |= !self.common.gsi.is_empty();
             self.handle_arrived();
+            self.admit_crowded();
             self.deliver_cm_events();
             moved |= self.send_mads();
             if self.common.gsi.is_empty() {
@@ -84,6 +87,7 @@ impl Engine {
         self.handle_arrived();
         let now = self.common.now;
         for vf in vfs {
+            self.cm.mads.crowded.forget_process(*vf);
             for gid in &self.common.nic.port.gids {
                 self.cm.cm.peer_gone(now, *gid, *vf);
             }

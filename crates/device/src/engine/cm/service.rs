@@ -8,6 +8,7 @@ use iba::{Gid, PKey, Psn, Time};
 use link::registry::{Directory, Holder, VF_COUNT};
 use wire::cm::CommId;
 
+use super::crowd::Crowd;
 use super::endpoint::{Endpoint, Role};
 use super::ports::{self, Ports};
 use crate::ids::CmId;
@@ -91,6 +92,7 @@ pub(super) struct Mads {
     /// Datagrams from the wire that wait for that answer.
     pub(super) waiting: VecDeque<Arrived>,
     pub(super) unheard: Unheard,
+    pub(super) crowded: Crowd,
     remembered: VecDeque<Remembered>,
     psn: Psn,
 }
@@ -125,6 +127,7 @@ impl CmService {
                 unsent: VecDeque::new(),
                 waiting: VecDeque::new(),
                 unheard: Unheard::default(),
+                crowded: Crowd::default(),
                 remembered: VecDeque::new(),
                 psn: Psn::new((random >> 32) as u32),
             },
@@ -155,6 +158,7 @@ impl CmService {
         self.mads.unsent.clear();
         self.mads.waiting.clear();
         self.mads.unheard.clear();
+        self.mads.crowded.clear();
     }
 
     /// In a forked child, gives up what belongs to the parent, without reporting anything.
@@ -165,6 +169,7 @@ impl CmService {
         self.mads.unsent.clear();
         self.mads.waiting.clear();
         self.mads.unheard.clear();
+        self.mads.crowded.clear();
     }
 
     pub(super) fn get(&self, id: CmId) -> Result<&Endpoint> {
@@ -258,9 +263,11 @@ impl CmService {
         self.mads.remembered.push_back(Remembered { from, id, vf });
     }
 
-    /// Keeps a datagram until it can be sent; without room it is lost, as datagrams may be.
+    /// Keeps a datagram until it can be sent; without room it is lost, as datagrams may be. There is
+    /// room for one of each connection of ours, but not for all that strangers make us answer.
     pub(super) fn keep_unsent(&mut self, transmit: Transmit) {
-        if self.mads.unsent.len() < MAX_UNSENT {
+        let most = if transmit.conn.is_some() { MAX_ENDPOINTS } else { MAX_UNSENT };
+        if self.mads.unsent.len() < most {
             self.mads.unsent.push_back(transmit);
         }
     }

@@ -460,6 +460,64 @@ fn ports_and_addresses_are_refused_by_rule() {
 }
 
 #[test]
+fn a_request_beyond_the_backlog_waits_until_the_program_takes_another() {
+    let nic = nic("cm-crowd");
+    let (mut a, mut b, mut c) = (Side::new(&nic), Side::new(&nic), Side::new(&nic));
+    let listener = b.create(&TCP);
+    let at = b.engine.cm_bind(listener, addr(&nic, 7174), BindOptions::default()).expect("free");
+    b.engine.cm_listen(listener, 1).expect("it is ours");
+    let ask = |side: &mut Side, qpn| {
+        let id = side.resolved(&TCP, at);
+        side.engine.cm_connect(id, &param(Qpn::new(qpn))).expect("it is resolved");
+        id
+    };
+    let asked: Vec<_> = (1..=4).map(|qpn| ask(&mut a, qpn)).collect();
+    run(&mut [&mut a.engine, &mut b.engine, &mut c.engine]);
+    ask(&mut c, 5);
+    run(&mut [&mut a.engine, &mut b.engine, &mut c.engine]);
+    // No time passes, in which a request could be repeated.
+    let waits = |b: &mut Side| {
+        let EventKind::ConnectRequest { new, param } = b.queue.pop()?.kind else { return None };
+        Some((new, param.qpn.value()))
+    };
+    let (first, qpn) = waits(&mut b).expect("there is room for one");
+    assert_eq!((qpn, waits(&mut b)), (1, None));
+    // One is taken back, and the process of another is gone.
+    a.engine.cm_destroy(asked[2]).expect("it exists");
+    drop(c);
+    run(&mut [&mut a.engine, &mut b.engine]);
+    b.engine.cm_taken(first).expect("it is a connection");
+    let (second, qpn) = waits(&mut b).expect("there is room again");
+    assert_eq!((qpn, waits(&mut b)), (2, None));
+    b.engine.cm_reject(second, RejReason::CONSUMER_DEFINED, &[], &[]).expect("it waits");
+    let (third, qpn) = waits(&mut b).expect("there is room again");
+    assert_eq!((qpn, waits(&mut b)), (4, None));
+    b.engine.cm_accept(third, &param(Qpn::new(6))).expect("it waits");
+    assert_eq!(waits(&mut b), None);
+    assert!(b.engine.cm.mads.crowded.is_empty());
+}
+
+#[test]
+fn requests_that_wait_for_a_listener_that_goes_are_refused() {
+    let nic = nic("cm-crowd-gone");
+    let (mut a, mut b) = (Side::new(&nic), Side::new(&nic));
+    let listener = b.create(&TCP);
+    let at = b.engine.cm_bind(listener, addr(&nic, 7174), BindOptions::default()).expect("free");
+    b.engine.cm_listen(listener, 1).expect("it is ours");
+    let asked = [1, 2].map(|qpn| {
+        let id = a.resolved(&TCP, at);
+        a.engine.cm_connect(id, &param(Qpn::new(qpn))).expect("it is resolved");
+        id
+    });
+    run(&mut [&mut a.engine, &mut b.engine]);
+    b.engine.cm_destroy(listener).expect("it exists");
+    let event = next(&mut [&mut a, &mut b], 0);
+    assert_eq!(event.id, asked[1]);
+    let EventKind::Rejected { reason, .. } = event.kind else { panic!("{event:?}") };
+    assert_eq!(reason, RejReason::INVALID_SERVICE_ID);
+}
+
+#[test]
 fn a_storm_of_connections_leaves_nothing_behind() {
     let nic = nic("cm-storm");
     let (mut a, mut b) = (Side::new(&nic), Side::new(&nic));

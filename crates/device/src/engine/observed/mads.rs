@@ -75,7 +75,7 @@ impl Engine {
     /// Handles a datagram of ours.
     pub(crate) fn take_mad(&mut self, mut arrived: Arrived) {
         if self.common.known_plan().is_none() {
-            return self.handle_mad(&arrived);
+            return self.handle_mad(arrived);
         }
         let verdict = self.common.judge_mad(Way::In);
         match verdict {
@@ -84,14 +84,14 @@ impl Engine {
                 self.common.counters.first.rx_icrc_encapsulated += 1;
                 return;
             }
-            Verdict::Duplicate => self.handle_mad(&arrived),
+            Verdict::Duplicate => self.handle_mad(arrived.clone()),
             Verdict::Junk => spoil(&mut arrived.mad[..]),
             _ => match self.common.hold_mad(verdict, HeldMad::In(arrived)) {
                 Some(HeldMad::In(back)) => arrived = back,
                 _ => return,
             },
         }
-        self.handle_mad(&arrived);
+        self.handle_mad(arrived);
         self.common.overtake_mads(Way::In);
     }
 
@@ -101,7 +101,7 @@ impl Engine {
             HeldMad::Out(transmit) => {
                 self.send_mad(transmit);
             }
-            HeldMad::In(arrived) => self.handle_mad(&arrived),
+            HeldMad::In(arrived) => self.handle_mad(arrived),
         }
     }
 }
