@@ -215,13 +215,29 @@ impl Hca {
         // possible, but as rare as on hardware.
         engine.progress(Turn::Call);
         engine.req_notify_cq(cq, solicited_only)?;
+        self.hand_over(&mut engine);
+        Ok(())
+    }
+
+    /// The program is about to wait for an event of the connection manager, or most likely is after
+    /// a call that such an event answers, so the background thread takes over. Otherwise it would
+    /// take a program that has just polled for one that goes on, and leave to the next poll, for
+    /// some milliseconds, what brings the event and the first message behind it. It costs next to
+    /// nothing if the program does not poll.
+    pub fn about_to_wait(&self) {
+        if self.shared.polling.load(Ordering::Relaxed) {
+            self.hand_over(&mut self.lock());
+        }
+    }
+
+    /// The background thread makes progress from now on, until the program polls again.
+    fn hand_over(&self, engine: &mut Engine) {
         self.shared.empty_polls.store(0, Ordering::Relaxed);
         if self.shared.polling.swap(false, Ordering::Relaxed) {
             engine.common.out.shm.doorbell().inspect(|bell| bell.set_sleeping());
             engine.progress(Turn::Everything);
             self.shared.waits.wake();
         }
-        Ok(())
     }
 }
 
@@ -316,5 +332,26 @@ impl Drop for Hca {
         }
         log_counters("closed", &counters);
         closed().merge(&counters);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rig;
+
+    #[test]
+    fn a_program_that_is_about_to_wait_no_longer_counts_as_polling() {
+        let hca = Hca::start(&rig::nic("about-to-wait")).expect("a VF is free");
+        let polls = || hca.shared.polling.load(Ordering::Relaxed);
+        while !polls() {
+            drop(hca.poll_any());
+        }
+        hca.about_to_wait();
+        // Only polls of the program change that.
+        assert!(!polls());
+        assert_eq!(hca.shared.empty_polls.load(Ordering::Relaxed), 0);
+        drop(hca.poll_any());
+        assert!(!polls(), "one poll is not polling");
     }
 }

@@ -135,7 +135,11 @@ impl EventChannel {
                 Some(None) => continue,
                 None => {}
             }
-            if !readable(self, timeout.saturating_sub(began.elapsed()))? {
+            let left = timeout.saturating_sub(began.elapsed());
+            if let (Arm::Soft(soft), false) = (&self.0.arm, left.is_zero()) {
+                soft.on.hca.about_to_wait();
+            }
+            if !readable(self, left)? {
                 return Ok(None);
             }
         }

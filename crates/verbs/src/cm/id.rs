@@ -291,7 +291,11 @@ impl Id {
             state.responder_resources = cmp::min(param.responder_resources, most);
             state.initiator_depth = cmp::min(param.initiator_depth, most);
             match &self.0.arm {
-                Arm::Soft(on) => on.alive()?.cm_connect(on.id, &soft_said(qp, param, state)),
+                Arm::Soft(on) => {
+                    on.alive()?.cm_connect(on.id, &soft_said(qp, param, state))?;
+                    on.hca.about_to_wait();
+                    Ok(())
+                }
                 Arm::Hard(id) => {
                     let port = self.to_port(qp, id);
                     port.and_then(|()| id.connect(&hard_said(qp, param, state)).map_err(refused))
@@ -324,7 +328,9 @@ impl Id {
             let accepted = match &self.0.arm {
                 Arm::Soft(on) => {
                     let said = soft_said(qp, param, state);
-                    on.alive().and_then(|mut engine| engine.cm_accept(on.id, &said))
+                    let accepted = on.alive().and_then(|mut engine| engine.cm_accept(on.id, &said));
+                    on.hca.about_to_wait();
+                    accepted
                 }
                 Arm::Hard(id) => id.accept(&hard_said(qp, param, state)).map_err(refused),
             };

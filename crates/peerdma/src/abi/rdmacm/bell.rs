@@ -1,6 +1,7 @@
 //! A descriptor that says that there is something to do.
 
 use descriptors::Known;
+use rustix::fs::OFlags;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, bind, connect,
     getsockname, recv, send, socket_with,
@@ -47,6 +48,11 @@ impl Bell {
         }
     }
 
+    /// Whether [`Bell::wait`] waits: programs make the descriptor non-blocking.
+    pub(in crate::abi) fn blocks(&self) -> bool {
+        rustix::fs::fcntl_getfl(&self.0).is_ok_and(|flags| !flags.contains(OFlags::NONBLOCK))
+    }
+
     /// Waits until it rings.
     ///
     /// # Errors
@@ -82,7 +88,9 @@ mod tests {
         assert!(!is_readable(&bell));
         // Silence twice is silence.
         bell.silence();
+        assert!(bell.blocks());
         rustix::io::ioctl_fionbio(&bell.0, true).unwrap();
+        assert!(!bell.blocks());
         assert_eq!(bell.wait().map_err(Failure::errno), Err(libc::EAGAIN));
     }
 

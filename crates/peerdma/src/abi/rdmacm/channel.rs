@@ -40,11 +40,12 @@ impl<E> Channel<E> {
     }
 
     /// Takes the oldest event, and waits for one unless the program made the descriptor
-    /// non-blocking. `taken` sees the event while the queue is still locked.
+    /// non-blocking. `taken` sees the event while the queue is still locked; `about_to_wait` is
+    /// called before a wait, with nothing locked, and may have caused an event.
     ///
     /// # Errors
     /// As [`Bell::wait`].
-    pub(super) fn take(&self, taken: impl Fn(&E)) -> Answer<E> {
+    pub(super) fn take(&self, taken: impl Fn(&E), about_to_wait: impl Fn()) -> Answer<E> {
         loop {
             let mut queue = self.queue();
             if let Some(entry) = queue.pop_front() {
@@ -55,6 +56,9 @@ impl<E> Channel<E> {
                 return Ok(entry);
             }
             drop(queue);
+            if self.bell.blocks() {
+                about_to_wait();
+            }
             self.bell.wait()?;
         }
     }

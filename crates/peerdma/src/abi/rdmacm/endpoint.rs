@@ -62,7 +62,7 @@ impl Entry {
     pub(super) fn take(channel: &Channel<Self>) -> Answer<Self> {
         // The queue is still locked, so that a thread that destroys the endpoint waits for this
         // event.
-        channel.take(|entry| entry.endpoint.acks.give())
+        channel.take(|entry| entry.endpoint.acks.give(), Nic::about_to_wait)
     }
 }
 

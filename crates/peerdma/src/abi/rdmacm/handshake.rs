@@ -37,6 +37,8 @@ pub(super) fn ask(inner: &mut Inner, depths: Option<Depths>, all: ConnParam) -> 
     inner.terms.responder_resources = resources.unwrap_or(end.nic.max_responder_resources);
     let all = ConnParam { ece: inner.terms.local_ece, ..agreed(inner, all) };
     end.nic.hca.alive()?.cm_connect(end.id, &all)?;
+    // For the answer, and many programs wait by poll(2).
+    end.nic.hca.about_to_wait();
     inner.state = State::Connecting;
     inner.terms.connect_data.clear();
     Ok(())
@@ -78,6 +80,8 @@ pub(super) fn answer(
         }
         return Err(refusal.into());
     }
+    // The peer's first message comes with its confirmation.
+    end.nic.hca.about_to_wait();
     Ok(())
 }
 

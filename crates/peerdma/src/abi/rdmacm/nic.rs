@@ -189,6 +189,12 @@ impl Nic {
         Err(Failure::new(libc::ENODEV, what))
     }
 
+    /// The program is about to wait for an event of any of them.
+    pub(super) fn about_to_wait() {
+        let known: Vec<_> = opened_nics().clone();
+        known.iter().for_each(|nic| nic.hca.about_to_wait());
+    }
+
     fn addresses(&self) -> Vec<IpAddr> {
         self.hca.lock().gids().iter().map(|entry| entry.gid.to_ip()).collect()
     }
