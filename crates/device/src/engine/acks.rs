@@ -1,8 +1,10 @@
-//! When delayed acknowledgements are sent ([`super::delayed_acks`]).
+//! When acknowledgements that waited are sent: delayed ones ([`super::delayed_acks`]), and those
+//! that nobody asked for ([`super::unasked_acks`]).
 
 use super::Engine;
 use super::delayed_acks::{DelayedAcks, End};
-use crate::thresholds::{AT_ONCE, TRAINS_IN_DOUBT};
+use crate::ids::QpId;
+use crate::thresholds::{AT_ONCE, POLLS_TO_ACK, TRAINS_IN_DOUBT};
 
 impl Engine {
     /// Releases delayed acknowledgements, as a request was just sent.
@@ -53,6 +55,44 @@ impl Engine {
         while let Some(id) = qps.pop() {
             let Some(entry) = self.qps.get_mut(id) else { continue };
             entry.qp.note_answer(end == End::Answered && is_soon);
+        }
+    }
+}
+
+impl Engine {
+    /// A QP holds an acknowledgement that nobody asked for.
+    #[inline]
+    pub(super) fn keep_ack(&mut self, id: QpId) {
+        self.schedule.unasked_acks.note_id(&mut self.qps, id);
+        if !self.is_alarm_off() {
+            self.send_unasked_acks();
+        }
+    }
+
+    /// A poll found nothing, or another call did.
+    #[inline]
+    pub(super) fn count_idle_poll(&mut self, is_poll: bool) {
+        if !self.schedule.unasked_acks.is_empty() {
+            self.schedule.unasked_acks.polls += 1;
+            if !is_poll || self.schedule.unasked_acks.polls >= POLLS_TO_ACK {
+                self.send_unasked_acks();
+            }
+        }
+    }
+
+    /// Sends those that nobody asked for.
+    #[inline]
+    pub(crate) fn send_unasked_acks(&mut self) {
+        if !self.schedule.unasked_acks.is_empty() {
+            while let Some(id) = self.schedule.unasked_acks.qps.pop() {
+                let Some(entry) = self.qps.get_mut(id) else { continue };
+                entry.context.is_noted = false;
+                if entry.qp.holds_ack() {
+                    entry.qp.release_ack();
+                    self.transmit(id);
+                }
+            }
+            self.after_transmit();
         }
     }
 }

@@ -263,8 +263,8 @@ impl CmService {
         self.mads.remembered.push_back(Remembered { from, id, vf });
     }
 
-    /// Keeps a datagram until it can be sent; without room it is lost, as datagrams may be. There is
-    /// room for one of each connection of ours, but not for all that strangers make us answer.
+    /// Keeps a datagram until it can be sent; without room it is lost, as datagrams may be. There
+    /// is room for one of each connection of ours, but not for all that strangers make us answer.
     pub(super) fn keep_unsent(&mut self, transmit: Transmit) {
         let most = if transmit.conn.is_some() { MAX_ENDPOINTS } else { MAX_UNSENT };
         if self.mads.unsent.len() < most {
