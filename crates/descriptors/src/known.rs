@@ -14,8 +14,8 @@
 //! share one inode: where /proc is mounted an eventfd is known by its own number, and the others by
 //! their kind alone. To ask /proc takes ten times as long as to make the eventfd. One that programs
 //! have many of is made with a mark instead ([`Known::marked`]): the signal that a file would raise
-//! for `O_ASYNC`, which eventfds cannot do. The kernel keeps it with the file. A program that sets it
-//! all the same is left with a descriptor that is not closed.
+//! for `O_ASYNC`, which eventfds cannot do. The kernel keeps it with the file. A program that sets
+//! it all the same is left with a descriptor that is not closed.
 
 #![allow(unsafe_code, reason = "drops an owner by hand, and closes by number")]
 
