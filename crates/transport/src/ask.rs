@@ -6,7 +6,8 @@
 //! than its sender, each message would otherwise be acknowledged alone, which takes both ends as
 //! long as the message.
 //!
-//! On a wire each message asks, as the timer of the requester runs for its last packet.
+//! Where operations are carried out without packets each asks, as those wait until nothing is in
+//! flight; and on a wire, as the timer of the requester runs for its last packet.
 
 use std::time::Duration;
 
@@ -34,6 +35,7 @@ impl Qp {
             || !is_plain
             || self.qp_type != QpType::Rc
             || self.is_counted
+            || self.req.is_direct
             // Without a retry, a peer that is stopped in between would end the connection.
             || self.attr.retry_cnt == 0
             // What is sent again: the acknowledgement may be lost.

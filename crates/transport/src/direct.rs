@@ -41,8 +41,15 @@ impl Qp {
         }
         let wqe = &self.sq[self.req.index];
         if self.req.index > 0 || !self.req.is_quiet() {
-            let waits = wqe.length >= LONG && one_sided(wqe).is_some_and(|op| env.is_direct(&op));
-            return if waits { Begin::Wait } else { Begin::Send };
+            let is_long = wqe.length >= LONG;
+            if !is_long && self.req.is_direct {
+                return Begin::Send;
+            }
+            // For the acknowledgement of a request that did not ask for one it could wait too long.
+            let may_wait = is_long && self.req.unasked == 0;
+            let is_direct = one_sided(wqe).is_some_and(|op| env.is_direct(&op));
+            self.req.is_direct |= is_direct;
+            return if is_direct && may_wait { Begin::Wait } else { Begin::Send };
         }
         if self.sq.len() > 1 && self.carry_out_run(env) {
             return Begin::Done;
@@ -125,6 +132,7 @@ impl Qp {
         (req.una, req.max) = (req.psn, req.psn);
         req.skipped.psns = req.skipped.psns.wrapping_add(psns);
         req.skipped.messages = req.skipped.messages.wrapping_add(1);
+        req.is_direct = true;
     }
 
     /// The last request of the send queue, if the queue has nothing but operations that could be

@@ -48,6 +48,9 @@ pub(crate) struct Requester {
     pub(crate) gap: bool,
     /// The carrier had no room for the packet at `psn`.
     pub(crate) blocked: bool,
+    /// Operations of this connection are carried out without packets, and wait until nothing is in
+    /// flight.
+    pub(crate) is_direct: bool,
     /// In SQD: requests that were begun are not done yet.
     pub(crate) draining: bool,
     /// Operations carried out without packets just before `una`, which the packet with that number

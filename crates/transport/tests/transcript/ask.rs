@@ -74,6 +74,30 @@ fn with_a_short_timeout_or_a_counter_each_asks() {
     recv!(s, 0, asking(sq(0)), &[0]);
 }
 
+/// The next operation would wait for it, or become a packet.
+#[test]
+fn where_operations_go_directly_each_asks() {
+    let peer = Station::new(&Options::rc());
+    let direct = |s: &mut Station| s.host.direct = Some(peer.host.memory.clone());
+    let mut s = station();
+    direct(&mut s);
+    s.post(build::write(1, BASE, 1, BASE + 64));
+    recv_nothing!(s, 0);
+    s.post(unsignaled(2));
+    recv!(s, 0, asking(sq(1)), &[0]);
+
+    let mut s = station();
+    direct(&mut s);
+    s.post(unsignaled(1));
+    recv!(s, 0, not_asking(sq(0)), &[0]);
+    // Something is in flight, so that it cannot go directly.
+    s.post(build::write(2, BASE, 1, BASE + 64));
+    s.at(0);
+    s.host.out.clear();
+    s.post(unsignaled(3));
+    recv!(s, 0, asking(sq(2)), &[0]);
+}
+
 #[test]
 fn what_is_sent_again_asks() {
     let mut s = station();
