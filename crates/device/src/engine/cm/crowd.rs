@@ -10,6 +10,7 @@ use crate::mad::Arrived;
 
 /// How many may wait, over all listeners. Those beyond that are dropped.
 const MAX: usize = 1 << 14;
+
 /// A request, and until when it waits.
 #[derive(Debug)]
 pub(super) struct Request {
