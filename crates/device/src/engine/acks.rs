@@ -3,7 +3,6 @@
 
 use super::Engine;
 use super::delayed_acks::{DelayedAcks, End};
-use crate::ids::QpId;
 use crate::thresholds::{AT_ONCE, POLLS_TO_ACK, TRAINS_IN_DOUBT};
 
 impl Engine {
@@ -57,24 +56,22 @@ impl Engine {
             entry.qp.note_answer(end == End::Answered && is_soon);
         }
     }
-}
 
-impl Engine {
-    /// A QP holds an acknowledgement that nobody asked for.
+    /// QPs go on holding what nobody asked for, unless the background thread sleeps: then nobody
+    /// would send it if the program did nothing more.
     #[inline]
-    pub(super) fn keep_ack(&mut self, id: QpId) {
-        self.schedule.unasked_acks.note_id(&mut self.qps, id);
+    pub(super) fn keep_unasked_acks(&mut self) {
         if !self.is_alarm_off() {
             self.send_unasked_acks();
         }
     }
 
-    /// A poll found nothing, or another call did.
+    /// A poll found nothing.
     #[inline]
-    pub(super) fn count_idle_poll(&mut self, is_poll: bool) {
+    pub(super) fn count_idle_poll(&mut self) {
         if !self.schedule.unasked_acks.is_empty() {
             self.schedule.unasked_acks.polls += 1;
-            if !is_poll || self.schedule.unasked_acks.polls >= POLLS_TO_ACK {
+            if self.schedule.unasked_acks.polls >= POLLS_TO_ACK {
                 self.send_unasked_acks();
             }
         }

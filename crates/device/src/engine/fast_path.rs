@@ -17,6 +17,7 @@ use super::Engine;
 use super::common::Common;
 use super::delayed_acks::End;
 use super::env::QpEnv;
+use super::unasked_acks::UnaskedAcks;
 use crate::carrier::fast_path::{Arrived, read};
 use crate::clock::Clock;
 use crate::counters::STAYS;
@@ -30,8 +31,6 @@ pub(super) struct Took {
     /// Whether it has something to send, or its timer may have changed.
     pub(super) owes: bool,
     is_ack: bool,
-    /// Whether it holds an acknowledgement that was not asked for.
-    pub(super) holds: bool,
 }
 
 /// Gives a record of another process to its QP, if it can take the fast path. If not, nothing has
@@ -42,6 +41,7 @@ pub(super) struct Took {
 pub(super) fn deliver_record(
     common: &mut Common,
     qps: &mut QpTable,
+    unasked: &mut UnaskedAcks,
     clock: &Clock,
     vf: u16,
     record: Foreign<'_>,
@@ -73,8 +73,10 @@ pub(super) fn deliver_record(
     counters.rx_shm_packets += 1;
     counters.rx_bytes += u64::from(length) + STAYS;
     let owes = entry.qp.owes_answers() || is_ack && entry.qp.sends() > 0;
-    let holds = !is_ack && entry.qp.holds_ack();
-    Some(Took { id, owes, is_ack, holds })
+    if !is_ack && entry.qp.holds_ack() {
+        unasked.note(entry);
+    }
+    Some(Took { id, owes, is_ack })
 }
 
 impl Engine {
@@ -83,19 +85,20 @@ impl Engine {
         if !self.common.is_plain() {
             return false;
         }
-        let Self { common, qps, receivers, clock, polls, .. } = self;
+        let Self { common, qps, receivers, schedule, clock, polls, .. } = self;
         let Some(inbound) = receivers.shm.busy() else { return false };
         let vf = inbound.peer().vf;
-        let popped =
-            inbound.pop_if(|record| deliver_record(common, qps, clock, vf, record, AckWay::AtOnce));
+        let unasked = &mut schedule.unasked_acks;
+        let popped = inbound.pop_if(|record| {
+            deliver_record(common, qps, unasked, clock, vf, record, AckWay::AtOnce)
+        });
         // The full path closes a ring that broke.
-        let Ok(Some(Took { id, owes, is_ack, holds })) = popped else { return false };
+        let Ok(Some(Took { id, owes, is_ack })) = popped else { return false };
         polls.takes_turns = is_ack;
-        if holds {
-            self.keep_ack(id);
-        } else if owes {
+        if owes {
             self.transmit(id);
         }
+        self.keep_unasked_acks();
         self.common.out.shm.ring_doorbells();
         true
     }

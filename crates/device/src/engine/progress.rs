@@ -44,7 +44,11 @@ impl Engine {
             return false;
         }
         match turn {
-            Turn::Call => self.carry_out_held() | self.take_turn(false),
+            Turn::Call => {
+                let moved = self.carry_out_held() | self.take_turn(false);
+                self.send_unasked_acks();
+                moved
+            }
             Turn::Poll => self.carry_out_held() | self.take_turn(true),
             Turn::Again | Turn::Datagrams | Turn::Everything => self.take_turn_of_thread(turn),
         }
@@ -90,17 +94,15 @@ impl Engine {
                 }
             } else {
                 self.polls.takes_turns = true;
-                self.count_idle_poll(poll);
+                self.count_idle_poll();
                 if !is_clock_due {
                     return self.receivers.udp.is_hot() && self.receive_hot_udp(poll);
                 }
             }
         }
         let mut is_socket_due = false;
-        if is_clock_due || !poll {
-            self.send_unasked_acks();
-        }
         if is_clock_due {
+            self.send_unasked_acks();
             self.polls.since_clock = 0;
             self.polls.clocks = self.polls.clocks.wrapping_add(1);
             is_socket_due = self.polls.clocks.is_multiple_of(LOOKS_PER_SOCKET);
@@ -116,9 +118,7 @@ impl Engine {
         self.delayed_acks.set_polled(poll);
         let moved = self.progress_now(is_clock_due, is_socket_due);
         self.delayed_acks.set_polled(false);
-        if !poll || !self.is_alarm_off() {
-            self.send_unasked_acks();
-        }
+        self.keep_unasked_acks();
         moved
     }
 

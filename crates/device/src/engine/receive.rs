@@ -99,12 +99,10 @@ impl Engine {
             let is_plain = common.is_plain();
             let popped = inbound.pop_if(|bytes| {
                 if is_plain
-                    && let Some(took) =
-                        deliver_record(common, qps, clock, vf, bytes, AckWay::Together)
+                    && let Some(took) = deliver_record(
+                        common, qps, &mut schedule.unasked_acks, clock, vf, bytes, AckWay::Together
+                    )
                 {
-                    if took.holds {
-                        schedule.unasked_acks.note_id(qps, took.id);
-                    }
                     // Most that arrive together are for one QP.
                     if took.owes && schedule.touched.last() != Some(&took.id) {
                         schedule.touched.push(took.id);

@@ -8,7 +8,7 @@
 //! QP that sends a request takes its acknowledgement along.
 
 use crate::ids::QpId;
-use crate::qp::{QpEntry, QpTable};
+use crate::qp::QpEntry;
 
 /// The QPs that hold one, and perhaps others that have sent theirs since.
 #[derive(Debug, Default)]
@@ -25,14 +25,6 @@ impl UnaskedAcks {
         self.polls = 0;
         if !std::mem::replace(&mut entry.context.is_noted, true) {
             self.qps.push(entry.context.id);
-        }
-    }
-
-    /// The same, for a QP that may have been removed.
-    #[inline]
-    pub(super) fn note_id(&mut self, qps: &mut QpTable, id: QpId) {
-        if let Some(entry) = qps.get_mut(id) {
-            self.note(entry);
         }
     }
 
