@@ -27,6 +27,13 @@ impl Role {
     /// Starts `bench --role NAME ARGS` after `prefix` (a command that runs the rest of its words),
     /// and returns the words of its first answer.
     pub(crate) fn start(prefix: &[String], name: &str, args: &[String]) -> Outcome<(Self, Words)> {
+        let mut role = Self::start_later(prefix, name, args)?;
+        let words = role.answer()?;
+        Ok((role, words))
+    }
+
+    /// The same, and waits for no answer.
+    pub(crate) fn start_later(prefix: &[String], name: &str, args: &[String]) -> Outcome<Self> {
         let own = std::env::current_exe()?;
         let mut child = command(prefix, own)
             .args(["--role", name])
@@ -36,9 +43,7 @@ impl Role {
             .spawn()?;
         let to = child.stdin.take();
         let from = BufReader::new(child.stdout.take().ok_or("a child without an output")?);
-        let mut role = Self { child, to, from, name: name.to_owned() };
-        let words = role.answer()?;
-        Ok((role, words))
+        Ok(Self { child, to, from, name: name.to_owned() })
     }
 
     pub(crate) fn pid(&self) -> Pid {

@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use crate::Outcome;
+
 /// The machine in a few lines: figures mean nothing without it.
 pub(crate) fn describe() -> String {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
@@ -22,6 +24,26 @@ pub(crate) fn describe() -> String {
 /// The load average of one, five and fifteen minutes. This program's own children count as well.
 pub(crate) fn load() -> String {
     read("/proc/loadavg").split(' ').take(3).collect::<Vec<_>>().join(" ")
+}
+
+/// Runs something, and tells how many seconds of processor time its child processes took that
+/// ended meanwhile, theirs included.
+pub(crate) fn cost<T>(run: impl FnOnce() -> Outcome<T>) -> Outcome<(T, f64)> {
+    let before = of_children()?;
+    let value = run()?;
+    Ok((value, of_children()? - before))
+}
+
+/// Processor time of children that ended, in seconds.
+fn of_children() -> Outcome<f64> {
+    let text = read("/proc/self/stat");
+    // The name of the program, in parentheses, may have spaces. proc_pid_stat(5): fields 16 and 17.
+    let (_, rest) = text.rsplit_once(')').ok_or("no /proc/self/stat")?;
+    let mut fields = rest.split_whitespace().skip(13);
+    let mut field = || fields.next().and_then(|word| word.parse::<u64>().ok());
+    let ticks = field().zip(field()).map(|(user, system)| user + system);
+    let ticks = ticks.ok_or("an incomplete /proc/self/stat")?;
+    Ok(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
 }
 
 fn read(path: &str) -> String {

@@ -44,9 +44,8 @@ type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 #[derive(Parser)]
 #[command(name = "bench", about = "Ratios against a peer or a physical limit, in one run")]
 struct Args {
-    /// Which to run: write, fd-backed, write-lat, send-lat, wire, wire-lat, memory, peer-memory,
-    /// cuda, level-zero, hmm, storage, nvmeof, connect, qps, pcap, vm, vm-loss (default: all but
-    /// the last two)
+    /// Which to run, of the table in `bench/README.md` (default: all but those of it that run only
+    /// when named)
     names: Vec<String>,
     /// Repetitions of each measurement
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..1000))]

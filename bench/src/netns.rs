@@ -43,7 +43,8 @@ impl Veth {
     /// The server on one host, the client on the other.
     pub(crate) fn place(&self) -> Place {
         let [server, client] = self.hosts.each_ref().map(Netns::prefix);
-        Place { server, client, host: ADDRESSES[0].to_owned() }
+        let [host, back] = ADDRESSES.map(str::to_owned);
+        Place { server, client, host, back }
     }
 }
 

@@ -12,12 +12,15 @@ pub(crate) struct Place {
     pub(crate) client: Vec<String>,
     /// How the client calls the server.
     pub(crate) host: String,
+    /// How the server calls the client.
+    pub(crate) back: String,
 }
 
 impl Place {
     /// Both on this host.
     pub(crate) fn here() -> Self {
-        Self { server: Vec::new(), client: Vec::new(), host: "127.0.0.1".to_owned() }
+        let host = "127.0.0.1".to_owned();
+        Self { server: Vec::new(), client: Vec::new(), back: host.clone(), host }
     }
 }
 
@@ -34,6 +37,12 @@ pub(crate) fn run(place: &Place, program: &str, args: &[&str]) -> Outcome<f64> {
 pub(crate) fn rate(place: &Place, program: &str, args: &[&str]) -> Outcome<f64> {
     let text = pair(place, &[], &[], program, args)?;
     result(&text, RATE).ok_or_else(|| format!("{program} printed no rate").into())
+}
+
+/// The 99.9th percentile that a `_lat` program reports, in microseconds.
+pub(crate) fn tail(place: &Place, program: &str, args: &[&str]) -> Outcome<f64> {
+    let text = pair(place, &[], &[], program, args)?;
+    result(&text, TAIL).ok_or_else(|| format!("{program} printed no result").into())
 }
 
 /// The same as [`run`], in memory that peers map.
@@ -81,8 +90,9 @@ fn pair(
 /// The columns of `_bw`: bytes, iterations, peak, average, rate.
 const AVERAGE: usize = 3;
 const RATE: usize = 4;
-/// Of `_lat`: bytes, iterations, min, max, typical and more.
+/// Of `_lat`: bytes, iterations, min, max, typical, average, deviation, 99 %, 99.9 %.
 const TYPICAL: usize = 4;
+const TAIL: usize = 8;
 
 /// The figure that tells most.
 pub(crate) fn figure(text: &str) -> Option<f64> {
@@ -106,8 +116,9 @@ mod tests {
                          1048576    2000   9259.70   3801.92\t\t 0.003802\n";
         assert_eq!(figure(bandwidth), Some(3801.92));
         assert_eq!(result(bandwidth, RATE), Some(0.003802));
-        let latency = " #bytes #iterations t_min[usec] t_max[usec] t_typical[usec] t_avg[usec]\n \
-                       8 20000 0.72 10902.80 1.54 14.16\n";
-        assert_eq!(figure(latency), Some(1.54));
+        let latency = " #bytes #iterations t_min[usec] t_max[usec] t_typical[usec] t_avg[usec] \
+                       t_stdev[usec] 99% percentile[usec] 99.9% percentile[usec]\n \
+                       8 20000 0.72 10902.80 1.54 14.16 100.1 5.25 9.75\n";
+        assert_eq!((figure(latency), result(latency, TAIL)), (Some(1.54), Some(9.75)));
     }
 }

@@ -9,6 +9,8 @@ use crate::sample::Sample;
 pub(crate) enum Target {
     /// A speed.
     AtLeast(f64),
+    /// A speed, in the worst repetition.
+    WorstAtLeast(f64),
     /// A time, or a size.
     AtMost(f64),
     /// Printed for orientation.
@@ -47,10 +49,12 @@ impl Report {
 }
 
 impl Target {
-    fn words(self, ratio: f64) -> String {
+    /// Says whether these ratios meet it.
+    fn words(self, ratios: &Sample) -> String {
         let (sign, bound, is_met) = match self {
-            Self::AtLeast(bound) => (">=", bound, ratio >= bound),
-            Self::AtMost(bound) => ("<=", bound, ratio <= bound),
+            Self::AtLeast(bound) => (">=", bound, ratios.median() >= bound),
+            Self::WorstAtLeast(bound) => ("worst >=", bound, ratios.min() >= bound),
+            Self::AtMost(bound) => ("<=", bound, ratios.median() <= bound),
             Self::None => return String::new(),
         };
         format!("{sign} {bound:<4} {}", if is_met { "met" } else { "MISSED" })
@@ -81,7 +85,7 @@ impl fmt::Display for Report {
                 &format!("{} {}", row.beside, quantity(row.theirs.median(), row.unit)),
                 &number(ratio.median()),
                 &format!("{} to {}", number(ratio.min()), number(ratio.max())),
-                &row.target.words(ratio.median()),
+                &row.target.words(&ratio),
             ];
             writeln!(f, "{}", line(cells))?;
         }
@@ -123,5 +127,12 @@ mod tests {
         });
         let text = report.to_string();
         assert!(text.contains(" 0.70 to 0.70    >= 0.8  MISSED"), "{text}");
+    }
+
+    #[test]
+    fn a_target_of_the_worst_is_not_met_by_the_median() {
+        let ratios: Sample = [0.9, 0.8, 0.7].into_iter().collect();
+        assert_eq!(Target::AtLeast(0.75).words(&ratios), ">= 0.75 met");
+        assert_eq!(Target::WorstAtLeast(0.75).words(&ratios), "worst >= 0.75 MISSED");
     }
 }

@@ -16,6 +16,14 @@ impl Sample {
         sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
     }
 
+    /// The smallest value that is above this many percent of the measurements.
+    pub(crate) fn percentile(&self, percent: f64) -> f64 {
+        let mut sorted = self.0.clone();
+        sorted.sort_by(f64::total_cmp);
+        let below = (sorted.len() as f64 * percent / 100.0) as usize;
+        sorted.get(below).or(sorted.last()).copied().unwrap_or(f64::NAN)
+    }
+
     pub(crate) fn min(&self) -> f64 {
         self.0.iter().copied().fold(f64::INFINITY, f64::min)
     }
@@ -51,6 +59,7 @@ mod tests {
         let ours: Sample = [8.0, 1.0, 9.0].into_iter().collect();
         let theirs: Sample = [10.0, 2.0, 10.0].into_iter().collect();
         let ratio = ours.over(&theirs);
+        assert_eq!((ratio.percentile(0.0), ratio.percentile(99.9)), (0.5, 0.9));
         assert_eq!((ratio.min(), ratio.median(), ratio.max()), (0.5, 0.8, 0.9));
     }
 }

@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::LazyLock;
 
 use crate::artefacts::target_dir;
 use crate::built::built;
@@ -58,6 +59,13 @@ pub fn cross_built<'a>(args: impl IntoIterator<Item = &'a str>) -> Vec<PathBuf> 
     let mut words: Vec<&str> = args.into_iter().collect();
     words.extend(["--target", TARGET, "--config", &config[0], "--config", &config[1]]);
     built(words)
+}
+
+/// Builds what the machine finds in `/built`, once.
+#[track_caller]
+pub fn build() {
+    static BUILT: LazyLock<()> = LazyLock::new(|| drop(cross_built(["build"])));
+    LazyLock::force(&BUILT);
 }
 
 /// Where cargo puts them.

@@ -18,14 +18,23 @@ pub(crate) fn types() -> Outcome<Option<String>> {
 
 /// Builds for the emulated machine, and tests in it.
 pub(crate) fn group(context: &Context) -> Outcome<Counts> {
+    match in_the_machine(context, "aarch64")? {
+        Tested::Ran(counts) => Ok(counts),
+        Tested::Impossible(why) => Err(why),
+    }
+}
+
+/// rdma-core's tests in it.
+pub(crate) fn pyverbs(context: &Context) -> Outcome<Tested> {
+    in_the_machine(context, "aarch64_pyverbs")
+}
+
+fn in_the_machine(context: &Context, name: &str) -> Outcome<Tested> {
     // The tests report what is missing.
     if let Err(why) = standard_library() {
         eprintln!("{why}");
     }
-    match interop(context, "aarch64", 1)? {
-        Tested::Ran(counts) => Ok(counts),
-        Tested::Impossible(why) => Err(why),
-    }
+    interop(context, name, 1)
 }
 
 /// Fetches it once; a no-op if it is there.

@@ -1,6 +1,8 @@
 //! The benches, in the order they run.
 
 mod connect;
+mod cost;
+mod crowded;
 mod cuda;
 mod fd_backed;
 pub(crate) mod futures;
@@ -42,7 +44,7 @@ const fn bench(
     Bench { name, about, only_when_named: false, run }
 }
 
-pub(crate) const ALL: [Bench; 23] = [
+pub(crate) const ALL: [Bench; 26] = [
     bench("write", "ib_write_bw against process_vm_writev", write::run),
     bench("sends", "many small SENDs against UCX's active messages", sends::run),
     bench("small", "many short WRITEs and READs against process_vm_writev", small::run),
@@ -52,7 +54,19 @@ pub(crate) const ALL: [Bench; 23] = [
     bench("futures", "requests as futures against a C program", futures::run),
     bench("post", "crate verbs on a library against the library's own calls", post::run),
     bench("wire", "ib_write_bw over a veth against a bare UDP stream", wire::run),
+    Bench {
+        only_when_named: true,
+        ..bench("wire-ways", "other operations and more QPs over a veth", wire::ways)
+    },
     bench("wire-lat", "ib_send_lat over a veth against a UDP ping-pong", wire::latency),
+    Bench {
+        only_when_named: true,
+        ..bench("crowded", "throughput and latency on busy processors, beside TCP", crowded::run)
+    },
+    Bench {
+        only_when_named: true,
+        ..bench("cost", "processor time per GB and per million messages", cost::run)
+    },
     bench("memory", "resident memory of a context", memory::context),
     bench(
         "peer-memory",

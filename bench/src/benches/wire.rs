@@ -21,50 +21,105 @@ const AROUND_PAYLOAD: usize = 12 + 4;
 /// The port that the device itself uses; it is free between its runs.
 const PORT: u16 = link::udp::PORT;
 const SECONDS: &str = "0.8";
-const WRITES: &str = "1000";
 const MIB: f64 = 1048576.0;
 
+/// How bytes cross the wire.
+struct Way {
+    what: &'static str,
+    program: &'static str,
+    args: &'static [&'static str],
+    /// In both directions at once.
+    both: bool,
+}
+
+const fn way(what: &'static str, program: &'static str, args: &'static [&'static str]) -> Way {
+    Way { what, program, args, both: false }
+}
+
+const WRITE: Way = way("WRITE, 1 MiB", "ib_write_bw", &["-s", "1048576", "-n", "1000"]);
+
+const OTHERS: [Way; 6] = [
+    way("WRITE, 1 MiB, 8 QPs", "ib_write_bw", &["-s", "1048576", "-n", "125", "-q", "8"]),
+    way("WRITE, 1 MiB, 64 QPs", "ib_write_bw", &["-s", "1048576", "-n", "16", "-q", "64"]),
+    Way { both: true, ..way("WRITE, 1 MiB, both ways", WRITE.program, WRITE_BOTH_WAYS) },
+    way("READ, 1 MiB", "ib_read_bw", WRITE.args),
+    way("SEND, 64 KiB", "ib_send_bw", &["-s", "65536", "-n", "16000"]),
+    way("SEND, 4 KiB", "ib_send_bw", &["-s", "4096", "-n", "100000"]),
+];
+const WRITE_BOTH_WAYS: &[&str] = &["-s", "1048576", "-n", "1000", "-b"];
+
+/// One stream of WRITEs beside a bare UDP stream, and beside one of TCP.
 pub(super) fn run(reps: u32, report: &mut Report) -> Outcome<()> {
     for (mtu, path_mtu) in LINKS {
-        let veth = Veth::new(mtu)?;
-        let place = veth.place();
-        let args = ["-s", "1048576", "-n", WRITES];
-        let (ours, theirs) = in_turns(
-            "wire",
-            reps,
-            report,
-            || perftest::run(&place, "ib_write_bw", &args),
-            || {
-                let udp = udp_stream(&place, path_mtu + AROUND_PAYLOAD)?;
-                // iperf3 may be missing: its failure is not ours.
-                Ok((udp, tcp_stream(&place).map_err(|error| error.to_string())))
-            },
-        )?;
-        let (udp, tcp): (Vec<_>, Vec<_>) = theirs.into_iter().unzip();
-        let (udp, lost): (Vec<_>, Vec<_>) = udp.into_iter().unzip();
-        let mut row = |beside: &str, theirs: Vec<f64>, target| {
-            report.row(Row {
+        let place = &Veth::new(mtu)?;
+        let tcp = beside_udp("wire", &WRITE, place, (mtu, path_mtu), reps, report, |place| {
+            // iperf3 may be missing: its failure is not ours.
+            tcp_stream(place).map_err(|error| error.to_string())
+        })?;
+        let (ours, tcp): (Vec<f64>, Vec<_>) = tcp.into_iter().unzip();
+        match tcp.into_iter().collect::<Result<Vec<f64>, _>>() {
+            Ok(tcp) => report.row(Row {
                 bench: "wire",
-                what: format!("ib_write_bw, 1 MiB, MTU {mtu}"),
-                ours: ours.clone().into(),
-                beside: beside.to_owned(),
-                theirs: theirs.into(),
+                what: format!("{}, MTU {mtu}", WRITE.what),
+                ours: ours.into(),
+                beside: "TCP (iperf3)".to_owned(),
+                theirs: tcp.into(),
                 unit: "MiB/s",
-                target,
-            });
-        };
-        row("UDP with GSO and GRO", udp, Target::AtLeast(0.7));
-        match tcp.into_iter().collect() {
-            Ok(tcp) => row("TCP (iperf3)", tcp, Target::None),
+                target: Target::None,
+            }),
             Err(why) => report.note("wire", format!("iperf3 did not run: {why}")),
         }
-        let lost = Sample::from(lost).median() * 100.0;
-        report.note(
-            "wire",
-            format!("MTU {mtu}: the bare UDP stream has no flow control; {lost:.0} % of it did not arrive and does not count"),
-        );
     }
     Ok(())
+}
+
+/// Other operations, more connections, and both directions, beside bare UDP streams.
+pub(super) fn ways(reps: u32, report: &mut Report) -> Outcome<()> {
+    for (mtu, path_mtu) in LINKS {
+        let place = &Veth::new(mtu)?;
+        for way in &OTHERS {
+            beside_udp("wire-ways", way, place, (mtu, path_mtu), reps, report, |_| ())?;
+        }
+    }
+    Ok(())
+}
+
+/// Adds a row, and returns what each repetition had, with that of one more measurement.
+fn beside_udp<T>(
+    bench: &'static str,
+    way: &Way,
+    veth: &Veth,
+    (mtu, path_mtu): (u32, usize),
+    reps: u32,
+    report: &mut Report,
+    mut more: impl FnMut(&Place) -> T,
+) -> Outcome<Vec<(f64, T)>> {
+    let place = veth.place();
+    let segment = path_mtu + AROUND_PAYLOAD;
+    let (ours, theirs) = in_turns(
+        bench,
+        reps,
+        report,
+        || perftest::run(&place, way.program, way.args),
+        || Ok((udp_streams(&place, segment, way.both)?, more(&place))),
+    )?;
+    let (streams, more): (Vec<_>, Vec<_>) = theirs.into_iter().unzip();
+    let (udp, lost): (Vec<_>, Vec<_>) = streams.into_iter().unzip();
+    report.row(Row {
+        bench,
+        what: format!("{}, MTU {mtu}", way.what),
+        ours: ours.clone().into(),
+        beside: "UDP with GSO and GRO".to_owned(),
+        theirs: udp.into(),
+        unit: "MiB/s",
+        target: Target::WorstAtLeast(0.75),
+    });
+    let lost = Sample::from(lost).median() * 100.0;
+    report.note(
+        bench,
+        format!("MTU {mtu}: the bare UDP stream has no flow control; {lost:.0} % of it did not arrive and does not count"),
+    );
+    Ok(ours.into_iter().zip(more).collect())
 }
 
 /// Half round trips of 8 bytes. Both sides poll their completion queues: a side that spins on
@@ -96,20 +151,49 @@ fn udp_ping(place: &Place) -> Outcome<f64> {
     half.get(0)
 }
 
-/// The MiB/s that arrive, and the share that is lost.
-fn udp_stream(place: &Place, segment: usize) -> Outcome<(f64, f64)> {
+/// The MiB/s that arrive, of one stream or of one each way, and the share that is lost.
+fn udp_streams(place: &Place, segment: usize, both: bool) -> Outcome<(f64, f64)> {
+    let mut hosts = vec![(&place.server, &place.client, &place.host)];
+    if both {
+        hosts.push((&place.client, &place.server, &place.back));
+    }
     let port = PORT.to_string();
-    let (mut receiver, _) =
-        Role::start(&place.server, "udp-receiver", std::slice::from_ref(&port))?;
-    let args = [place.host.clone(), port, segment.to_string(), SECONDS.to_owned()];
-    let (_sender, sent) = Role::start(&place.client, "udp-sender", &args)?;
-    let got = receiver.answer()?;
-    let (sent, bytes, seconds): (f64, f64, f64) = (sent.get(0)?, got.get(0)?, got.get(1)?);
-    Ok((bytes / MIB / seconds, 1.0 - bytes / sent))
+    let receivers = hosts
+        .iter()
+        .map(|(there, ..)| Role::start(there, "udp-receiver", std::slice::from_ref(&port)))
+        .collect::<Outcome<Vec<_>>>()?;
+    let senders = hosts
+        .iter()
+        .map(|(_, here, to)| {
+            let args = [to.to_string(), port.clone(), segment.to_string(), SECONDS.to_owned()];
+            Role::start_later(here, "udp-sender", &args)
+        })
+        .collect::<Outcome<Vec<_>>>()?;
+    let (mut speed, mut sent, mut arrived) = (0.0, 0.0, 0.0);
+    for mut sender in senders {
+        sent += sender.answer()?.get::<f64>(0)?;
+    }
+    for (mut receiver, _) in receivers {
+        let got = receiver.answer()?;
+        let (bytes, seconds): (f64, f64) = (got.get(0)?, got.get(1)?);
+        arrived += bytes;
+        speed += bytes / MIB / seconds;
+    }
+    Ok((speed, 1.0 - arrived / sent))
 }
 
 /// MiB/s of one TCP connection.
-fn tcp_stream(place: &Place) -> Outcome<f64> {
+pub(super) fn tcp_stream(place: &Place) -> Outcome<f64> {
+    Ok(tcp(place, "bits_per_second")? / 8.0 / MIB)
+}
+
+/// The bytes that one TCP connection carries in a second.
+pub(super) fn tcp_bytes(place: &Place) -> Outcome<f64> {
+    tcp(place, "bytes")
+}
+
+/// What the receiver of iperf3 counts in a second.
+fn tcp(place: &Place, what: &str) -> Outcome<f64> {
     let port = free_port()?;
     let name = port.to_string();
     let mut server = Program::start(&place.server, &[], &["iperf3", "-s", "-1", "-p", &name])?;
@@ -118,6 +202,6 @@ fn tcp_stream(place: &Place) -> Outcome<f64> {
     let text = Program::start(&place.client, &[], &words)?.finish()?;
     server.finish()?;
     let json: Value = serde_json::from_str(&text)?;
-    let bits = json["end"]["sum_received"]["bits_per_second"].as_f64();
-    Ok(bits.ok_or("iperf3 printed no rate")? / 8.0 / MIB)
+    let value = json["end"]["sum_received"][what].as_f64();
+    value.ok_or_else(|| format!("iperf3 printed no {what}").into())
 }

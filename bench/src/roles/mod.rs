@@ -25,6 +25,7 @@ use crate::Outcome;
 pub(crate) fn run(words: &[String]) -> Outcome<()> {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words.as_slice() {
+        ["busy"] => busy(),
         ["acceptor"] => connections::acceptor(),
         ["connector"] => connections::connector(),
         ["memory", length] => bare::memory(length.parse()?),
@@ -38,6 +39,7 @@ pub(crate) fn run(words: &[String]) -> Outcome<()> {
         ["post"] => post::run(),
         ["target", length] => node::target(length.parse()?),
         ["tcp-echo", connections, messages] => tcp::echo(connections.parse()?, messages.parse()?),
+        ["tcp-ping", to, rounds] => tcp::ping(to.parse()?, rounds.parse()?),
         ["tcp-listener", connections] => tcp::listener(connections.parse()?),
         ["udp-echo", port, rounds] => udp_ping::echo(port.parse()?, rounds.parse()?),
         ["udp-ping", to, port, length, rounds] => {
@@ -49,6 +51,18 @@ pub(crate) fn run(words: &[String]) -> Outcome<()> {
         }
         _ => Err(format!("there is no role {words:?}").into()),
     }
+}
+
+/// Keeps a processor busy until its standard input ends.
+fn busy() -> Outcome<()> {
+    say("")?;
+    std::thread::spawn(|| {
+        loop {
+            std::hint::black_box(0);
+        }
+    });
+    while hear()?.is_some() {}
+    Ok(())
 }
 
 /// Bytes of a large copy.

@@ -6,7 +6,7 @@ cd /tmp
 echo "$scope" >/proc/sys/kernel/yama/ptrace_scope
 export LD_LIBRARY_PATH=/opt/peerdma PEERDMA_LOG=info
 
-as_user() { timeout 60 /usr/bin/setpriv --reuid=1000 --regid=1000 --clear-groups "$@"; }
+as_user() { timeout 100 /usr/bin/setpriv --reuid=1000 --regid=1000 --clear-groups "$@"; }
 
 # show NAME STATUS FILE; a program that failed ends the test.
 show() {
@@ -39,5 +39,5 @@ for program in ib_write_bw ib_read_bw; do
 done
 pair ib_atomic_bw -F -n 1000 -t 16
 demo_status=0
-as_user peerdma demo --rounds 20 >demo 2>&1 || demo_status=$?
+as_user peerdma demo --rounds 4 >demo 2>&1 || demo_status=$?
 show demo $demo_status demo
