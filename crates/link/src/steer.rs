@@ -100,7 +100,7 @@ impl Steering {
         ];
         let groups = loopbacks
             .into_iter()
-            .filter(|(fd, ip)| fd.is_some() && link.source_port(*ip) == link.port())
+            .filter(|(fd, _)| fd.is_some() && link.source_port() == link.port())
             .map(|(_, ip)| Group::new(ip, link.port()))
             .collect();
         Self { groups, attached_at: None, postponed: false }

@@ -76,6 +76,9 @@ pub struct UdpLink {
     rx_sockets: RxSockets,
     /// The destination port of everything sent.
     port: u16,
+    /// The port that everything leaves from. Asking the kernel each time costs a system call, which
+    /// the door of `peerdma run` watches.
+    source_port: u16,
     options: Options,
     gso: AtomicBool,
     buffer: Vec<u8>,
@@ -133,6 +136,7 @@ impl UdpLink {
     /// packets then leave from that port, too. Nothing changes if it is not free.
     pub fn take_port(&mut self) -> Result<(), BindError> {
         (self.v4, self.v6) = open_shared(self.port, self.options)?;
+        self.source_port = self.port;
         Ok(())
     }
 
@@ -170,6 +174,7 @@ impl UdpLink {
         if v4.is_none() && v6.is_none() {
             return Err(BindError::NoIp);
         }
+        let source_port = v4.as_deref().or(v6.as_deref()).map_or(port, local_port);
         let gso = options.gso && v4.iter().chain(&v6).all(|socket| has_gso(socket));
         Ok(Self {
             v4,
@@ -178,6 +183,7 @@ impl UdpLink {
             tx_sockets: TxSockets::default(),
             rx_sockets: RxSockets::default(),
             port,
+            source_port,
             options,
             gso: AtomicBool::new(gso),
             // The kernel provides zeroed pages when they are first written.
@@ -199,10 +205,9 @@ impl UdpLink {
         self.port
     }
 
-    /// The port that packets to `dst` leave from; their ICRC covers it.
-    pub fn source_port(&self, dst: IpAddr) -> u16 {
-        let socket = if dst.is_ipv4() { &self.v4 } else { &self.v6 };
-        socket.as_deref().map_or(self.port, local_port)
+    /// The port that packets leave from, whatever the family; their ICRC covers it.
+    pub fn source_port(&self) -> u16 {
+        self.source_port
     }
 
     /// The VF that packets are received for.

@@ -67,8 +67,7 @@ pub(crate) fn build_engine(nic: &NicInfo, waits: &Arc<Waits>) -> Result<Engine> 
         })
         .ok();
     let segments = udp.as_ref().map_or(1, |udp| udp.max_gso_segments(UdpQueue::TYPICAL));
-    let loopback = std::net::IpAddr::from([127, 0, 0, 1]);
-    let source = udp.as_ref().map_or(config.udp_port, |udp| udp.source_port(loopback));
+    let source = udp.as_ref().map_or(config.udp_port, UdpLink::source_port);
     let faults = Faults::new(Arc::clone(waits));
     let shm = Peers::new(claim, config.ring_size as usize, table, Arc::clone(waits));
     // Observers see only packets that are sent through the shared socket.

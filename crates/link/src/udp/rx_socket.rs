@@ -174,7 +174,7 @@ impl UdpLink {
         let between = (from, to);
         let may_be = from.port() != self.port
             && self.rx_sockets.open.len() < MOST
-            && self.source_port(to) == self.port
+            && self.source_port() == self.port
             && !self.rx_sockets.refused.contains(&between)
             && self.rx_sockets.open.iter().all(|rx_socket| rx_socket.between != between);
         if !may_be || to.is_multicast() || scope(to, self.options) != 0 {

@@ -171,7 +171,7 @@ impl Receiver {
                 Ok(()) => {
                     counters.tx_udp_packets += batch.count as u64;
                     counters.tx_bytes += batch.bytes().len() as u64;
-                    sent(batch, link.source_port(dst));
+                    sent(batch, link.source_port());
                 }
                 Err(SendError::WouldBlock { sent }) => {
                     counters.tx_udp_packets += (sent / batch.segment) as u64;
@@ -300,7 +300,7 @@ impl Receiver {
     /// Joins a group. Its socket always wakes the thread.
     pub(crate) fn join(&mut self, group: IpAddr, waits: &Waits) -> Result<(), JoinError> {
         let Some(link) = &mut self.link else { return Err(JoinError::NoSocket) };
-        if link.source_port(group) != link.port() {
+        if link.source_port() != link.port() {
             return Err(JoinError::PortTaken(link.port()));
         }
         link.join(group).map_err(JoinError::Refused)?;

@@ -135,9 +135,7 @@ fn the_user_that_holds_the_port_forwards_to_those_that_do_not() {
     let port = nic.config.udp_port;
     let held = as_another_user(|| UdpSocket::bind(("0.0.0.0", port)).expect("a free port"));
     let mut victim = Victim::new(nic);
-    assert!(
-        victim.engine.receivers.udp.link().is_some_and(|udp| udp.source_port(STRANGER) != port)
-    );
+    assert!(victim.engine.receivers.udp.link().is_some_and(|udp| udp.source_port() != port));
     let mut holder = stranger(&mut victim);
     let to = victim.qpn;
     victim.forward(&mut holder, to);
@@ -160,8 +158,7 @@ fn a_port_that_another_user_gave_up_is_taken() {
     let port = nic.config.udp_port;
     let held = as_another_user(|| UdpSocket::bind(("0.0.0.0", port)).expect("a free port"));
     let mut engine = rig::engine(&nic);
-    let source =
-        |engine: &mut Engine| engine.receivers.udp.link().map(|udp| udp.source_port(STRANGER));
+    let source = |engine: &mut Engine| engine.receivers.udp.link().map(|udp| udp.source_port());
     engine.clock.pass(SILENCE);
     run(&mut [&mut engine]);
     assert!(
