@@ -40,7 +40,7 @@ const WRITE: Way = way("WRITE, 1 MiB", "ib_write_bw", &["-s", "1048576", "-n", "
 
 const OTHERS: [Way; 6] = [
     way("WRITE, 1 MiB, 8 QPs", "ib_write_bw", &["-s", "1048576", "-n", "125", "-q", "8"]),
-    way("WRITE, 1 MiB, 64 QPs", "ib_write_bw", &["-s", "1048576", "-n", "16", "-q", "64"]),
+    way("WRITE, 64 KiB, 64 QPs", "ib_write_bw", &["-s", "65536", "-n", "250", "-q", "64"]),
     Way { both: true, ..way("WRITE, 1 MiB, both ways", WRITE.program, WRITE_BOTH_WAYS) },
     way("READ, 1 MiB", "ib_read_bw", WRITE.args),
     way("SEND, 64 KiB", "ib_send_bw", &["-s", "65536", "-n", "16000"]),

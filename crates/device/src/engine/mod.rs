@@ -246,6 +246,10 @@ impl Engine {
         match poll {
             Poll::Idle => {}
             Poll::More => self.make_ready(id),
+            Poll::Blocked if self.makes_room(id) => {
+                self.make_ready(id);
+                return true;
+            }
             Poll::Blocked => {
                 let entry = self.qps.get_mut(id).expect("the QP was found above");
                 if !entry.queued {
@@ -255,6 +259,18 @@ impl Engine {
             }
         }
         poll != Poll::Blocked
+    }
+
+    /// Whether a QP that cannot go on filled the queue of its carrier, and there is room again at
+    /// once. A few of the longest trains fill the queue before the QP had its turn, and the socket
+    /// may take them all.
+    fn makes_room(&mut self, id: QpId) -> bool {
+        let is_udp = self.qps.get_mut(id).is_some_and(|entry| entry.context.route.is_udp());
+        if !is_udp || !self.common.out.udp.is_full() {
+            return false;
+        }
+        self.flush_full_udp();
+        !self.common.out.udp.is_full()
     }
 
     /// Makes sure that a QP's timer is checked when it is due.

@@ -14,6 +14,7 @@ mod receives;
 mod reused;
 mod starved;
 mod strangers;
+mod trains;
 mod turns;
 mod tx_sockets;
 mod unasked_acks;

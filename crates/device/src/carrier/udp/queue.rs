@@ -382,7 +382,7 @@ impl UdpQueue {
         };
         let fits = |batch| self.fits(batch, &to, size);
         if !self.batches.back().is_some_and(|batch| batch.port_num == av.port_num && fits(batch)) {
-            if self.batches.len() >= Self::MAX_BATCHES {
+            if self.is_full() {
                 return Err(TransmitError::Blocked);
             }
             let buffer = self.spare.pop().unwrap_or_default();
@@ -430,6 +430,11 @@ impl UdpQueue {
                     || batch.count >= self.max_segments
                     || batch.used + batch.segment > Self::MAX_BYTES
             })
+    }
+
+    /// Whether a packet that fits in no batch must wait.
+    pub(crate) fn is_full(&self) -> bool {
+        self.batches.len() >= Self::MAX_BATCHES
     }
 
     pub(crate) fn front(&self) -> Option<&Batch> {
