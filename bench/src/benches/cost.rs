@@ -9,8 +9,9 @@ use crate::report::{Report, Row, Target};
 use crate::ucx;
 
 const NAME: &str = "cost";
-const MIB: f64 = 1048576.0;
-const WRITES: f64 = 4000.0;
+/// Messages of 64 KiB.
+const LONG: f64 = 60_000.0;
+const LONG_SIZE: &str = "65536";
 const MESSAGES: usize = 2_000_000;
 
 pub(super) fn run(reps: u32, report: &mut Report) -> Outcome<()> {
@@ -18,15 +19,15 @@ pub(super) fn run(reps: u32, report: &mut Report) -> Outcome<()> {
     let places = [("a veth, MTU 1500", veth.place()), ("one host", Place::here())];
     for (place_is, place) in &places {
         for (how, more) in [("polled", &[][..]), ("by events", &["-e"][..])] {
-            let writes = WRITES.to_string();
-            let args = [&["-s", "1048576", "-n", &writes], more].concat();
+            let count = LONG.to_string();
+            let args = [&["-s", LONG_SIZE, "-n", &count], more].concat();
             let (ours, theirs) = in_turns(
                 NAME,
                 reps,
                 report,
                 || {
-                    let (_, seconds) = cost(|| perftest::run(place, "ib_write_bw", &args))?;
-                    Ok(seconds * 1e9 / (WRITES * MIB))
+                    let (_, seconds) = cost(|| perftest::run(place, "ib_send_bw", &args))?;
+                    Ok(seconds * 1e9 / (LONG * LONG_SIZE.parse::<f64>()?))
                 },
                 || {
                     let (bytes, seconds) = cost(|| wire::tcp_bytes(place))?;
@@ -35,7 +36,7 @@ pub(super) fn run(reps: u32, report: &mut Report) -> Outcome<()> {
             )?;
             report.row(Row {
                 bench: NAME,
-                what: format!("ib_write_bw, 1 MiB, {how}, {place_is}"),
+                what: format!("ib_send_bw, 64 KiB, {how}, {place_is}"),
                 ours: ours.into(),
                 beside: "TCP (iperf3)".to_owned(),
                 theirs: theirs.into(),
