@@ -1,5 +1,5 @@
-//! rdma-core's own tests in the emulated arm64 machine. Python takes minutes there, so they run with
-//! `--full`.
+//! rdma-core's own tests in the emulated arm64 machine. Python takes minutes there, so they run
+//! with `--full`.
 
 use std::process::Command;
 
