@@ -136,7 +136,11 @@ impl Engine {
             }
         } else if route.is_udp() {
             entry.context.has_received = false;
-            self.send_short_train(id);
+            if self.holds_train(id) {
+                self.watch_sends(id);
+            } else {
+                self.send_short_train(id);
+            }
         } else {
             self.polls.takes_turns |= entry.qp.sends() == 1;
             self.note_deadline(id);
@@ -164,6 +168,15 @@ impl Engine {
         self.judge_delayed_acks(End::Answered);
         if let Some(entry) = self.qps.get_mut(id) {
             entry.qp.watch(|| self.common.now);
+        }
+        self.note_deadline(id);
+    }
+
+    /// Starts the timer of a QP whose packet waits in a train, unless it runs.
+    fn watch_sends(&mut self, id: QpId) {
+        let Self { qps, clock, .. } = self;
+        if let Some(entry) = qps.get_mut(id) {
+            entry.qp.watch(|| clock.now());
         }
         self.note_deadline(id);
     }

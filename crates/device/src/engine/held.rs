@@ -1,4 +1,5 @@
-//! Short WRITEs and READs that wait, so that several are carried out in one system call.
+//! Short WRITEs and READs that wait, so that several are carried out in one system call; and packets
+//! for other hosts that wait for a train to fill.
 //!
 //! An operation on ordinary memory of another process costs a system call, of which most is the
 //! same for one operation and for many (`bench/README.md`). A program that posts many of them
@@ -17,6 +18,10 @@
 //!
 //! Nothing can overtake what waits: it stays in the send queue, and the queue is served from its
 //! front.
+//!
+//! A packet for another host was built when its request was posted, and costs a system call, too,
+//! unless it shares one with others of its train. So the last train waits by the same rules, and
+//! until no more packets fit.
 
 use transport::{RUN, Time};
 
@@ -35,6 +40,8 @@ const MOST_DOUBT: u32 = 1 << 24;
 #[derive(Debug)]
 pub(crate) struct Held {
     qps: Vec<QpId>,
+    /// Whether a train of datagrams waits.
+    has_train: bool,
     since: Time,
     /// Operations posted since the last poll of the program.
     posts: u32,
@@ -51,6 +58,7 @@ impl Default for Held {
     fn default() -> Self {
         Self {
             qps: Vec::new(),
+            has_train: false,
             since: Time::default(),
             posts: 0,
             is_trusted: false,
@@ -76,7 +84,13 @@ impl Held {
     /// When the background thread carries out what waits.
     #[inline]
     pub(super) fn deadline(&self) -> Option<Time> {
-        (!self.qps.is_empty()).then(|| self.since + LONGEST_HOLD)
+        (!self.is_empty()).then(|| self.since + LONGEST_HOLD)
+    }
+
+    /// Whether nothing waits.
+    #[inline]
+    fn is_empty(&self) -> bool {
+        self.qps.is_empty() && !self.has_train
     }
 
     /// The program polls.
@@ -140,7 +154,7 @@ impl Engine {
         if !held.may_begin(!cq.is_empty()) || cq.armed != Armed::No {
             return false;
         }
-        if held.qps.is_empty() {
+        if held.is_empty() {
             held.since = clock.now();
         }
         held.qps.push(id);
@@ -148,10 +162,46 @@ impl Engine {
         true
     }
 
+    /// Whether the train that a packet of this QP just joined waits for more. Otherwise it is to be
+    /// sent now.
+    #[inline]
+    pub(super) fn holds_train(&mut self, id: QpId) -> bool {
+        let Self { common, qps, held, delayed_acks, clock, .. } = self;
+        if common.out.udp.has_full() || !delayed_acks.is_empty() {
+            if std::mem::take(&mut held.has_train) {
+                held.judge(End::Many);
+                self.note_held();
+            }
+            return false;
+        }
+        if held.has_train {
+            return true;
+        }
+        let Some(QpEntry { context, .. }) = qps.get(id) else { return false };
+        let Some(cq) = common.objects.cqs.get(context.send_cq.index()) else { return false };
+        if !held.may_begin(!cq.is_empty()) || cq.armed != Armed::No {
+            return false;
+        }
+        if held.is_empty() {
+            held.since = clock.now();
+        }
+        held.has_train = true;
+        self.note_held();
+        true
+    }
+
+    /// The train that waited is on its way, together with others.
+    #[inline]
+    pub(super) fn forget_train(&mut self) {
+        if std::mem::take(&mut self.held.has_train) {
+            self.note_held();
+        }
+    }
+
     /// Carries out what waits, as the program did something else than to post more.
     #[inline]
     pub(crate) fn carry_out_held(&mut self) -> bool {
-        let has_held = !self.held.qps.is_empty();
+        let has_held = !self.held.is_empty();
         if has_held {
             self.carry_out(End::Program);
         }
@@ -171,6 +221,7 @@ impl Engine {
     fn carry_out(&mut self, end: End) {
         self.held.judge(end);
         self.common.now = self.clock.now();
+        self.held.has_train = false;
         for id in std::mem::take(&mut self.held.qps) {
             self.transmit(id);
         }
@@ -181,7 +232,7 @@ impl Engine {
     /// Tells the background thread whether operations wait.
     fn note_held(&mut self) {
         let waits = self.common.out.shm.waits();
-        if self.held.qps.is_empty() {
+        if self.held.is_empty() {
             waits.set_held(false);
         } else if waits.set_held(true)
             && !std::mem::replace(&mut self.held.waited, true)

@@ -305,6 +305,7 @@ impl Engine {
     /// Sends the datagrams that wait for the sockets; what these do not take now keeps waiting.
     fn flush_udp(&mut self) {
         self.send_trains(|_| true);
+        self.forget_train();
     }
 
     /// Sends the trains that will not grow any more.

@@ -1,10 +1,13 @@
-//! Datagrams that fill the queue of the carrier before the QP had its turn.
+//! Datagrams that fill the queue of the carrier before the QP had its turn, and those that wait for
+//! others of their train.
 
 use iba::{QpType, SendFlags, WrOpcode};
 use transport::wr::{Data, SendWr};
 
 use crate::engine::Turn;
+use crate::objects::cq::Armed;
 use crate::rig::{self, Process};
+use crate::thresholds::{LONGEST_HOLD, POSTS_AT_ONCE};
 
 /// More trains than the queue holds, twice.
 const MESSAGES: u64 = 12;
@@ -24,4 +27,68 @@ fn a_qp_goes_on_at_once_if_the_socket_took_what_filled_the_queue() {
     one.engine.kick(one.qp);
     while one.engine.progress(Turn::Again) || one.engine.has_ready() {}
     assert_eq!(one.engine.counters().tx_udp_packets, MESSAGES);
+}
+
+/// Two processes that treat each other as processes of different hosts; the first only sends.
+fn sender(test: &str) -> Process {
+    let mut nic = rig::nic(test);
+    nic.config.force_udp = true;
+    let [one, _other] = Process::pair(&nic, QpType::Rc);
+    one
+}
+
+/// Posts this many sends, and returns how many packets have left.
+fn post(process: &mut Process, count: u32) -> u64 {
+    for wr_id in 0..count {
+        process.send(u64::from(wr_id));
+    }
+    process.engine.counters().tx_udp_packets
+}
+
+#[test]
+fn packets_of_a_program_that_posts_many_share_a_train_until_it_polls() {
+    let mut one = sender("trains-many");
+    let at_once = u64::from(POSTS_AT_ONCE);
+    assert_eq!(post(&mut one, POSTS_AT_ONCE), at_once, "nobody knows that there are more");
+    assert_eq!(post(&mut one, 6), at_once, "these wait");
+    one.engine.held.note_poll();
+    one.engine.progress(Turn::Poll);
+    assert_eq!(one.engine.counters().tx_udp_packets, at_once + 6);
+    // A program that posts one and polls waits for nothing.
+    one.completed();
+    assert_eq!(post(&mut one, 1), at_once + 7);
+}
+
+#[test]
+fn a_train_that_cannot_grow_does_not_wait() {
+    let mut one = sender("trains-full");
+    let at_once = u64::from(POSTS_AT_ONCE);
+    assert_eq!(post(&mut one, POSTS_AT_ONCE + 2), at_once);
+    // Only the last packet of a train may be shorter, and none longer.
+    let data = Data::Inline((0..48).collect());
+    one.post(SendWr::new(9, WrOpcode::Send, SendFlags::INLINE, data));
+    assert_eq!(one.engine.counters().tx_udp_packets, at_once + 3);
+}
+
+#[test]
+fn the_thread_sends_a_train_that_waited_too_long_and_the_next_do_not_wait() {
+    let mut one = sender("trains-late");
+    let at_once = u64::from(POSTS_AT_ONCE);
+    assert_eq!(post(&mut one, POSTS_AT_ONCE + 2), at_once);
+    one.engine.progress_of_timers();
+    assert_eq!(one.engine.counters().tx_udp_packets, at_once, "it is not due");
+    one.engine.clock.pass(LONGEST_HOLD);
+    one.engine.progress_of_timers();
+    assert_eq!(one.engine.counters().tx_udp_packets, at_once + 2);
+    assert_eq!(post(&mut one, 3), at_once + 5, "the program does not poll for what it posts");
+}
+
+/// It will sleep until an event comes.
+#[test]
+fn nothing_waits_for_a_program_that_armed_its_queue() {
+    let mut one = sender("trains-armed");
+    one.engine.common.objects.cqs.get_mut(one.objects.cq.index()).expect("it lives").armed =
+        Armed::Any;
+    let count = POSTS_AT_ONCE + 5;
+    assert_eq!(post(&mut one, count), u64::from(count));
 }
