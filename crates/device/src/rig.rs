@@ -278,6 +278,8 @@ pub(crate) fn exchange([one, other]: &mut [Process; 2], wr_id: u64) {
     /// Longer than any message takes.
     const LONG: Duration = Duration::from_secs(30);
     other.post_recv(wr_id);
+    // The program has polled since the message before.
+    one.engine.held.note_poll();
     one.send(wr_id);
     let (mut sent, mut received) = (false, false);
     let began = Instant::now();

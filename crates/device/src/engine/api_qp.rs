@@ -576,10 +576,20 @@ impl Engine {
         if self.is_dead() {
             return;
         }
+        self.serve(id);
+        self.after_transmit();
+    }
+
+    /// Sends what a request that was just posted makes.
+    pub(super) fn kick_posted(&mut self, id: QpId) {
+        self.serve(id);
+        self.after_post(id);
+    }
+
+    fn serve(&mut self, id: QpId) {
         self.common.now = self.clock.now();
         self.transmit(id);
         self.join_delayed_acks();
-        self.after_transmit();
     }
 
     /// Begins to close a context: destroys what its program left behind, in an order that leaves no

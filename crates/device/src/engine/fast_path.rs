@@ -122,7 +122,7 @@ impl Engine {
             if !is_plain {
                 common.trace_posted(entry, 1, clock);
             }
-            self.kick(id);
+            self.kick_posted(id);
             return Ok(());
         }
         let env = &mut QpEnv::new(common, &mut entry.context);
@@ -132,7 +132,7 @@ impl Engine {
         }
         if !is_all {
             if !self.holds(id) {
-                self.kick(id);
+                self.kick_posted(id);
             }
         } else if route.is_udp() {
             entry.context.has_received = false;

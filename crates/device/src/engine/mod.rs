@@ -287,10 +287,7 @@ impl Engine {
 
     /// Passes on what a transmission left in the carriers that have no reader of their own.
     fn after_transmit(&mut self) {
-        self.run_observers();
-        while !self.common.out.loopback.is_empty() {
-            self.deliver_loopback(64);
-        }
+        self.pass_on_here();
         if self.common.out.udp.front().is_some() {
             if self.schedule.ready.is_empty() {
                 self.flush_udp();
@@ -300,6 +297,25 @@ impl Engine {
             }
         }
         self.common.out.shm.ring_doorbells();
+    }
+
+    /// The same after a request was posted, but the last train may wait for the next one.
+    fn after_post(&mut self, id: QpId) {
+        let is_train = self.common.out.udp.front().is_some() && self.schedule.ready.is_empty();
+        if is_train && self.common.is_plain() && self.holds_train(id) {
+            self.pass_on_here();
+            self.common.out.shm.ring_doorbells();
+        } else {
+            self.after_transmit();
+        }
+    }
+
+    /// Passes on what stays in this process.
+    fn pass_on_here(&mut self) {
+        self.run_observers();
+        while !self.common.out.loopback.is_empty() {
+            self.deliver_loopback(64);
+        }
     }
 
     /// Sends the datagrams that wait for the sockets; what these do not take now keeps waiting.

@@ -51,12 +51,37 @@ fn packets_of_a_program_that_posts_many_share_a_train_until_it_polls() {
     let at_once = u64::from(POSTS_AT_ONCE);
     assert_eq!(post(&mut one, POSTS_AT_ONCE), at_once, "nobody knows that there are more");
     assert_eq!(post(&mut one, 6), at_once, "these wait");
-    one.engine.held.note_poll();
     one.engine.progress(Turn::Poll);
     assert_eq!(one.engine.counters().tx_udp_packets, at_once + 6);
     // A program that posts one and polls waits for nothing.
-    one.completed();
+    one.engine.held.note_poll();
     assert_eq!(post(&mut one, 1), at_once + 7);
+}
+
+/// Those of other operations, and datagrams, do not take the fast path.
+#[test]
+fn packets_of_every_kind_wait_for_others_of_their_train() {
+    let mut one = sender("trains-kinds");
+    let at_once = u64::from(POSTS_AT_ONCE);
+    for count in 1..=at_once + 2 {
+        let data = Data::Inline((0..8).collect());
+        one.post(SendWr::new(count, WrOpcode::SendWithImm, SendFlags::INLINE, data));
+        assert_eq!(one.engine.counters().tx_udp_packets, count.min(at_once));
+    }
+    one.engine.progress(Turn::Poll);
+    assert_eq!(one.engine.counters().tx_udp_packets, at_once + 2);
+
+    let mut nic = rig::nic("trains-datagrams");
+    nic.config.force_udp = true;
+    let mut one = Process::new(&nic, QpType::Ud);
+    one.connect(&nic, iba::Qpn::new(0));
+    let other = Process::new(&nic, QpType::Ud).qpn;
+    for count in 1..=at_once + 2 {
+        one.post(rig::datagram(count, &nic, other));
+        assert_eq!(one.engine.counters().tx_udp_packets, count.min(at_once));
+    }
+    one.engine.progress(Turn::Poll);
+    assert_eq!(one.engine.counters().tx_udp_packets, at_once + 2);
 }
 
 #[test]
