@@ -1,5 +1,5 @@
-//! Short WRITEs and READs that wait, so that several are carried out in one system call; and packets
-//! for other hosts that wait for a train to fill.
+//! Short WRITEs and READs that wait, so that several are carried out in one system call, and
+//! packets for other hosts that wait for others of their train.
 //!
 //! An operation on ordinary memory of another process costs a system call, of which most is the
 //! same for one operation and for many (`bench/README.md`). A program that posts many of them
