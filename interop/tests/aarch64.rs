@@ -144,9 +144,8 @@ fn the_kernels_device() {
 #[test]
 fn tests_of_crates() {
     needs!(Need::Arm64);
-    let few: &[&str] = &["umem", "link", "threads", "launcher"];
-    let more: &[&str] = &["wire", "hmm", "dmabuf", "descriptors"];
-    let crates = if full() { [few, more].concat() } else { few.to_vec() };
+    let crates: &[&str] =
+        &["umem", "link", "threads", "launcher", "wire", "hmm", "dmabuf", "descriptors"];
     let packages = crates.iter().map(|name| format!("peerdma-{name}")).collect::<Vec<_>>();
     let args = ["test", "--no-run", "--lib", "--tests"].into_iter();
     let mut tests = cross_built(args.chain(packages.iter().flat_map(|name| ["-p", name])));

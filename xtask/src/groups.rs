@@ -165,7 +165,7 @@ pub(crate) const GROUPS: &[Group] = &[
         "aarch64",
         420,
         "an emulated arm64 machine with Debian's kernel and programs",
-        Job::Tests(aarch64::group),
+        Job::Suite(aarch64::machine),
     ),
     group(
         "aarch64_pyverbs",
