@@ -11,9 +11,7 @@ impl Sample {
 
     /// The median; of an even number, the upper of the two in the middle.
     pub(crate) fn median(&self) -> f64 {
-        let mut sorted = self.0.clone();
-        sorted.sort_by(f64::total_cmp);
-        sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
+        self.percentile(50.0)
     }
 
     /// The smallest value that is above this many percent of the measurements.

@@ -132,7 +132,7 @@ impl Engine {
     /// now, with all that waits there.
     #[inline]
     pub(super) fn holds(&mut self, id: QpId) -> bool {
-        let Self { common, qps, held, clock, .. } = self;
+        let Self { common, qps, held, .. } = self;
         let Some(QpEntry { qp, context, .. }) = qps.get(id) else { return false };
         let Some(vf) = context.route.peer() else { return false };
         let (op, sends) = (qp.last_that_may_wait(), qp.sends());
@@ -148,17 +148,28 @@ impl Engine {
             return false;
         }
         // Others that do not wait cannot be carried out yet.
-        let op = op.filter(|op| sends == 1 && common.out.shm.gathers(vf, op.rkey));
-        let cq = common.objects.cqs.get(context.send_cq.index());
-        let Some(cq) = cq.filter(|_| op.is_some()) else { return false };
+        let may_wait = op.is_some_and(|op| sends == 1 && common.out.shm.gathers(vf, op.rkey));
+        if !may_wait || !self.begins_to_wait(id) {
+            return false;
+        }
+        self.held.qps.push(id);
+        self.note_held();
+        true
+    }
+
+    /// Whether the program is about to post more to this QP, and then look for completions. What
+    /// was just posted waits from now on, unless something did before.
+    #[inline]
+    fn begins_to_wait(&mut self, id: QpId) -> bool {
+        let Self { common, qps, held, clock, .. } = self;
+        let Some(QpEntry { context, .. }) = qps.get(id) else { return false };
+        let Some(cq) = common.objects.cqs.get(context.send_cq.index()) else { return false };
         if !held.may_begin(!cq.is_empty()) || cq.armed != Armed::No {
             return false;
         }
         if held.is_empty() {
             held.since = clock.now();
         }
-        held.qps.push(id);
-        self.note_held();
         true
     }
 
@@ -166,7 +177,7 @@ impl Engine {
     /// sent now.
     #[inline]
     pub(super) fn holds_train(&mut self, id: QpId) -> bool {
-        let Self { common, qps, held, delayed_acks, clock, .. } = self;
+        let Self { common, held, delayed_acks, .. } = self;
         if common.out.udp.has_full() || !delayed_acks.is_empty() {
             if std::mem::take(&mut held.has_train) {
                 held.judge(End::Many);
@@ -177,15 +188,10 @@ impl Engine {
         if held.has_train {
             return true;
         }
-        let Some(QpEntry { context, .. }) = qps.get(id) else { return false };
-        let Some(cq) = common.objects.cqs.get(context.send_cq.index()) else { return false };
-        if !held.may_begin(!cq.is_empty()) || cq.armed != Armed::No {
+        if !self.begins_to_wait(id) {
             return false;
         }
-        if held.is_empty() {
-            held.since = clock.now();
-        }
-        held.has_train = true;
+        self.held.has_train = true;
         self.note_held();
         true
     }
