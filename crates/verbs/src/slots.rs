@@ -121,6 +121,12 @@ impl Slots {
         is_there.then(|| Permit { slots: Arc::clone(self), count: wants })
     }
 
+    /// Gives places back that a permit was forgotten for.
+    pub(crate) fn give(&self, count: u32) {
+        let turn = self.places().give(count);
+        wake(turn);
+    }
+
     /// Takes places when it is this task's turn. Never ends for more than there are.
     pub(crate) fn acquire(self: &Arc<Self>, wants: u32) -> Acquire {
         Acquire { slots: Arc::clone(self), wants, ticket: None }
@@ -134,10 +140,18 @@ pub(crate) struct Permit {
     count: u32,
 }
 
+impl Permit {
+    /// Keeps the places, for [`Slots::give`].
+    pub(crate) fn forget(mut self) {
+        self.count = 0;
+    }
+}
+
 impl Drop for Permit {
     fn drop(&mut self) {
-        let turn = self.slots.places().give(self.count);
-        wake(turn);
+        if self.count > 0 {
+            self.slots.give(self.count);
+        }
     }
 }
 

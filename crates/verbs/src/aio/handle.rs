@@ -27,8 +27,10 @@ struct Queue {
     driver: Mutex<Option<Waker>>,
 }
 
-/// How often a task looks at a queue that nobody drives before it lets others run.
-const LOOKS: u32 = 256;
+/// How often a task looks at a queue that nobody drives before it lets others run: so many times
+/// with the table locked, and so many looks each time.
+const TIMES: u32 = 32;
+const LOOKS: u32 = 8;
 /// How many completions are taken before somebody else's turn.
 const BATCH: usize = 64;
 
@@ -56,17 +58,18 @@ impl Handle {
 
     /// Takes up to a batch of completions and wakes the tasks that wait; how many that were.
     pub(super) fn drain(&self) -> usize {
-        iter::from_fn(|| self.take_one(|_| ())).take(BATCH).count()
+        iter::from_fn(|| self.take_one(1, |_| ())).take(BATCH).count()
     }
 
-    /// Takes a completion, does `then`, and wakes the task that waits for it. `None` if there is no
-    /// completion.
-    fn take_one<T>(&self, then: impl FnOnce(&mut State) -> T) -> Option<T> {
+    /// Takes a completion, does `then`, and wakes the task that waits for it. `None` if so many
+    /// looks found no completion.
+    fn take_one<T>(&self, looks: u32, then: impl FnOnce(&mut State) -> T) -> Option<T> {
         let Queue { cq, table, .. } = &*self.0;
         // Also while a completion is taken: another thread that took a later one at the same time
         // could hand it over earlier.
         let mut state = table.lock();
-        let after = state.complete(cq.poll()?, cq);
+        let wc = (0..looks).find_map(|_| cq.poll())?;
+        let after = state.complete(wc, cq);
         let done = then(&mut state);
         drop(state);
         after.finish();
@@ -79,14 +82,21 @@ impl Handle {
         cx: &Task<'_>,
         mut take: impl FnMut(&mut State) -> Option<T>,
     ) -> Poll<T> {
-        let looks = if self.is_driven() { 1 } else { LOOKS };
         // Before anything else: an answer that is here already needs no look at the device.
-        if let Some(found) = take(&mut self.table().lock()) {
-            return Poll::Ready(found);
-        }
-        for _ in 0..looks {
+        let found = take(&mut self.table().lock());
+        found.map_or_else(|| self.look(cx, take), Poll::Ready)
+    }
+
+    /// The same for what cannot be here yet; the task's waker is where a completion finds it.
+    pub(super) fn look<T>(
+        &self,
+        cx: &Task<'_>,
+        mut take: impl FnMut(&mut State) -> Option<T>,
+    ) -> Poll<T> {
+        let (times, looks) = if self.is_driven() { (1, 1) } else { (TIMES, LOOKS) };
+        for _ in 0..times {
             // A completion leaves what it is for where `take` looks: without one, nothing changed.
-            if let Some(Some(found)) = self.take_one(&mut take) {
+            if let Some(Some(found)) = self.take_one(looks, &mut take) {
                 return Poll::Ready(found);
             }
         }

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use super::error::Error;
 use super::inner::Inner;
 use super::request::Request;
-use super::table::{Entry, Memory, Sending, Waiter, wr_id};
+use super::table::{Entry, Memory, Sending, State, Waiter, wr_id};
 use crate::owned::Held;
 use crate::slots::wake;
 use crate::{Refusal, Slice, Wc};
@@ -23,18 +23,18 @@ use crate::{Refusal, Slice, Wc};
 pub(super) struct Op<'qp> {
     qp: &'qp Arc<Inner>,
     requests: SmallVec<[Request; 1]>,
-    /// Why they are not posted, if that is known already.
-    refusal: Option<Refusal>,
+    /// Here until it is posted.
+    memory: Memory,
     stage: Stage,
 }
 
 /// How far it is.
 #[derive(Debug)]
 enum Stage {
-    /// It was not polled yet.
-    New(Memory),
+    /// It was not polled yet. It will not be posted if there is a reason already.
+    New(Option<Box<Refusal>>),
     /// It waits for places in the send queue, with a ticket.
-    Waits(Memory, Option<u64>),
+    Waits(Option<u64>),
     /// It has this number.
     Posted(usize),
     Done,
@@ -48,22 +48,24 @@ impl<'qp> Op<'qp> {
         refusal: Option<Refusal>,
     ) -> Self {
         debug_assert_eq!(requests.len(), memory.len(), "each has its memory");
-        Self { qp, requests, refusal, stage: Stage::New(memory) }
+        Self { qp, requests, memory, stage: Stage::New(refusal.map(Box::new)) }
     }
 
     /// Posts all of them, if it is their turn. Ready with the result if that is known already.
     fn poll_post(&mut self, cx: &Context<'_>) -> Poll<Option<(Result<Wc, Error>, Memory)>> {
-        let Self { qp, requests, refusal, stage } = self;
-        if let Stage::New(memory) = stage {
-            let memory = std::mem::take(memory);
-            let checked = refusal.take().map_or_else(|| qp.check_all(requests, &memory), Err);
+        let Self { qp, requests, memory, stage } = self;
+        if let Stage::New(refusal) = stage {
+            let checked = match refusal.take() {
+                Some(refusal) => Err(*refusal),
+                None => qp.check_all(requests, memory),
+            };
             if let Err(refusal) = checked {
                 *stage = Stage::Done;
-                return Poll::Ready(Some((Err(refusal.into()), memory)));
+                return Poll::Ready(Some((Err(refusal.into()), std::mem::take(memory))));
             }
-            *stage = Stage::Waits(memory, None);
+            *stage = Stage::Waits(None);
         }
-        let Stage::Waits(memory, ticket) = stage else { return Poll::Ready(None) };
+        let Stage::Waits(ticket) = stage else { return Poll::Ready(None) };
         // CAST: no more than the QP has places for.
         let places = requests.len() as u32;
         let is_one = places > 1 && qp.completes_as_one(memory);
@@ -77,7 +79,7 @@ impl<'qp> Op<'qp> {
             memory: std::mem::take(memory),
             left: if is_one { 1 } else { places },
             result: None,
-            waiter: Waiter::Nobody,
+            waiter: Waiter::Task(cx.waker().clone()),
             places,
             qp: qp.key(),
         }));
@@ -99,6 +101,8 @@ impl<'qp> Op<'qp> {
                     *stage = Stage::Done;
                     return Poll::Ready(nothing_done);
                 }
+                // What is posted may have completed already, and nothing follows.
+                cx.waker().wake_by_ref();
                 break;
             }
         }
@@ -110,11 +114,15 @@ impl Future for Op<'_> {
     type Output = (Result<Wc, Error>, Memory);
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let is_posted = matches!(self.stage, Stage::Posted(_));
         if let Some(known) = ready!(self.poll_post(cx)) {
             return Poll::Ready(known);
         }
         let Stage::Posted(key) = self.stage else { unreachable!("polled after it was ready") };
-        let done = ready!(self.qp.cq().wait(cx, |state| state.take_sent(key, cx)));
+        let take = |state: &mut State| state.take_sent(key, cx);
+        let cq = self.qp.cq();
+        // One that is new left its waker when it was posted.
+        let done = ready!(if is_posted { cq.wait(cx, take) } else { cq.look(cx, take) });
         self.stage = Stage::Done;
         Poll::Ready(done)
     }
@@ -124,8 +132,8 @@ impl Drop for Op<'_> {
     fn drop(&mut self) {
         let table = self.qp.cq().table();
         match self.stage {
-            Stage::New(_) | Stage::Done | Stage::Waits(_, None) => {}
-            Stage::Waits(_, Some(ticket)) => {
+            Stage::New(_) | Stage::Done | Stage::Waits(None) => {}
+            Stage::Waits(Some(ticket)) => {
                 let turn = table.lock().qps[self.qp.key()].sends.leave(ticket);
                 wake(turn);
             }

@@ -16,9 +16,19 @@ use crate::{Access, HostBuf, Kind, Mr, Pd, Refusal, Result, Slice};
 pub(super) struct Backing {
     mr: Mr,
     start: NonNull<u8>,
-    /// The numbers of the pieces that nobody has; empty for a region of one piece.
-    free: Mutex<Vec<u32>>,
+    /// Bytes of a piece.
+    length: usize,
+    /// The pieces that nobody has, if they come back.
+    free: Option<Free>,
     owner: Owner,
+}
+
+/// The pieces of a region that nobody has.
+#[derive(Debug)]
+struct Free {
+    numbers: Mutex<Vec<u32>>,
+    /// As many places as there are numbers, which tasks wait for.
+    slots: Arc<Slots>,
 }
 
 // SAFETY: `start` is memory of `owner`, which may be sent; `Piece` says when it is touched.
@@ -26,29 +36,28 @@ unsafe impl Send for Backing {}
 // SAFETY: as above.
 unsafe impl Sync for Backing {}
 
-/// A part of a region that this value alone gives access to.
+/// A part of a region that this value alone gives access to. It is small, as requests move it.
 #[derive(Debug)]
 pub struct Piece {
     backing: Arc<Backing>,
-    offset: usize,
-    capacity: usize,
     len: usize,
-    /// Where it comes from, if it goes back when it is dropped.
-    home: Option<(u32, Permit)>,
+    /// Which of the pieces it is.
+    number: u32,
 }
 
 impl Drop for Piece {
     fn drop(&mut self) {
-        if let Some((number, _permit)) = &self.home {
-            self.backing.free().push(*number);
-            // The permit is dropped behind this: a task that waits for it finds the piece.
+        if let Some(free) = &self.backing.free {
+            free.numbers().push(self.number);
+            // Behind this: a task that waits for a place finds the piece.
+            free.slots.give(1);
         }
     }
 }
 
-impl Backing {
-    fn free(&self) -> std::sync::MutexGuard<'_, Vec<u32>> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+impl Free {
+    fn numbers(&self) -> std::sync::MutexGuard<'_, Vec<u32>> {
+        self.numbers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -80,8 +89,8 @@ impl Piece {
         // SAFETY: the owner keeps the memory mapped. Nothing of this process has a reference to it
         // while the NIC uses it: only a piece gives one, and a request in flight has the piece.
         let mr = unsafe { pd.reg_owned_mr(start, len, access, Arc::clone(&owner)) }?;
-        let backing = Backing { mr, start, free: Mutex::default(), owner };
-        Ok(Self { backing: Arc::new(backing), offset: 0, capacity: len, len, home: None })
+        let backing = Arc::new(Backing { mr, start, length: len, free: None, owner });
+        Ok(Self { backing, len, number: 0 })
     }
 
     /// The owner, after the region is gone. The piece comes back if the memory is of another owner,
@@ -91,7 +100,7 @@ impl Piece {
     ///
     /// The NIC has not let go of the memory, which is never given back then.
     pub(super) fn into_owner<B: Stable>(self) -> std::result::Result<Result<B>, Self> {
-        if self.home.is_some() || !self.backing.owner.is::<B>() {
+        if self.backing.free.is_some() || !self.backing.owner.is::<B>() {
             return Err(self);
         }
         let owner = Arc::clone(&self.backing.owner).downcast::<B>().expect("checked above");
@@ -115,9 +124,14 @@ impl Piece {
         unsafe { slice::from_raw_parts_mut(start, self.len) }
     }
 
+    /// Where it begins in the region.
+    fn offset(&self) -> usize {
+        self.number as usize * self.backing.length
+    }
+
     fn start(&self) -> NonNull<u8> {
         // SAFETY: the offset of a piece lies within the owner's memory.
-        unsafe { self.backing.start.add(self.offset) }
+        unsafe { self.backing.start.add(self.offset()) }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -125,11 +139,11 @@ impl Piece {
     }
 
     pub(super) fn capacity(&self) -> usize {
-        self.capacity
+        self.backing.length
     }
 
     pub(super) fn set_len(&mut self, len: usize) {
-        let capacity = self.capacity;
+        let capacity = self.capacity();
         assert!(len <= capacity, "a buffer of {capacity} bytes cannot have {len}");
         self.len = len;
     }
@@ -137,7 +151,7 @@ impl Piece {
     /// Its bytes, for a request. Longer than a message can be, it is refused when it is posted.
     pub(super) fn slice(&self) -> Slice {
         let len = u32::try_from(self.len).unwrap_or(u32::MAX);
-        self.backing.mr.slice(self.offset as u64, len)
+        self.backing.mr.slice(self.offset() as u64, len)
     }
 
     pub(super) fn pd(&self) -> &Pd {
@@ -147,11 +161,7 @@ impl Piece {
 
 /// A region in pieces of equal length.
 #[derive(Clone, Debug)]
-pub(super) struct Slab {
-    backing: Arc<Backing>,
-    slots: Arc<Slots>,
-    length: usize,
-}
+pub(super) struct Slab(Arc<Backing>);
 
 impl Slab {
     /// Takes a buffer that nobody else has a clone of.
@@ -162,24 +172,27 @@ impl Slab {
         let owner: Owner = Arc::new(buffer);
         // SAFETY: as for a whole region.
         let mr = unsafe { pd.reg_owned_mr(start, bytes, Access::LOCAL_WRITE, Arc::clone(&owner)) }?;
-        let free = Mutex::new((0..count).rev().collect());
-        let backing = Arc::new(Backing { mr, start, free, owner });
-        Ok(Self { backing, slots: Slots::new(count), length })
+        let numbers = Mutex::new((0..count).rev().collect());
+        let free = Some(Free { numbers, slots: Slots::new(count) });
+        Ok(Self(Arc::new(Backing { mr, start, length, free, owner })))
+    }
+
+    fn free(&self) -> &Free {
+        self.0.free.as_ref().expect("the pieces of a slab come back")
     }
 
     pub(super) fn slots(&self) -> &Arc<Slots> {
-        &self.slots
+        &self.free().slots
     }
 
     pub(super) fn length(&self) -> usize {
-        self.length
+        self.0.length
     }
 
-    /// The piece that a permit stands for.
+    /// The piece that a permit stands for; it gives the place back.
     pub(super) fn piece(&self, permit: Permit) -> Piece {
-        let number = self.backing.free().pop().expect("a permit stands for a free piece");
-        let (capacity, offset) = (self.length, self.length * number as usize);
-        let home = Some((number, permit));
-        Piece { backing: Arc::clone(&self.backing), offset, capacity, len: capacity, home }
+        permit.forget();
+        let number = self.free().numbers().pop().expect("a permit stands for a free piece");
+        Piece { backing: Arc::clone(&self.0), len: self.length(), number }
     }
 }
