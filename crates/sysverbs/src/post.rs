@@ -28,6 +28,52 @@ pub(crate) const fn has(qp_type: QpType, opcode: WrOpcode) -> bool {
     }
 }
 
+/// The operations of a QP of a type whose requests are plain, a bit for each: their bytes are in a
+/// list, and they name nothing of this side but these.
+pub(crate) fn plain_ops(qp_type: QpType) -> u16 {
+    use WrOpcode as O;
+    let all =
+        [O::Send, O::SendWithImm, O::SendWithInv, O::RdmaWrite, O::RdmaWriteWithImm, O::RdmaRead];
+    let own = all.into_iter().filter(|opcode| qp_type.is_connected() && has(qp_type, *opcode));
+    own.fold(0, |ops, opcode| ops | 1 << opcode as u16)
+}
+
+/// Whether an operation is among them.
+pub(crate) const fn is_among(ops: u16, opcode: WrOpcode) -> bool {
+    ops >> opcode as u16 & 1 != 0
+}
+
+/// Calls `post` with a plain request in C's form, as [`send`].
+#[inline]
+pub(crate) fn plain(
+    wr: &SendWr,
+    list: &SgList,
+    max_wr: u32,
+    post: impl FnOnce(*mut c::SendWr, *mut *mut c::SendWr) -> c_int,
+) -> Result<(), PostError> {
+    // SAFETY: the structure is made of integers and pointers, for which zero is a value.
+    let mut request: c::SendWr = unsafe { mem::zeroed() };
+    request.wr_id = wr.wr_id;
+    request.sg_list = sges(list);
+    // CAST: no more than a QP takes.
+    request.num_sge = list.len() as c_int;
+    request.opcode = wr.opcode as u32;
+    request.send_flags = wr.flags.difference(SendFlags::INLINE).bits();
+    request.imm_data = imm_data(wr);
+    request.wr.rdma = c::Rdma { remote_addr: wr.remote_addr, rkey: wr.rkey.0 };
+    request.qp_type = wr.srqn;
+    let mut bad = ptr::null_mut();
+    posted(post(&raw mut request, &raw mut bad), max_wr)
+}
+
+/// Immediate data, in the byte order of the wire, or the key to invalidate.
+fn imm_data(wr: &SendWr) -> u32 {
+    match wr.opcode {
+        WrOpcode::SendWithImm | WrOpcode::RdmaWriteWithImm => wr.imm.to_be(),
+        _ => wr.imm,
+    }
+}
+
 /// A list in C's form: its own elements, which providers only read.
 fn sges(list: &SgList) -> *mut c::Sge {
     const {
@@ -67,10 +113,7 @@ pub(crate) fn send(
     request.num_sge = c_int::try_from(count).map_err(|_| libc::EINVAL)?;
     request.opcode = wr.opcode as u32;
     request.send_flags = flags.bits();
-    request.imm_data = match wr.opcode {
-        WrOpcode::SendWithImm | WrOpcode::RdmaWriteWithImm => wr.imm.to_be(),
-        _ => wr.imm,
-    };
+    request.imm_data = imm_data(wr);
     let (remote_addr, rkey) = (wr.remote_addr, wr.rkey.0);
     if let Some(ud) = &wr.ud {
         let ah = ah.ok_or(libc::EINVAL)?.raw();
@@ -123,7 +166,11 @@ pub(crate) fn recv(
 }
 
 /// What a call returned that posts to a queue of `max_wr` requests.
+#[inline]
 pub(crate) fn posted(returned: c_int, max_wr: u32) -> Result<(), PostError> {
+    if returned == 0 {
+        return Ok(());
+    }
     errno(returned).map_err(|errno| refused(errno, max_wr))
 }
 
@@ -180,6 +227,39 @@ mod tests {
             0
         });
         assert_eq!(done, Ok(()));
+    }
+
+    #[test]
+    fn a_plain_request_is_what_it_is_by_the_long_way() {
+        let seen = |wr: *mut c::SendWr| {
+            // SAFETY: valid for the call.
+            let wr = unsafe { &*wr };
+            // SAFETY: such a request has this member.
+            let rdma = unsafe { wr.wr.rdma };
+            let head = (wr.wr_id, wr.num_sge, wr.opcode, wr.send_flags);
+            (head, wr.sg_list, wr.imm_data, rdma.remote_addr, rdma.rkey, wr.qp_type)
+        };
+        let ops = plain_ops(QpType::Rc);
+        let plain_ones = (0..16).filter_map(WrOpcode::from_code).filter(|op| is_among(ops, *op));
+        let mut count = 0;
+        for opcode in plain_ones {
+            let list = SgList::from_iter([Sge { addr: 16, length: 8, lkey: LKey(1) }]);
+            let flags = SendFlags::INLINE | SendFlags::SIGNALED;
+            let mut wr = SendWr::new(7, opcode, flags, Data::Sges(list));
+            (wr.imm, wr.remote_addr, wr.rkey, wr.srqn) = (0x0102_0304, 0x1000, RKey(5), 9);
+            let Data::Sges(list) = &wr.data else { unreachable!("it has a list") };
+            let mut each = Vec::new();
+            let mut note = |wr, _: *mut *mut c::SendWr| {
+                each.push(seen(wr));
+                0
+            };
+            assert!(plain(&wr, list, 1, &mut note).is_ok());
+            assert!(send(&wr, None, None, &mut note).is_ok());
+            assert_eq!(each[0], each[1], "{opcode:?}");
+            count += 1;
+        }
+        assert_eq!(count, 6);
+        assert_eq!(plain_ops(QpType::Ud), 0, "a datagram has an address handle");
     }
 
     #[test]

@@ -56,6 +56,8 @@ struct Pair {
     /// The context's operations for requests: they are looked up once, and not at each request.
     post_send: Option<PostSend>,
     post_recv: Option<PostRecv>,
+    /// Its plain operations ([`post::plain_ops`]).
+    plain: u16,
     /// How it posts what `ibv_post_send` does not have, if it does.
     calls: Option<Calls>,
     /// Address handles of the last requests, as many as the send queue holds: a handle that is not
@@ -121,7 +123,8 @@ impl Pd {
         let init = QpInit { cap: attr::cap_from_c(&c_init.cap), ..init.clone() };
         let (handles, pd) = (Mutex::default(), self.clone());
         let &ContextOps { post_send, post_recv, .. } = context.ops();
-        Ok(Qp(Arc::new(Pair { raw, qpn, init, post_send, post_recv, calls, handles, pd })))
+        let plain = post::plain_ops(init.qp_type);
+        Ok(Qp(Arc::new(Pair { raw, qpn, init, post_send, post_recv, plain, calls, handles, pd })))
     }
 }
 
@@ -174,6 +177,29 @@ impl Qp {
     #[doc(alias = "ibv_post_send")]
     #[inline]
     pub fn post_send(
+        &self,
+        wr: &SendWr,
+        ah: Option<&Ah>,
+        window: Option<&Mw>,
+    ) -> std::result::Result<(), PostError> {
+        if let Data::Sges(list) = &wr.data
+            && let Some(call) = self.0.post_send
+            && post::is_among(self.0.plain, wr.opcode)
+            && list.len() <= self.0.init.cap.max_send_sge as usize
+            && ah.is_none()
+        {
+            let max_wr = self.0.init.cap.max_send_wr;
+            return post::plain(wr, list, max_wr, |wr, bad| {
+                // SAFETY: the QP exists, and the request is valid for the call.
+                unsafe { call(self.raw(), wr, bad) }
+            });
+        }
+        self.post_any(wr, ah, window)
+    }
+
+    /// Posts what is not a plain request, or is to be refused.
+    #[inline(never)]
+    fn post_any(
         &self,
         wr: &SendWr,
         ah: Option<&Ah>,

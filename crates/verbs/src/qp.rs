@@ -314,6 +314,7 @@ impl Qp {
 
     /// Posts a send.
     #[doc(alias = "ibv_post_send")]
+    #[inline]
     pub fn post_send(&self, request: &SendRequest) -> std::result::Result<(), PostError> {
         let wr = request.check(self.0.pd.context())?;
         match &self.0.arm {

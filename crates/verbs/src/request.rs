@@ -26,6 +26,7 @@ impl SendRequest {
     }
 
     /// The request in the form that both providers take, for a QP of this device.
+    #[inline]
     pub(crate) fn check(&self, context: &Context) -> Result<&SendWr, PostError> {
         let brings = matches!(self.wr.opcode, WrOpcode::SendWithImm | WrOpcode::RdmaWriteWithImm);
         if self.has_imm && !brings {
@@ -45,6 +46,7 @@ impl SendRequest {
     }
 
     /// What a library takes beside the request: the address handle and the window.
+    #[inline]
     pub(crate) fn hard(&self) -> (Option<&sysverbs::Ah>, Option<&sysverbs::Mw>) {
         (self.ah.as_ref().and_then(Ah::hard), self.window.as_ref().and_then(Mw::hard))
     }
