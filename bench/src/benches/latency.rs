@@ -24,6 +24,9 @@ const ROUNDS: u64 = 20_000;
 /// Rounds between two clock reads, each of which takes a quarter of a round of the fastest path.
 pub(crate) const BATCH: u64 = 10;
 
+/// What perftest's programs are asked for.
+const ARGS: [&str; 4] = ["-s", "8", "-n", "20000"];
+
 const WRITE: &str = "write-lat";
 const SEND: &str = "send-lat";
 
@@ -37,6 +40,17 @@ pub(super) fn write(reps: u32, report: &mut Report) -> Outcome<()> {
         theirs: theirs.into(),
         unit: "us",
         target: Target::AtMost(1.5),
+    });
+    let mapped = || perftest::run_shared(&Place::here(), "ib_write_lat", &ARGS);
+    let (ours, theirs) = in_turns(WRITE, reps, report, mapped, cells)?;
+    report.row(Row {
+        bench: WRITE,
+        what: "ib_write_lat, 8 bytes, --shared-heap".to_owned(),
+        ours: ours.into(),
+        beside: "two cache lines".to_owned(),
+        theirs: theirs.into(),
+        unit: "us",
+        target: Target::AtMost(2.0),
     });
     Ok(())
 }
@@ -70,7 +84,7 @@ fn ucx_latency() -> Outcome<f64> {
 }
 
 fn program(name: &str) -> Outcome<f64> {
-    perftest::run(&Place::here(), name, &["-s", "8", "-n", "20000"])
+    perftest::run(&Place::here(), name, &ARGS)
 }
 
 /// Two processes, each of which stores into the line that the other polls.
