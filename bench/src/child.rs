@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::thread::JoinHandle;
@@ -208,5 +209,13 @@ pub(crate) fn peerdma() -> Outcome<PathBuf> {
 
 /// A TCP port without a listener at the moment.
 pub(crate) fn free_port() -> Outcome<u16> {
-    Ok(std::net::TcpListener::bind("0.0.0.0:0")?.local_addr()?.port())
+    Ok(free_ports(1)?.remove(0))
+}
+
+/// Several of them, no two of which are the same.
+pub(crate) fn free_ports(count: usize) -> Outcome<Vec<u16>> {
+    let held = (0..count)
+        .map(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)))
+        .collect::<Result<Vec<_>, _>>()?;
+    held.iter().map(|listener| Ok(listener.local_addr()?.port())).collect()
 }

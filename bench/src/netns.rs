@@ -4,7 +4,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::Outcome;
-use crate::perftest::Place;
+use crate::pairs::Place;
 
 const INTERFACE: &str = "veth0";
 const ADDRESSES: [&str; 2] = ["10.78.0.1", "10.78.0.2"];

@@ -1,28 +1,8 @@
 //! Debian's perftest, unmodified, on peerdma.
 
 use crate::Outcome;
-use crate::child::{Program, free_port, peerdma};
-
-/// Where server and client run.
-#[derive(Clone, Debug)]
-pub(crate) struct Place {
-    /// The command prefix that puts the server where it belongs.
-    pub(crate) server: Vec<String>,
-    /// The same for the client.
-    pub(crate) client: Vec<String>,
-    /// How the client calls the server.
-    pub(crate) host: String,
-    /// How the server calls the client.
-    pub(crate) back: String,
-}
-
-impl Place {
-    /// Both on this host.
-    pub(crate) fn here() -> Self {
-        let host = "127.0.0.1".to_owned();
-        Self { server: Vec::new(), client: Vec::new(), back: host.clone(), host }
-    }
-}
+use crate::child::peerdma;
+use crate::pairs::{self, Place, Words};
 
 /// By this option of `peerdma run` a program's memory is a file that peers map.
 const SHARED_HEAP: &str = "--shared-heap";
@@ -70,21 +50,23 @@ fn pair(
     program: &str,
     args: &[&str],
 ) -> Outcome<String> {
-    let port = free_port()?;
     let peerdma = peerdma()?.to_string_lossy().into_owned();
+    pairs::one(place, env, |port| words(place, &peerdma, options, port, program, args))
+}
+
+fn words(
+    place: &Place,
+    peerdma: &str,
+    options: &[&str],
+    port: &str,
+    program: &str,
+    args: &[&str],
+) -> Words {
     // -F: a processor whose clock varies does not matter.
-    let mut words = vec![peerdma, "run".to_owned()];
-    for list in [options, &["--", program, "-F", "-p"]] {
-        words.extend(list.iter().map(|word| (*word).to_owned()));
-    }
-    words.push(port.to_string());
-    words.extend(args.iter().map(|word| (*word).to_owned()));
-    let mut server = Program::start(&place.server, env, &words)?;
-    server.wait_listening(port)?;
-    words.push(place.host.clone());
-    let text = Program::start(&place.client, env, &words)?.finish()?;
-    server.finish()?;
-    Ok(text)
+    let lists = [&[peerdma, "run"], options, &["--", program, "-F", "-p", port], args];
+    let server: Vec<_> = lists.concat().into_iter().map(str::to_owned).collect();
+    let client = server.iter().chain([&place.host]).cloned().collect();
+    Words { server, client }
 }
 
 /// The columns of `_bw`: bytes, iterations, peak, average, rate.

@@ -1,12 +1,12 @@
 //! Processor time for a gigabyte, and for a million messages, of both sides together.
 
-use super::{in_turns, wire};
+use super::in_turns;
 use crate::Outcome;
 use crate::machine::cost;
 use crate::netns::Veth;
-use crate::perftest::{self, Place};
+use crate::pairs::Place;
 use crate::report::{Report, Row, Target};
-use crate::ucx;
+use crate::{iperf3, perftest, ucx};
 
 const NAME: &str = "cost";
 /// Messages of 64 KiB.
@@ -30,7 +30,7 @@ pub(super) fn run(reps: u32, report: &mut Report) -> Outcome<()> {
                     Ok(seconds * 1e9 / (LONG * LONG_SIZE.parse::<f64>()?))
                 },
                 || {
-                    let (bytes, seconds) = cost(|| wire::tcp_bytes(place))?;
+                    let (bytes, seconds) = cost(|| iperf3::bytes(place))?;
                     Ok(seconds * 1e9 / bytes)
                 },
             )?;

@@ -2,12 +2,13 @@
 
 use std::net::SocketAddr;
 
-use super::{in_turns, wire};
+use super::in_turns;
 use crate::Outcome;
 use crate::child::{Role, Words};
 use crate::netns::Veth;
-use crate::perftest::{self, Place};
+use crate::pairs::Place;
 use crate::report::{Report, Row, Target};
+use crate::{iperf3, perftest};
 
 const NAME: &str = "crowded";
 /// How many processes are busy meanwhile.
@@ -27,7 +28,7 @@ pub(super) fn run(reps: u32, report: &mut Report) -> Outcome<()> {
             reps,
             report,
             || perftest::run(place, "ib_write_bw", &args),
-            || wire::tcp_stream(place),
+            || iperf3::stream(place),
         )?;
         report.row(Row {
             bench: NAME,

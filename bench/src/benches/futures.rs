@@ -10,7 +10,8 @@ use verbs::owned::{Buffer, RemoteSlice};
 
 use super::in_turns;
 use crate::child::{Role, Words};
-use crate::perftest::{self, Place};
+use crate::pairs::Place;
+use crate::perftest;
 use crate::report::{Report, Row, Target};
 use crate::sample::Sample;
 use crate::{Outcome, exchange};

@@ -6,7 +6,8 @@ use std::path::Path;
 use super::in_turns;
 use crate::Outcome;
 use crate::netns::Veth;
-use crate::perftest::{self, Place};
+use crate::pairs::Place;
+use crate::perftest;
 use crate::report::{Report, Row, Target};
 
 const BENCH: &str = "pcap";

@@ -2,7 +2,8 @@
 
 use super::in_turns;
 use crate::Outcome;
-use crate::perftest::{self, Place};
+use crate::pairs::Place;
+use crate::perftest;
 use crate::report::{Report, Row, Target};
 use crate::ucx;
 

@@ -9,7 +9,8 @@ use super::in_turns;
 use crate::Outcome;
 use crate::bare::{memcpy, process_vm_writev_each};
 use crate::child::Role;
-use crate::perftest::{self, Place};
+use crate::pairs::Place;
+use crate::perftest;
 use crate::report::{Report, Row, Target};
 
 const LENGTH: usize = 64 << 10;

@@ -1,14 +1,13 @@
 //! RoCEv2 between two hosts: network namespaces joined by a veth pair.
 
-use serde_json::Value;
-
 use super::in_turns;
 use crate::Outcome;
-use crate::child::{Program, Role, free_port};
+use crate::child::{Role, free_port};
 use crate::netns::Veth;
-use crate::perftest::{self, Place};
+use crate::pairs::Place;
 use crate::report::{Report, Row, Target};
 use crate::sample::Sample;
+use crate::{iperf3, perftest};
 
 /// MTU of the link, and the path MTU that follows from it.
 const LINKS: [(u32, usize); 2] = [(9000, 4096), (1500, 1024)];
@@ -54,7 +53,7 @@ pub(super) fn run(reps: u32, report: &mut Report) -> Outcome<()> {
         let place = &Veth::new(mtu)?;
         let tcp = beside_udp("wire", &WRITE, place, (mtu, path_mtu), reps, report, |place| {
             // iperf3 may be missing: its failure is not ours.
-            tcp_stream(place).map_err(|error| error.to_string())
+            iperf3::stream(place).map_err(|error| error.to_string())
         })?;
         let (ours, tcp): (Vec<f64>, Vec<_>) = tcp.into_iter().unzip();
         match tcp.into_iter().collect::<Result<Vec<f64>, _>>() {
@@ -180,28 +179,4 @@ fn udp_streams(place: &Place, segment: usize, both: bool) -> Outcome<(f64, f64)>
         speed += bytes / MIB / seconds;
     }
     Ok((speed, 1.0 - arrived / sent))
-}
-
-/// MiB/s of one TCP connection.
-pub(super) fn tcp_stream(place: &Place) -> Outcome<f64> {
-    Ok(tcp(place, "bits_per_second")? / 8.0 / MIB)
-}
-
-/// The bytes that one TCP connection carries in a second.
-pub(super) fn tcp_bytes(place: &Place) -> Outcome<f64> {
-    tcp(place, "bytes")
-}
-
-/// What the receiver of iperf3 counts in a second.
-fn tcp(place: &Place, what: &str) -> Outcome<f64> {
-    let port = free_port()?;
-    let name = port.to_string();
-    let mut server = Program::start(&place.server, &[], &["iperf3", "-s", "-1", "-p", &name])?;
-    server.wait_listening(port)?;
-    let words = ["iperf3", "-J", "-t", "1", "-p", &name, "-c", &place.host];
-    let text = Program::start(&place.client, &[], &words)?.finish()?;
-    server.finish()?;
-    let json: Value = serde_json::from_str(&text)?;
-    let value = json["end"]["sum_received"][what].as_f64();
-    value.ok_or_else(|| format!("iperf3 printed no {what}").into())
 }

@@ -8,7 +8,8 @@ use super::in_turns;
 use crate::Outcome;
 use crate::bare::process_vm_writev;
 use crate::child::Role;
-use crate::perftest::{self, Place};
+use crate::pairs::Place;
+use crate::perftest;
 use crate::report::{Report, Row, Target};
 
 const LENGTH: usize = 1 << 20;
