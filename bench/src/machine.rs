@@ -6,7 +6,7 @@ use crate::Outcome;
 
 /// The machine in a few lines: figures mean nothing without it.
 pub(crate) fn describe() -> String {
-    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let cpus = processors();
     let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = info
         .lines()
@@ -19,6 +19,11 @@ pub(crate) fn describe() -> String {
          Nothing is pinned. Other work on this machine shows as spread.",
         load()
     )
+}
+
+/// How many processors this program may use.
+pub(crate) fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// The load average of one, five and fifteen minutes. This program's own children count as well.

@@ -42,6 +42,20 @@ pub(crate) fn run_with(
     figure(&text).ok_or_else(|| format!("{program} printed no result").into())
 }
 
+/// The same as [`run`] of so many pairs at once: the figure of each.
+pub(crate) fn run_together(
+    place: &Place,
+    count: usize,
+    program: &str,
+    args: &[&str],
+) -> Outcome<Vec<f64>> {
+    let peerdma = peerdma()?.to_string_lossy().into_owned();
+    pairs::all(place, &[], count, |port| words(place, &peerdma, &[], port, program, args))?
+        .iter()
+        .map(|text| figure(text).ok_or_else(|| format!("{program} printed no result").into()))
+        .collect()
+}
+
 /// Runs a pair with these options of `peerdma run`, and returns what the client prints.
 fn pair(
     place: &Place,

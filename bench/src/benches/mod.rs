@@ -4,6 +4,7 @@ mod connect;
 mod cost;
 mod crowded;
 mod cuda;
+mod fair;
 mod fd_backed;
 pub(crate) mod futures;
 mod hmm;
@@ -44,7 +45,7 @@ const fn bench(
     Bench { name, about, only_when_named: false, run }
 }
 
-pub(crate) const ALL: [Bench; 26] = [
+pub(crate) const ALL: [Bench; 27] = [
     bench("write", "ib_write_bw against process_vm_writev", write::run),
     bench("sends", "many small SENDs against UCX's active messages", sends::run),
     bench("small", "many short WRITEs and READs against process_vm_writev", small::run),
@@ -62,6 +63,10 @@ pub(crate) const ALL: [Bench; 26] = [
     Bench {
         only_when_named: true,
         ..bench("crowded", "throughput and latency on busy processors, beside TCP", crowded::run)
+    },
+    Bench {
+        only_when_named: true,
+        ..bench("fair", "the share of each of many more engines than processors", fair::run)
     },
     Bench {
         only_when_named: true,

@@ -3,6 +3,7 @@
 
 mod bare;
 mod connections;
+mod counters;
 mod cuda;
 mod echo;
 mod level_zero;
@@ -31,6 +32,7 @@ pub(crate) fn run(words: &[String]) -> Outcome<()> {
         ["memory", length] => bare::memory(length.parse()?),
         ["cells", path, rounds] => bare::cells(path, rounds.parse()?),
         ["pages"] => bare::pages(),
+        ["counters"] => counters::run(),
         ["cuda"] => cuda::run(),
         ["echo"] => echo::run(),
         ["level-zero"] => level_zero::run(),
