@@ -3,10 +3,12 @@
 use std::ops::{Deref, DerefMut};
 
 use threads::biased;
-use transport::wr::Request;
+use transport::PostError;
+use transport::wr::{RecvWr, Request};
 
 use crate::engine::Engine;
-use crate::ids::QpId;
+use crate::ids::{CqId, QpId};
+use crate::objects::cq::Wc;
 
 /// The engine, locked. Work begun under it is always completed: dropping it wakes the background
 /// thread if the thread would sleep past the remaining work.
@@ -35,6 +37,45 @@ impl<'a> EngineGuard<'a> {
             return Ok(());
         }
         (**self).post_send(id, request)
+    }
+
+    /// [`Engine::post_recv`].
+    #[doc(alias = "ibv_post_recv")]
+    #[inline]
+    pub fn post_recv(&mut self, id: QpId, wr: RecvWr) -> Result<(), PostError> {
+        self.post_recv_with(id, |to| {
+            *to = wr;
+            Ok(())
+        })
+    }
+
+    /// [`Engine::post_recv_with`].
+    #[inline]
+    pub fn post_recv_with<X: From<PostError>>(
+        &mut self,
+        id: QpId,
+        fill: impl FnOnce(&mut RecvWr) -> Result<(), X>,
+    ) -> Result<(), X> {
+        self.is_changed |= self.engine.add_recv(id, fill)?;
+        Ok(())
+    }
+
+    /// [`Engine::pop_wc`].
+    #[inline]
+    pub fn pop_wc(&mut self, id: CqId) -> Option<Wc> {
+        self.take_wc(id, |wc| *wc)
+    }
+
+    /// [`Engine::take_wc`]. A completion that is taken leaves nothing to be done.
+    #[inline]
+    pub fn take_wc<R>(&mut self, id: CqId, read: impl FnOnce(&Wc) -> R) -> Option<R> {
+        self.engine.take_wc(id, read)
+    }
+
+    /// The program polls, which may be all that it does.
+    #[inline]
+    pub(crate) fn note_poll(&mut self) {
+        self.engine.held.note_poll();
     }
 }
 

@@ -139,7 +139,7 @@ impl Hca {
     #[inline]
     pub fn poll(&self, cq: CqId) -> EngineGuard<'_> {
         let mut engine = self.lock();
-        engine.held.note_poll();
+        engine.note_poll();
         if engine.cq_is_empty(cq) { self.go_on(engine) } else { engine }
     }
 

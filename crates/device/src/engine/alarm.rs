@@ -40,22 +40,14 @@ enum Left {
 impl Engine {
     /// When progress is needed next even if nothing arrives.
     pub(super) fn next_deadline(&self) -> Option<Time> {
+        let objects = &self.common.objects.due;
         let timer = self.schedule.timers.peek().map(|Reverse((at, _))| *at);
-        let event = self.common.objects.due.moderated.iter().map(|(at, _)| *at);
+        let event = objects.moderated.iter().map(|(at, _)| *at).min();
+        let overrun = (!objects.overruns.is_empty()).then_some(self.common.now);
         let seen = self.common.observers_deadline();
         let cm = self.cm.next_deadline();
         let udp = self.receivers.udp.deadline(&self.common.out.udp);
-        let overrun = (!self.common.objects.due.overruns.is_empty()).then_some(self.common.now);
-        let held = self.held.deadline();
-        timer
-            .into_iter()
-            .chain(held)
-            .chain(event)
-            .chain(seen)
-            .chain(cm)
-            .chain(overrun)
-            .chain(udp)
-            .min()
+        [self.held.deadline(), event, overrun, seen, cm, udp].into_iter().fold(timer, earlier)
     }
 
     /// Whether a QP waits only for its turn, or for room that no other thread makes.
@@ -147,5 +139,13 @@ impl Engine {
     #[cfg(test)]
     pub(super) fn alarm(&self) -> Alarm {
         self.alarm
+    }
+}
+
+/// The earlier of two times.
+fn earlier(one: Option<Time>, other: Option<Time>) -> Option<Time> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
     }
 }

@@ -547,6 +547,17 @@ impl Engine {
         id: QpId,
         fill: impl FnOnce(&mut RecvWr) -> core::result::Result<(), X>,
     ) -> core::result::Result<(), X> {
+        self.add_recv(id, fill).map(drop)
+    }
+
+    /// [`Engine::post_recv_with`]. Returns whether it may have left something to be done: a receive
+    /// alone does not, and a packet that waits for one is looked at soon.
+    #[inline]
+    pub(crate) fn add_recv<X: From<PostError>>(
+        &mut self,
+        id: QpId,
+        fill: impl FnOnce(&mut RecvWr) -> core::result::Result<(), X>,
+    ) -> core::result::Result<bool, X> {
         if self.is_dead() {
             return Err(PostError::Dead.into());
         }
@@ -554,16 +565,16 @@ impl Engine {
             return Err(PostError::State(QpState::Reset).into());
         };
         entry.qp.post_recv_with(fill)?;
-        if !self.common.is_plain()
-            && let Some(wr) = entry.qp.last_receive()
-        {
+        let is_plain = self.common.is_plain();
+        if !is_plain && let Some(wr) = entry.qp.last_receive() {
             let posted = (wr.wr_id, wr.room());
             self.common.trace_receive(&entry.context, posted, &self.clock);
         }
-        if entry.qp.state() == QpState::Err {
+        let is_flushed = entry.qp.state() == QpState::Err;
+        if is_flushed {
             self.flush_posted(id);
         }
-        Ok(())
+        Ok(is_flushed || !is_plain)
     }
 
     #[cold]

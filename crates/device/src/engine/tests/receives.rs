@@ -1,7 +1,8 @@
-//! What the completion of a receive reports.
+//! Receives: what their completions report, and what they leave to be done.
 
-use iba::{QpType, SendFlags, WcFlags, WrOpcode};
+use iba::{AttrMask, QpAttr, QpState, QpType, SendFlags, WcFlags, WrOpcode};
 use smallvec::SmallVec;
+use transport::PostError;
 use transport::wr::{Data, SendWr};
 
 use crate::config::Preset;
@@ -28,4 +29,22 @@ fn a_connected_qp_reports_no_grh_except_with_rxe() {
         assert_eq!(flags(Preset::Mlx5, qp_type), WcFlags::WITH_IMM);
         assert_eq!(flags(Preset::Rxe, qp_type), WcFlags::WITH_IMM | WcFlags::GRH);
     }
+}
+
+#[test]
+fn a_receive_leaves_work_only_if_it_is_flushed() {
+    let [mut one, _other] = Process::pair(&rig::nic("receives-left"), QpType::Rc);
+    let add = |one: &mut Process, wr_id| {
+        let wr = one.objects.recv(wr_id);
+        one.engine.add_recv(one.qp, |to| {
+            *to = wr;
+            Ok::<_, PostError>(())
+        })
+    };
+    assert_eq!(add(&mut one, 1), Ok(false));
+    let attr = QpAttr { state: QpState::Err, ..QpAttr::default() };
+    let _ = one.engine.modify_qp(one.qp, &attr, AttrMask::STATE).expect("from any state");
+    assert_eq!(add(&mut one, 2), Ok(true));
+    let flushed = std::iter::from_fn(|| one.engine.pop_wc(one.objects.cq)).map(|wc| wc.wr_id);
+    assert_eq!(Vec::from_iter(flushed), [1, 2]);
 }
