@@ -122,16 +122,20 @@ impl Qp {
 
     /// Takes the first work request off the queue as done.
     pub(crate) fn retire_front<E: Env>(&mut self, env: &mut E) {
-        let Some(wqe) = self.pop_front() else { return };
+        // It is read where it is: to move it costs more than to complete it.
+        let Some(wqe) = self.sq.front() else { return };
         // IBA 10.7.3.1: without a signal, success is silent.
         if self.sq_sig_all || wqe.is_signaled() {
-            Self::complete_send(env, &wqe, None);
+            Self::complete_send(env, wqe, None);
         } else {
-            Self::count_send(env, &wqe, None);
+            Self::count_send(env, wqe, None);
             if wqe.role == Role::Posted {
                 env.ended_silently();
             }
         }
+        let is_answered = wqe.is_answered();
+        self.sq.pop_front();
+        self.follow_pop(is_answered);
         self.settle(env);
     }
 
@@ -165,13 +169,18 @@ impl Qp {
 
     fn pop_front(&mut self) -> Option<Wqe> {
         let wqe = self.sq.pop_front()?;
+        self.follow_pop(wqe.is_answered());
+        Some(wqe)
+    }
+
+    /// The first work request left the queue.
+    fn follow_pop(&mut self, is_answered: bool) {
         if let Some(index) = self.req.index.checked_sub(1) {
             self.req.index = index;
-            if wqe.is_answered() {
+            if is_answered {
                 self.req.rd_atomic = self.req.rd_atomic.saturating_sub(1);
             }
         }
-        Some(wqe)
     }
 
     /// Handles what waited for earlier work requests: a failure, or the end of draining.
