@@ -19,7 +19,7 @@ use crate::exporter::{
 };
 use crate::gate::{Gate, GateError};
 use crate::reach::Provider;
-use crate::resv::{Resv, ResvGuard};
+use crate::resv::{Resv, ResvGuard, Usage};
 use crate::revoke::StillInUse;
 use crate::window::PlaceError;
 use crate::{BusWindow, DmaBuf, ExportError, Placement};
@@ -143,8 +143,10 @@ impl BarBuf {
         &self.buffer
     }
 
-    /// Takes the memory away from every importer, in every process, and waits up to `limit` until
-    /// they have let go. Even if they have not, it is out of their reach.
+    /// Takes the memory away from every importer, in every process. Until the fences of their work
+    /// are signaled they have full access; then they are stopped, told, and waited for until they
+    /// have let go. Once `limit` has passed, which is for both waits together, nothing more is
+    /// waited for: the memory is out of their reach in any case.
     ///
     /// # Errors
     ///
@@ -152,6 +154,8 @@ impl BarBuf {
     pub fn revoke(&self, why: &str, limit: Duration) -> Result<(), StillInUse> {
         self.buffer.revoke(
             |_| {
+                // In vain if the limit passes: the wait that follows reports it.
+                let _ = self.buffer.resv().wait(Usage::Bookkeep, Some(limit));
                 self.exporter.revoke(why);
             },
             Some(limit),
@@ -274,6 +278,7 @@ impl fmt::Debug for BarBuf {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::fence::Timeline;
     use crate::sys;
 
     fn memory() -> BarBuf {
@@ -282,6 +287,42 @@ mod tests {
         let (owner, what) = ("nic".to_owned(), "device memory of nic".to_owned());
         let range = BarRange { owner, what, tree, bdf: None, file, offset: 0, len: 4096 };
         BarBuf::new(range, "dm").expect("a buffer")
+    }
+
+    /// Work on the memory that is not done yet.
+    fn begin_work(dm: &BarBuf) -> Timeline {
+        let work = Timeline::new("nvme", "read");
+        let guard = dm.buffer.resv().lock();
+        guard.reserve_fences(1).expect("memory");
+        guard.add_fence(&work.point(), Usage::Bookkeep).expect("a slot was reserved");
+        work
+    }
+
+    /// `docs/semantics.md` 1.6.
+    #[test]
+    fn work_that_has_begun_keeps_its_access_until_its_fence_is_signaled() {
+        let dm = memory();
+        let work = begin_work(&dm);
+        let epoch = dm.exporter.gate.epoch();
+        std::thread::scope(|scope| {
+            let revoker = scope.spawn(|| dm.revoke("it was freed", Duration::from_secs(30)));
+            while dm.buffer.resv().try_lock().is_some() {
+                std::thread::yield_now();
+            }
+            assert!(dm.exporter.gate.admits(epoch), "the revoker waits");
+            work.signal(1);
+            assert_eq!(revoker.join().expect("no panic"), Ok(()));
+        });
+        assert!(dm.exporter.gate.is_revoked());
+    }
+
+    #[test]
+    fn work_that_does_not_end_loses_the_memory() {
+        let dm = memory();
+        let _work = begin_work(&dm);
+        let revoked = dm.revoke("it was freed", Duration::ZERO);
+        assert_eq!(revoked, Err(StillInUse::Fences { count: 1 }));
+        assert!(dm.exporter.gate.is_revoked());
     }
 
     /// A caller that is told that the bytes are free may give them to somebody else.

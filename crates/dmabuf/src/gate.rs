@@ -16,10 +16,10 @@
 //! access. Of a concurrent enter and close, at least one sees the other. So once [`Gate::close`]
 //! returns, nothing accesses the buffer, and nothing will again through old addresses.
 //!
-//! To move a buffer, an exporter holds its reservation lock and takes these steps: close; copy;
-//! make the new addresses effective; [`invalidate_mappings`](crate::DmaBuf::invalidate_mappings),
-//! so that importers drop their maps; open. To take the buffer away for good, it begins with
-//! [`Gate::revoke`].
+//! To move a buffer, an exporter holds its reservation lock and takes these steps: wait for the
+//! fences of all classes, whose work needs an open gate; close; copy; make the new addresses
+//! effective; [`invalidate_mappings`](crate::DmaBuf::invalidate_mappings), so that importers drop
+//! their maps; open. To take the buffer away for good, it calls [`Gate::revoke`] instead of close.
 //!
 //! An importer that finds its map stale may drop it at once if it holds the exporter's own lock,
 //! since the mover holds that too. Dropping a map that is *not* stale while another thread is
