@@ -246,7 +246,7 @@ impl Engine {
         match poll {
             Poll::Idle => {}
             Poll::More => self.make_ready(id),
-            Poll::Blocked if self.makes_room(id) => {
+            Poll::Blocked if self.makes_room() => {
                 self.make_ready(id);
                 return true;
             }
@@ -261,12 +261,11 @@ impl Engine {
         poll != Poll::Blocked
     }
 
-    /// Whether a QP that cannot go on filled the queue of its carrier, and there is room again at
-    /// once. A few of the longest trains fill the queue before the QP had its turn, and the socket
-    /// may take them all.
-    fn makes_room(&mut self, id: QpId) -> bool {
-        let is_udp = self.qps.get_mut(id).is_some_and(|entry| entry.context.route.is_udp());
-        if !is_udp || !self.common.out.udp.is_full() {
+    /// Whether the queue of trains is full, as a QP that cannot go on may have filled it, and has
+    /// room again at once. A few of the longest trains fill it before the QP had its turn, and the
+    /// socket may take them all. A QP of datagrams that waits for a ring instead tries once more.
+    fn makes_room(&mut self) -> bool {
+        if !self.common.out.udp.is_full() {
             return false;
         }
         self.flush_full_udp();

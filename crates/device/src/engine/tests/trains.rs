@@ -15,18 +15,22 @@ const MESSAGES: u64 = 12;
 /// The background thread sleeps when a turn moved nothing and no QP is ready.
 #[test]
 fn a_qp_goes_on_at_once_if_the_socket_took_what_filled_the_queue() {
-    let mut nic = rig::nic("trains");
-    nic.config.force_udp = true;
-    let [mut one, _other] = Process::pair(&nic, QpType::Uc);
-    for number in 1..=MESSAGES {
-        // Each is longer than the one before, so it needs a train of its own.
-        let data = Data::Inline((0..4 * number as u8).collect());
-        let wr = SendWr::new(number, WrOpcode::Send, SendFlags::INLINE, data);
-        one.engine.qps.get_mut(one.qp).expect("it lives").qp.post_send(wr).expect("room");
+    for qp_type in [QpType::Uc, QpType::Ud] {
+        let mut nic = rig::nic(&format!("trains-{qp_type:?}"));
+        nic.config.force_udp = true;
+        let [mut one, other] = Process::pair(&nic, qp_type);
+        for number in 1..=MESSAGES {
+            // Each is longer than the one before, so it needs a train of its own.
+            let data = Data::Inline((0..4 * number as u8).collect());
+            let ud = rig::datagram(number, &nic, other.qpn).ud.filter(|_| qp_type == QpType::Ud);
+            let wr = SendWr::new(number, WrOpcode::Send, SendFlags::INLINE, data);
+            let entry = one.engine.qps.get_mut(one.qp).expect("it lives");
+            entry.qp.post_send(SendWr { ud, ..wr }).expect("room");
+        }
+        one.engine.kick(one.qp);
+        while one.engine.progress(Turn::Again) || one.engine.has_ready() {}
+        assert_eq!(one.engine.counters().tx_udp_packets, MESSAGES, "{qp_type:?}");
     }
-    one.engine.kick(one.qp);
-    while one.engine.progress(Turn::Again) || one.engine.has_ready() {}
-    assert_eq!(one.engine.counters().tx_udp_packets, MESSAGES);
 }
 
 /// Two processes that treat each other as processes of different hosts; the first only sends.
