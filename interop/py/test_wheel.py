@@ -51,11 +51,13 @@ def test_variables_are_enough_for_a_child(peerdma_env):
 
 
 def test_options_are_those_of_the_program(tmp_path):
-    capture = tmp_path / "packets.pcapng"
-    given = peerdma.env(gpu="nvidia", pcap=capture, pcap_bytes=128, base={})
+    capture, trace = tmp_path / "packets.pcapng", tmp_path / "requests.trace"
+    options = {"gpu": "nvidia", "pcap": capture, "pcap_bytes": 128, "trace": trace}
+    given = peerdma.env(**options, base={})
     assert given["PEERDMA_PCAP"] == str(capture)
+    assert given["PEERDMA_TRACE"] == str(trace)
     assert "libpeerdma-cuda" in given["LD_LIBRARY_PATH"]
-    command = ["env", "--format=json", *peerdma.options(gpu="nvidia", pcap=capture, pcap_bytes=128)]
+    command = ["env", "--format=json", *peerdma.options(**options)]
     printed = subprocess.run(
         [peerdma.program(), *command], env={}, stdout=subprocess.PIPE, check=True, text=True
     )

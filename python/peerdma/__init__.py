@@ -47,6 +47,7 @@ def options(
     shared_heap: bool = False,
     pcap: AnyPath | None = None,
     pcap_bytes: int | None = None,
+    trace: AnyPath | None = None,
     report: AnyPath | None = None,
     fault: AnyPath | None = None,
     fault_report: AnyPath | None = None,
@@ -60,6 +61,7 @@ def options(
     :param shared_heap: let larger blocks of memory lie in a file that other processes can map.
     :param pcap: record every packet in this file.
     :param pcap_bytes: record no more than this many bytes of each packet.
+    :param trace: write the life of each work request to this file.
     :param report: add how dma-bufs were reached to this file; ``"-"`` is standard error.
     :param fault: inject the faults of this plan.
     :param fault_report: add what fired to this file.
@@ -74,6 +76,7 @@ def options(
     values = {
         "pcap": pcap,
         "pcap-bytes": pcap_bytes,
+        "trace": trace,
         "report": report,
         "fault": fault,
         "fault-report": fault_report,
@@ -93,6 +96,7 @@ def env(
     shared_heap: bool = False,
     pcap: AnyPath | None = None,
     pcap_bytes: int | None = None,
+    trace: AnyPath | None = None,
     report: AnyPath | None = None,
     fault: AnyPath | None = None,
     fault_report: AnyPath | None = None,
@@ -116,6 +120,7 @@ def env(
         shared_heap=shared_heap,
         pcap=pcap,
         pcap_bytes=pcap_bytes,
+        trace=trace,
         report=report,
         fault=fault,
         fault_report=fault_report,
