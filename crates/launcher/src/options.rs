@@ -180,9 +180,7 @@ impl Options {
             if path == Path::new("-") {
                 command.env(REPORT, path);
             } else {
-                let failed = |error| format!("--report {}: {error}", path.display());
-                fs::File::create(path).map_err(failed)?;
-                command.env(REPORT, std::path::absolute(path)?);
+                name_report(command, REPORT, "--report", path)?;
             }
         }
         if let Some(path) = &self.fault {
@@ -193,9 +191,7 @@ impl Options {
             command.env(FAULT, std::path::absolute(path)?);
         }
         if let Some(path) = &self.fault_report {
-            let failed = |error| format!("--fault-report {}: {error}", path.display());
-            fs::File::create(path).map_err(failed)?;
-            command.env(FAULT_REPORT, std::path::absolute(path)?);
+            name_report(command, FAULT_REPORT, "--fault-report", path)?;
         }
         Ok(())
     }
@@ -245,6 +241,13 @@ fn give_gpus(
         tracing::info!(target: "peerdma::hsa", "HSA's library is in {}", hsa.display());
     }
     Ok(machine)
+}
+
+/// Makes the file to which processes add reports, and names it.
+fn name_report(command: &mut Command, variable: &str, option: &str, path: &Path) -> Outcome<()> {
+    fs::File::create(path).map_err(|error| format!("{option} {}: {error}", path.display()))?;
+    command.env(variable, std::path::absolute(path)?);
+    Ok(())
 }
 
 /// The NICs to show: those named here, otherwise those named by an outer `peerdma run`, otherwise

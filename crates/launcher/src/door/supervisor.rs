@@ -190,16 +190,18 @@ struct Left {
 
 impl Left {
     fn new(backing: Backing, live: &Arc<Live>) -> Self {
-        let mut left = Self { backing: None, netlink: None, counters: None };
-        if let Some(directory) = backing.named() {
-            left.netlink = Netlink::open(directory, Arc::clone(live))
+        let directory = backing.named();
+        let netlink = directory.and_then(|directory| {
+            Netlink::open(directory, Arc::clone(live))
                 .inspect_err(|error| tracing::info!(%error, "door: no netlink for the program"))
-                .ok();
-            left.counters = CounterFiles::open(directory, Arc::clone(live))
+                .ok()
+        });
+        let counters = directory.and_then(|directory| {
+            CounterFiles::open(directory, Arc::clone(live))
                 .inspect_err(|error| tracing::info!(%error, "door: counters read zero"))
-                .ok();
-        }
-        Self { backing: Some(backing), ..left }
+                .ok()
+        });
+        Self { backing: Some(backing), netlink, counters }
     }
 
     /// The directory that stands for `/sys`.
