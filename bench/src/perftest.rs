@@ -15,14 +15,17 @@ pub(crate) fn run(place: &Place, program: &str, args: &[&str]) -> Outcome<f64> {
 
 /// The same for the rate of a `_bw` program, in millions of messages per second.
 pub(crate) fn rate(place: &Place, program: &str, args: &[&str]) -> Outcome<f64> {
-    let text = pair(place, &[], &[], program, args)?;
-    result(&text, RATE).ok_or_else(|| format!("{program} printed no rate").into())
+    run_for(RATE, place, program, args)
 }
 
 /// The 99.9th percentile that a `_lat` program reports, in microseconds.
 pub(crate) fn tail(place: &Place, program: &str, args: &[&str]) -> Outcome<f64> {
+    run_for(TAIL, place, program, args)
+}
+
+fn run_for(column: usize, place: &Place, program: &str, args: &[&str]) -> Outcome<f64> {
     let text = pair(place, &[], &[], program, args)?;
-    result(&text, TAIL).ok_or_else(|| format!("{program} printed no result").into())
+    result(&text, column).ok_or_else(|| format!("{program} printed no such column").into())
 }
 
 /// The same as [`run`], in memory that peers map.
