@@ -2,6 +2,8 @@
 
 use std::ops::AddAssign;
 
+use crate::sh::Outcome;
+
 /// Sums over test programs.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Counts {
@@ -23,6 +25,14 @@ impl Counts {
                 "ignored" => self.ignored += number,
                 _ => {}
             }
+        }
+    }
+
+    /// An error if results of this suite are not what `Expected` lists.
+    pub(crate) fn as_expected(&self, suite: &str) -> Outcome {
+        match self.failed {
+            0 => Ok(()),
+            failed => Err(format!("{suite}: {failed} tests are not as expected")),
         }
     }
 }

@@ -49,10 +49,7 @@ pub(crate) struct Options {
 pub(crate) fn run(options: &Options) -> Outcome {
     let blktests = ready(true)?;
     let counts = judge(&blktests, options, options.tests.is_empty() && !options.check)?;
-    match counts.failed {
-        0 => Ok(()),
-        failed => Err(format!("blktests: {failed} tests are not as expected")),
-    }
+    counts.as_expected("blktests")
 }
 
 /// The group of `cargo xtask test --full`: all of it, without the page.

@@ -54,10 +54,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
     }
     let is_all = options.ways.is_empty() && options.programs.is_empty() && options.filter == "*";
     let counts = judge(&built, options, is_all && !options.check)?;
-    match counts.failed {
-        0 => Ok(()),
-        failed => Err(format!("level-zero-tests: {failed} tests are not as expected")),
-    }
+    counts.as_expected("level-zero-tests")
 }
 
 /// The group of `cargo xtask test --full`: all of it, without the page.

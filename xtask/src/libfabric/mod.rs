@@ -54,7 +54,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
         let expected = Expected::read(EXPECTED)?;
         let counts = compare(&columns, &expected);
         page::write(&columns, &expected)?;
-        return is_expected(&counts);
+        return counts.as_expected("libfabric");
     }
     check(cargo().args(["build", "--release", "--locked"]))?;
     let built = build::all(true)?;
@@ -62,14 +62,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
         return Ok(());
     }
     let is_all = options.ways.is_empty() && options.expression.is_none();
-    is_expected(&judge(&built, options, is_all && !options.check)?)
-}
-
-fn is_expected(counts: &Counts) -> Outcome {
-    match counts.failed {
-        0 => Ok(()),
-        failed => Err(format!("libfabric: {failed} tests are not as expected")),
-    }
+    judge(&built, options, is_all && !options.check)?.as_expected("libfabric")
 }
 
 /// The group of `cargo xtask test --full`: all of it, `interop/tests/libfabric`, and no page.

@@ -64,10 +64,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
     }
     let write = !options.check && options.patterns.is_empty();
     let counts = judge(&suite, &options.patterns, Some(&wheels(CUDA_PYTHON)?), write)?;
-    match counts.failed {
-        0 => Ok(()),
-        failed => Err(format!("pyverbs: {failed} tests are not as expected")),
-    }
+    counts.as_expected("pyverbs")
 }
 
 /// The group of `cargo xtask test`: the installed suite, and no page.

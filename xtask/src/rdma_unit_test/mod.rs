@@ -67,10 +67,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
     let built = build::build(build::sources(true)?)?;
     let is_all = options.ways.is_empty() && options.programs.is_empty() && options.filter == "*";
     let counts = judge(&built, options, is_all && !options.check)?;
-    match counts.failed {
-        0 => Ok(()),
-        failed => Err(format!("rdma-unit-test: {failed} tests are not as expected")),
-    }
+    counts.as_expected("rdma-unit-test")
 }
 
 /// The group of `cargo xtask test --full`: all of it, without the page.

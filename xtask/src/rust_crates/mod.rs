@@ -95,10 +95,7 @@ pub(crate) struct Options {
 pub(crate) fn run(options: &Options) -> Outcome {
     let sources = sources(true)?;
     let counts = judge(&sources, options, options.crates.is_empty() && !options.check)?;
-    match counts.failed {
-        0 => Ok(()),
-        failed => Err(format!("rust-crates: {failed} tests are not as expected")),
-    }
+    counts.as_expected("rust-crates")
 }
 
 /// The group of `cargo xtask test --full`: all of it, and no page.
