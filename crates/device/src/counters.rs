@@ -12,6 +12,9 @@ macro_rules! counters {
         }
 
         impl Counters {
+            /// Nothing was counted.
+            pub(crate) const ZERO: Self = Self { $($field: 0,)* };
+
             /// Every counter with its name, in a fixed order.
             pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($field), self.$field),)*].into_iter()

@@ -2,11 +2,11 @@
 //! does not.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, OnceLock, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use threads::{barrier, biased, futex};
+use threads::{barrier, biased, futex, whole};
 
 use crate::carrier::shm::table::Table;
 use crate::counters::Counters;
@@ -52,6 +52,9 @@ type NicList = Vec<(String, Weak<Hca>)>;
 type OpenNics = futex::Mutex<NicList>;
 
 static OPEN: OnceLock<OpenNics> = OnceLock::new();
+
+/// The counters of closed devices.
+static CLOSED: whole::Mutex<Counters> = whole::Mutex::new(Counters::ZERO);
 
 mod background;
 pub(crate) mod build;
@@ -276,7 +279,7 @@ pub fn finish_records() {
 /// The sum of the counters of all devices that this process has or had open. A device that another
 /// thread keeps locked is left out.
 pub fn counters_of_process() -> Counters {
-    let mut sum = *closed();
+    let mut sum = *CLOSED.lock();
     for hca in open_hcas() {
         if let Some(engine) = hca.shared.engine.try_lock_for(LEASE) {
             sum.merge(&engine.counters());
@@ -284,16 +287,6 @@ pub fn counters_of_process() -> Counters {
     }
     sum.set_of_process();
     sum
-}
-
-/// The counters of closed devices.
-fn closed() -> futex::MutexGuard<'static, Counters> {
-    closed_lock().lock()
-}
-
-fn closed_lock() -> &'static futex::Mutex<Counters> {
-    static CLOSED: LazyLock<futex::Mutex<Counters>> = LazyLock::new(futex::Mutex::default);
-    &CLOSED
 }
 
 /// Logs the counters of a device that are not zero.
@@ -331,7 +324,7 @@ impl Drop for Hca {
             words.leave();
         }
         log_counters("closed", &counters);
-        closed().merge(&counters);
+        CLOSED.lock().merge(&counters);
     }
 }
 

@@ -8,8 +8,7 @@ use std::time::Duration;
 
 use threads::{biased, futex};
 
-use super::{Hca, NicList, OPEN, closed_lock};
-use crate::counters::Counters;
+use super::{Hca, NicList, OPEN};
 use crate::engine::Engine;
 
 /// Longer than any running thread holds a lock of ours.
@@ -100,7 +99,6 @@ struct Whole {
 pub(crate) struct StillForFork {
     still: Option<Settled>,
     open: Option<futex::MutexGuard<'static, NicList>>,
-    closed: Option<futex::MutexGuard<'static, Counters>>,
     whole: Vec<Whole>,
     /// Those in the middle of a call.
     torn: Vec<Arc<Hca>>,
@@ -139,21 +137,20 @@ impl StillForFork {
         }
         let is_whole = still.as_ref().is_some_and(|still| still.is_whole);
         let open = OPEN.get().filter(|_| is_whole).and_then(|open| open.try_lock_for(patience));
-        let closed = closed_lock().try_lock_for(patience);
-        Self { still, open, closed, whole, torn }
+        Self { still, open, whole, torn }
     }
 
     /// In the parent: lets everything continue.
     pub(crate) fn end(self) {
-        let Self { still, open, closed, whole, torn } = self;
-        drop((still, open, closed));
+        let Self { still, open, whole, torn } = self;
+        drop((still, open));
         // The last owner of a device closes it.
         drop((whole, torn));
     }
 
     /// In the child: turns all devices into husks.
     pub(crate) fn abandon(self) {
-        let Self { mut still, mut open, closed, whole, torn } = self;
+        let Self { mut still, mut open, whole, torn } = self;
         let gone = whole.iter().map(|whole| &whole.hca).chain(&torn);
         let gone: Vec<*const Hca> = gone.map(Arc::as_ptr).collect();
         if let Some(open) = &mut open {
@@ -164,8 +161,7 @@ impl StillForFork {
             **still = Still { changes: own_changes(), forks: 0 };
         }
         open.iter().for_each(futex::forget_waiters);
-        closed.iter().for_each(futex::forget_waiters);
-        drop((still, open, closed));
+        drop((still, open));
         for Whole { mut engine, hca } in whole {
             biased::forget_others(&engine);
             engine.become_husk();
