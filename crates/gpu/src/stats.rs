@@ -1,11 +1,10 @@
 //! Statistics.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, Weak};
-
-use threads::whole::{Mutex, MutexGuard};
+use std::sync::{Arc, Weak};
 
 use dmabuf::Reach;
+use threads::whole::Mutex;
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -28,6 +27,8 @@ macro_rules! counters {
         }
 
         impl GpuStats {
+            const ZERO: Self = Self { $($name: 0,)* };
+
             fn add(&mut self, other: &Self) {
                 $(self.$name += other.$name;)*
             }
@@ -74,21 +75,17 @@ counters! {
 }
 
 /// The GPUs of this process: the sums of those that are gone, and the existing ones.
-#[derive(Default)]
 struct All {
     gone: GpuStats,
     open: Vec<Weak<Counters>>,
 }
 
-fn all() -> MutexGuard<'static, All> {
-    static ALL: LazyLock<Mutex<All>> = LazyLock::new(Mutex::default);
-    ALL.lock()
-}
+static ALL: Mutex<All> = Mutex::new(All { gone: GpuStats::ZERO, open: Vec::new() });
 
 impl GpuStats {
     /// The sums over all GPUs that this process has or had open.
     pub fn of_process() -> Self {
-        let all = all();
+        let all = ALL.lock();
         let mut sum = all.gone;
         let open: Vec<_> = all.open.iter().filter_map(Weak::upgrade).collect();
         open.iter().for_each(|counters| sum.add(&counters.read()));
@@ -102,7 +99,7 @@ impl GpuStats {
 
 impl Drop for Counters {
     fn drop(&mut self) {
-        all().gone.add(&self.read());
+        ALL.lock().gone.add(&self.read());
     }
 }
 
@@ -110,7 +107,7 @@ impl Counters {
     /// The counters of a GPU that is being opened.
     pub(crate) fn new() -> Arc<Self> {
         let counters = Arc::new(Self::default());
-        let mut all = all();
+        let mut all = ALL.lock();
         all.open.retain(|counters| counters.strong_count() > 0);
         all.open.push(Arc::downgrade(&counters));
         counters

@@ -11,11 +11,12 @@ use std::io::Write as _;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError, mpsc};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use environment::NamedFile;
 use fault::{GpuAct, GpuStrike, Plan, Weather};
+use threads::whole::Mutex;
 
 use crate::act::{Act, Came};
 use crate::error::{Result, no_device};
@@ -59,22 +60,24 @@ pub(crate) fn begin() -> Result<()> {
         OPERATIONS.store(NONE, Ordering::Relaxed);
         return Ok(());
     };
-    let mut sky = lock();
+    if is_ours(SKY.lock().as_ref()) {
+        return Ok(());
+    }
+    // Without the lock, for which a fork waits.
+    let new = Sky::read(Path::new(&path));
+    let mut sky = SKY.lock();
     if is_ours(sky.as_ref()) {
         return Ok(());
     }
-    OPERATIONS.store(NONE, Ordering::Relaxed);
-    let new = Sky::read(Path::new(&path))?;
-    if new.weather.has_operations() {
-        OPERATIONS.store(SOME, Ordering::Relaxed);
-    }
-    *sky = Some(new);
+    let has_operations = new.as_ref().is_ok_and(|new| new.weather.has_operations());
+    OPERATIONS.store(if has_operations { SOME } else { NONE }, Ordering::Relaxed);
+    *sky = Some(new?);
     Ok(())
 }
 
 /// A GPU was opened: the plan's time begins with the first.
 pub(crate) fn opened() {
-    let mut sky = lock();
+    let mut sky = SKY.lock();
     let ours = sky.as_mut().filter(|sky| sky.pid == std::process::id() && !sky.has_gpu);
     let Some(here) = ours else { return };
     (here.has_gpu, here.opened) = (true, Instant::now());
@@ -96,7 +99,7 @@ fn called(name: &'static str) {
         // Code that opens a GPU is told what is wrong with the plan.
         let _ = begin();
     }
-    let mut sky = lock();
+    let mut sky = SKY.lock();
     let Some(here) = sky.as_mut().filter(|sky| sky.pid == std::process::id()) else { return };
     let strikes = here.weather.operation(here.opened.elapsed(), name);
     drop(sky);
@@ -119,7 +122,7 @@ fn called(name: &'static str) {
 /// A packet of a NIC triggered something. Returns at once.
 pub fn struck(strike: GpuStrike) {
     let given = worker::submit(Box::new(move || {
-        let mut sky = lock();
+        let mut sky = SKY.lock();
         if let Some(sky) = sky.as_mut().filter(|sky| sky.pid == std::process::id()) {
             sky.weather.struck(sky.opened.elapsed(), &strike);
         }
@@ -133,14 +136,13 @@ pub fn struck(strike: GpuStrike) {
 
 /// Reports what fired, in words, once. Called at the end of the process.
 pub fn report() {
-    // The lock is never held for long, except by a thread that no longer exists.
+    // This thread may hold the lock itself: the handler of a signal may end the process.
     let start = Instant::now();
     let mut sky = loop {
         match SKY.try_lock() {
-            Ok(sky) => break sky,
-            Err(TryLockError::Poisoned(poisoned)) => break poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) if start.elapsed() > END_PATIENCE => return,
-            Err(TryLockError::WouldBlock) => std::thread::yield_now(),
+            Some(sky) => break sky,
+            None if start.elapsed() > END_PATIENCE => return,
+            None => std::thread::yield_now(),
         }
     };
     if let Some(sky) = sky.as_mut().filter(|sky| sky.pid == std::process::id()) {
@@ -150,7 +152,7 @@ pub fn report() {
 
 /// Has the thread perform the next act that time triggers.
 fn wait_for_next() {
-    let sky = lock();
+    let sky = SKY.lock();
     let next = sky.as_ref().and_then(|sky| Some(sky.opened + sky.weather.deadline()?));
     drop(sky);
     if let Some(next) = next {
@@ -160,7 +162,7 @@ fn wait_for_next() {
 }
 
 fn on_time() {
-    let mut sky = lock();
+    let mut sky = SKY.lock();
     let Some(here) = sky.as_mut().filter(|sky| sky.pid == std::process::id()) else { return };
     let strikes = here.weather.due(here.opened.elapsed());
     drop(sky);
@@ -176,7 +178,7 @@ fn carry_out(strike: &GpuStrike) {
     let (act, end) = acts(strike.act);
     let came = crate::acting::act(gpu, act, buffers.as_ref(), &by);
     tracing::info!(target: LOG, "{by}: {}", words(act, &came));
-    let mut sky = lock();
+    let mut sky = SKY.lock();
     if let Some(sky) = sky.as_mut() {
         let (_, all) =
             sky.came.entry(strike.rule).or_insert_with(|| (strike.name.clone(), Came::default()));
@@ -286,8 +288,4 @@ impl Sky {
 /// Whether this process read the plan: a forked child starts over.
 fn is_ours(sky: Option<&Sky>) -> bool {
     sky.is_some_and(|sky| sky.pid == std::process::id())
-}
-
-fn lock() -> MutexGuard<'static, Option<Sky>> {
-    SKY.lock().unwrap_or_else(PoisonError::into_inner)
 }

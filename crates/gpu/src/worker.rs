@@ -1,9 +1,10 @@
 //! The thread that acts on GPUs from outside the program. It starts with its first job.
 
 use std::collections::VecDeque;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::Builder;
+use std::thread::{Builder, Thread, park, park_timeout};
 use std::time::Instant;
+
+use threads::whole::Mutex;
 
 /// The most jobs that may be queued, and the most that may wait for their time.
 const MOST: usize = 1 << 10;
@@ -15,12 +16,12 @@ struct Queue {
     jobs: VecDeque<Job>,
     /// Jobs that wait for their time.
     timed: Vec<(Instant, Job)>,
-    /// The process that has the thread: a forked child has no thread.
-    pid: u32,
+    /// The thread, and the process that has it: a forked child has no thread.
+    thread: Option<(u32, Thread)>,
 }
 
-static QUEUE: Mutex<Queue> = Mutex::new(Queue { jobs: VecDeque::new(), timed: Vec::new(), pid: 0 });
-static MORE: Condvar = Condvar::new();
+static QUEUE: Mutex<Queue> =
+    Mutex::new(Queue { jobs: VecDeque::new(), timed: Vec::new(), thread: None });
 
 /// Queues a job for the thread, after earlier ones. False if it cannot: too many jobs wait, or
 /// there is no thread.
@@ -34,40 +35,44 @@ pub(crate) fn submit_at(time: Instant, job: Job, must: bool) -> bool {
 }
 
 fn give(has_room: impl FnOnce(&Queue) -> bool, add: impl FnOnce(&mut Queue)) -> bool {
-    let mut queue = lock();
-    if !has_room(&queue) || !start(&mut queue) {
+    let mut queue = QUEUE.lock();
+    if !has_room(&queue) {
         return false;
     }
+    let Some(thread) = thread(&mut queue) else { return false };
     add(&mut queue);
     drop(queue);
-    MORE.notify_one();
+    thread.unpark();
     true
 }
 
-fn start(queue: &mut Queue) -> bool {
-    let pid = std::process::id();
-    if queue.pid == pid {
-        return true;
+/// The thread, which starts if this process has none.
+fn thread(queue: &mut Queue) -> Option<Thread> {
+    let here = std::process::id();
+    if let Some((pid, thread)) = &queue.thread
+        && *pid == here
+    {
+        return Some(thread.clone());
     }
     // A child does not take over the remaining jobs of its parent.
     std::mem::take(&mut queue.jobs).into_iter().for_each(std::mem::forget);
     std::mem::take(&mut queue.timed).into_iter().for_each(std::mem::forget);
     let builder = Builder::new().name("peerdma-weather".to_owned()).stack_size(256 << 10);
-    let spawned = threads::start(builder, run);
-    if let Err(error) = &spawned {
+    let started = threads::start(builder, run).inspect_err(|error| {
         tracing::error!(target: "peerdma::gpu", "no thread to act on GPUs: {error}");
-        return false;
-    }
-    queue.pid = pid;
-    true
+    });
+    let thread = started.ok()?.thread().clone();
+    queue.thread = Some((here, thread.clone()));
+    Some(thread)
 }
 
 fn run() {
-    let mut queue = lock();
     let mut was_timed = false;
     loop {
+        let mut queue = QUEUE.lock();
         let now = Instant::now();
         let next = (0..queue.timed.len()).min_by_key(|place| queue.timed[*place].0);
+        let wait = next.map(|place| queue.timed[place].0 - now);
         // The two kinds take turns: if acts take longer than the time between them, a timed job is
         // always due, and a call would wait forever.
         let is_others_turn = was_timed && !queue.jobs.is_empty();
@@ -75,24 +80,14 @@ fn run() {
         was_timed = due.is_some();
         let job =
             due.map(|place| queue.timed.swap_remove(place).1).or_else(|| queue.jobs.pop_front());
-        queue = match (job, next) {
-            (Some(job), _) => {
-                drop(queue);
-                job();
-                lock()
-            }
-            (None, Some(place)) => {
-                let wait = queue.timed[place].0 - now;
-                let woken = MORE.wait_timeout(queue, wait);
-                woken.unwrap_or_else(PoisonError::into_inner).0
-            }
-            (None, None) => MORE.wait(queue).unwrap_or_else(PoisonError::into_inner),
-        };
+        drop(queue);
+        // A job that is added from here on ends the wait.
+        match (job, wait) {
+            (Some(job), _) => job(),
+            (None, Some(wait)) => park_timeout(wait),
+            (None, None) => park(),
+        }
     }
-}
-
-fn lock() -> MutexGuard<'static, Queue> {
-    QUEUE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
