@@ -3,17 +3,17 @@
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::{Mutex, TryLockError};
 use std::time::{Duration, Instant};
 
 use gpu::{BufferEvent, Domain};
 use perfetto::{Kind, Names, Trace};
+use threads::whole::Mutex;
 
 /// Names the file of the trace.
 const TRACE: &str = "PEERDMA_TRACE";
 
-/// The longest wait for another thread that writes. In the child of a fork, the thread that had the
-/// lock may not exist.
+/// The longest wait for another thread that writes. It may be this one, in a handler of a signal
+/// that ends the process.
 const PATIENCE: Duration = Duration::from_millis(20);
 
 const CATEGORY: u64 = 1;
@@ -104,12 +104,9 @@ fn with(act: impl FnOnce(&mut Option<OfGpus>) -> std::io::Result<()>) {
     let began = Instant::now();
     let mut of_gpus = loop {
         match OF_GPUS.try_lock() {
-            Ok(locked) => break locked,
-            Err(TryLockError::Poisoned(poisoned)) => break poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) if began.elapsed() < PATIENCE => {
-                std::thread::yield_now();
-            }
-            Err(TryLockError::WouldBlock) => return,
+            Some(of_gpus) => break of_gpus,
+            None if began.elapsed() < PATIENCE => std::thread::yield_now(),
+            None => return,
         }
     };
     let parents = of_gpus.take_if(|of| of.pid != std::process::id());
