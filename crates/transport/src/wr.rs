@@ -178,23 +178,6 @@ pub struct PlainOneSided {
 }
 
 impl SendWr {
-    #[inline]
-    fn as_plain(&self) -> Option<PlainSend> {
-        let sge = self.only_sge().filter(|_| self.opcode == WrOpcode::Send)?;
-        Some(PlainSend { wr_id: self.wr_id, flags: self.flags, sge })
-    }
-
-    #[inline]
-    fn as_plain_one_sided(&self) -> Option<PlainOneSided> {
-        let is_read = match self.opcode {
-            WrOpcode::RdmaWrite => false,
-            WrOpcode::RdmaRead => true,
-            _ => return None,
-        };
-        let Self { wr_id, flags, remote_addr, rkey, .. } = *self;
-        Some(PlainOneSided { wr_id, is_read, flags, sge: self.only_sge()?, remote_addr, rkey })
-    }
-
     /// The only element of its list, if it has one.
     #[inline]
     fn only_sge(&self) -> Option<Sge> {
@@ -210,12 +193,19 @@ impl Request for SendWr {
 
     #[inline]
     fn plain(&self) -> Option<PlainSend> {
-        self.as_plain()
+        let sge = self.only_sge().filter(|_| self.opcode == WrOpcode::Send)?;
+        Some(PlainSend { wr_id: self.wr_id, flags: self.flags, sge })
     }
 
     #[inline]
     fn plain_one_sided(&self) -> Option<PlainOneSided> {
-        self.as_plain_one_sided()
+        let is_read = match self.opcode {
+            WrOpcode::RdmaWrite => false,
+            WrOpcode::RdmaRead => true,
+            _ => return None,
+        };
+        let Self { wr_id, flags, remote_addr, rkey, .. } = *self;
+        Some(PlainOneSided { wr_id, is_read, flags, sge: self.only_sge()?, remote_addr, rkey })
     }
 
     fn fill(self, to: &mut SendWr) -> Result<(), PostError> {
@@ -230,12 +220,12 @@ impl Request for &SendWr {
 
     #[inline]
     fn plain(&self) -> Option<PlainSend> {
-        self.as_plain()
+        (**self).plain()
     }
 
     #[inline]
     fn plain_one_sided(&self) -> Option<PlainOneSided> {
-        self.as_plain_one_sided()
+        (**self).plain_one_sided()
     }
 
     fn fill(self, to: &mut SendWr) -> Result<(), PostError> {
@@ -250,12 +240,12 @@ impl Request for &mut SendWr {
 
     #[inline]
     fn plain(&self) -> Option<PlainSend> {
-        self.as_plain()
+        (**self).plain()
     }
 
     #[inline]
     fn plain_one_sided(&self) -> Option<PlainOneSided> {
-        self.as_plain_one_sided()
+        (**self).plain_one_sided()
     }
 
     fn fill(self, to: &mut SendWr) -> Result<(), PostError> {
