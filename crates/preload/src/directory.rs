@@ -2,14 +2,14 @@
 
 #![allow(unsafe_code, reason = "every function here stands for one of libc's")]
 
-use core::ffi::{c_char, c_int, c_void};
+use core::ffi::{c_char, c_int};
+use core::ptr;
 
 use libc::size_t;
 
 use crate::cwd;
 use crate::errno;
-use crate::hooks::missing;
-use crate::next::Next;
+use crate::next::next;
 use crate::redirect::{Room, redirect};
 
 /// # Safety
@@ -17,14 +17,7 @@ use crate::redirect::{Room, redirect};
 /// As for libc's function of this name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn chdir(path: *const c_char) -> c_int {
-    type Function = unsafe extern "C" fn(*const c_char) -> c_int;
-    static NEXT: Next = Next::new(c"chdir");
-    let address = NEXT.address();
-    if address.is_null() {
-        return missing(-1);
-    }
-    // SAFETY: libc's function of this name has this signature.
-    let next = unsafe { core::mem::transmute::<*mut c_void, Function>(address) };
+    let next = next!(c"chdir": fn(*const c_char) -> c_int = -1);
     // SAFETY: each path that it gets is the caller's or a terminated one of ours.
     let next = |path| unsafe { next(path) };
     if path.is_null() {
@@ -42,18 +35,11 @@ unsafe extern "C" fn chdir(path: *const c_char) -> c_int {
 /// As for libc's function of this name: `out` is null or has `size` bytes.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn getcwd(out: *mut c_char, size: size_t) -> *mut c_char {
-    type Function = unsafe extern "C" fn(*mut c_char, size_t) -> *mut c_char;
-    static NEXT: Next = Next::new(c"getcwd");
     // SAFETY: the caller's promise.
     if let Some(given) = unsafe { give_shown(out, size) } {
         return given;
     }
-    let address = NEXT.address();
-    if address.is_null() {
-        return missing(core::ptr::null_mut());
-    }
-    // SAFETY: libc's function of this name has this signature.
-    let next = unsafe { core::mem::transmute::<*mut c_void, Function>(address) };
+    let next = next!(c"getcwd": fn(*mut c_char, size_t) -> *mut c_char = ptr::null_mut());
     // SAFETY: the arguments are the caller's.
     unsafe { next(out, size) }
 }
@@ -65,8 +51,6 @@ unsafe extern "C" fn getcwd(out: *mut c_char, size: size_t) -> *mut c_char {
 /// As for libc's function of this name: `out` is null or has `room` bytes.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn __getcwd_chk(out: *mut c_char, size: size_t, room: size_t) -> *mut c_char {
-    type Function = unsafe extern "C" fn(*mut c_char, size_t, size_t) -> *mut c_char;
-    static NEXT: Next = Next::new(c"__getcwd_chk");
     // libc ends a program that says there is more room than there is.
     if size <= room {
         // SAFETY: the caller's promise.
@@ -74,12 +58,8 @@ unsafe extern "C" fn __getcwd_chk(out: *mut c_char, size: size_t, room: size_t) 
             return given;
         }
     }
-    let address = NEXT.address();
-    if address.is_null() {
-        return missing(core::ptr::null_mut());
-    }
-    // SAFETY: libc's function of this name has this signature.
-    let next = unsafe { core::mem::transmute::<*mut c_void, Function>(address) };
+    let next =
+        next!(c"__getcwd_chk": fn(*mut c_char, size_t, size_t) -> *mut c_char = ptr::null_mut());
     // SAFETY: the arguments are the caller's.
     unsafe { next(out, size, room) }
 }
@@ -89,18 +69,11 @@ unsafe extern "C" fn __getcwd_chk(out: *mut c_char, size: size_t, room: size_t) 
 /// As for libc's function of this name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn get_current_dir_name() -> *mut c_char {
-    type Function = unsafe extern "C" fn() -> *mut c_char;
-    static NEXT: Next = Next::new(c"get_current_dir_name");
     // SAFETY: there is no buffer.
-    if let Some(given) = unsafe { give_shown(core::ptr::null_mut(), 0) } {
+    if let Some(given) = unsafe { give_shown(ptr::null_mut(), 0) } {
         return given;
     }
-    let address = NEXT.address();
-    if address.is_null() {
-        return missing(core::ptr::null_mut());
-    }
-    // SAFETY: libc's function of this name has this signature.
-    let next = unsafe { core::mem::transmute::<*mut c_void, Function>(address) };
+    let next = next!(c"get_current_dir_name": fn() -> *mut c_char = ptr::null_mut());
     // SAFETY: it has no arguments.
     unsafe { next() }
 }
@@ -132,12 +105,12 @@ unsafe fn give_shown(out: *mut c_char, size: size_t) -> Option<*mut c_char> {
     };
     if !out.is_null() {
         // SAFETY: `out` has room for the name, and is not `room`.
-        unsafe { core::ptr::copy_nonoverlapping(name.as_ptr().cast(), out, name.len()) };
+        unsafe { ptr::copy_nonoverlapping(name.as_ptr().cast(), out, name.len()) };
     }
     Some(out)
 }
 
 fn failed(why: c_int) -> *mut c_char {
     errno::set(why);
-    core::ptr::null_mut()
+    ptr::null_mut()
 }

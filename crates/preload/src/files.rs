@@ -15,8 +15,8 @@ use libc::size_t;
 use crate::buffers;
 use crate::drm::{self, FileOps};
 use crate::errno;
-use crate::hooks::{missing, show_stat};
-use crate::next::Next;
+use crate::hooks::show_stat;
+use crate::next::{Next, next};
 
 /// `_IOC_TYPE` of DRM's requests.
 const DRM: u8 = b'd';
@@ -37,8 +37,6 @@ fn ops_of(fd: c_int) -> Option<&'static FileOps> {
 /// As for libc's function of this name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int {
-    type Function = unsafe extern "C" fn(c_int, c_ulong, *mut c_void) -> c_int;
-    static NEXT: Next = Next::new(c"ioctl");
     let letter = request.to_le_bytes()[1];
     if letter == DMA_BUF
         && let Some(ops) = buffers::ops_of(fd)
@@ -52,12 +50,8 @@ unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_i
         // SAFETY: the caller's argument is what the request needs.
         return unsafe { (ops.ioctl)(fd, request, arg) };
     }
-    let address = NEXT.address();
-    if address.is_null() {
-        return missing(-1);
-    }
-    // SAFETY: libc's function takes its third argument where a named one is.
-    let next = unsafe { core::mem::transmute::<*mut c_void, Function>(address) };
+    // libc's takes its third argument where a named one is.
+    let next = next!(c"ioctl": fn(c_int, c_ulong, *mut c_void) -> c_int = -1);
     // SAFETY: the arguments are the caller's.
     unsafe { next(fd, request, arg) }
 }
@@ -197,17 +191,10 @@ unsafe extern "C" fn mremap(
 /// As for libc's function of this name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn close(fd: c_int) -> c_int {
-    type Function = unsafe extern "C" fn(c_int) -> c_int;
-    static NEXT: Next = Next::new(c"close");
     // A process without these functions has nothing to release.
     let node = ops_of(fd);
     let buffer = drm::ops().filter(|_| node.is_none()).and_then(|_| buffers::ops_of(fd));
-    let address = NEXT.address();
-    if address.is_null() {
-        return missing(-1);
-    }
-    // SAFETY: libc's function of this name has this signature.
-    let next = unsafe { core::mem::transmute::<*mut c_void, Function>(address) };
+    let next = next!(c"close": fn(c_int) -> c_int = -1);
     // SAFETY: the argument is the caller's.
     let result = unsafe { next(fd) };
     if let Some(ops) = node {
@@ -225,18 +212,11 @@ unsafe extern "C" fn close(fd: c_int) -> c_int {
 /// As for libc's function of this name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pread(fd: c_int, out: *mut c_void, len: size_t, offset: i64) -> isize {
-    type Function = unsafe extern "C" fn(c_int, *mut c_void, size_t, i64) -> isize;
-    static NEXT: Next = Next::new(c"pread");
     if let Some(ops) = drm::vfio(fd) {
         // SAFETY: the arguments are the caller's.
         return unsafe { (ops.read)(fd, out, len, offset) };
     }
-    let address = NEXT.address();
-    if address.is_null() {
-        return missing(-1);
-    }
-    // SAFETY: libc's function of this name has this signature.
-    let next = unsafe { core::mem::transmute::<*mut c_void, Function>(address) };
+    let next = next!(c"pread": fn(c_int, *mut c_void, size_t, i64) -> isize = -1);
     // SAFETY: the arguments are the caller's.
     unsafe { next(fd, out, len, offset) }
 }
@@ -259,18 +239,11 @@ unsafe extern "C" fn pread64(fd: c_int, out: *mut c_void, len: size_t, offset: i
 /// As for libc's function of this name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pwrite(fd: c_int, from: *const c_void, len: size_t, offset: i64) -> isize {
-    type Function = unsafe extern "C" fn(c_int, *const c_void, size_t, i64) -> isize;
-    static NEXT: Next = Next::new(c"pwrite");
     if let Some(ops) = drm::vfio(fd) {
         // SAFETY: the arguments are the caller's.
         return unsafe { (ops.write)(fd, from, len, offset) };
     }
-    let address = NEXT.address();
-    if address.is_null() {
-        return missing(-1);
-    }
-    // SAFETY: libc's function of this name has this signature.
-    let next = unsafe { core::mem::transmute::<*mut c_void, Function>(address) };
+    let next = next!(c"pwrite": fn(c_int, *const c_void, size_t, i64) -> isize = -1);
     // SAFETY: the arguments are the caller's.
     unsafe { next(fd, from, len, offset) }
 }
@@ -293,14 +266,7 @@ unsafe extern "C" fn pwrite64(fd: c_int, from: *const c_void, len: size_t, offse
 /// As for libc's function of this name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fstat(fd: c_int, out: *mut c_void) -> c_int {
-    type Function = unsafe extern "C" fn(c_int, *mut c_void) -> c_int;
-    static NEXT: Next = Next::new(c"fstat");
-    let address = NEXT.address();
-    if address.is_null() {
-        return missing(-1);
-    }
-    // SAFETY: libc's function of this name has this signature.
-    let next = unsafe { core::mem::transmute::<*mut c_void, Function>(address) };
+    let next = next!(c"fstat": fn(c_int, *mut c_void) -> c_int = -1);
     // SAFETY: the arguments are the caller's.
     let result = unsafe { next(fd, out) };
     if result == 0
@@ -358,14 +324,8 @@ unsafe extern "C" fn lseek64(fd: c_int, offset: i64, whence: c_int) -> i64 {
 /// As for libc's function of this name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fcntl(fd: c_int, command: c_int, arg: *mut c_void) -> c_int {
-    type Function = unsafe extern "C" fn(c_int, c_int, *mut c_void) -> c_int;
-    static NEXT: Next = Next::new(c"fcntl");
-    let address = NEXT.address();
-    if address.is_null() {
-        return missing(-1);
-    }
-    // SAFETY: libc's function takes its third argument where a named one is.
-    let next = unsafe { core::mem::transmute::<*mut c_void, Function>(address) };
+    // libc's takes its third argument where a named one is.
+    let next = next!(c"fcntl": fn(c_int, c_int, *mut c_void) -> c_int = -1);
     // SAFETY: the arguments are the caller's.
     let answer = unsafe { next(fd, command, arg) };
     if command != libc::F_GETFL

@@ -8,13 +8,13 @@
 #![allow(unsafe_code, reason = "every function here stands for one of libc's")]
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
+use core::ptr;
 
 use libc::{DIR, FILE, mode_t, size_t, ssize_t};
 
 use crate::cwd;
 use crate::drm;
-use crate::errno;
-use crate::next::Next;
+use crate::next::next;
 use crate::redirect::{Room, redirect, restore, uverbs};
 
 /// Defines functions that redirect one path and pass everything on.
@@ -31,9 +31,6 @@ macro_rules! hooks {
         unsafe extern "C" fn $name(
             $($before: $before_type,)* $path: *const c_char $(, $after: $after_type)*
         ) -> $result {
-            type Function =
-                unsafe extern "C" fn($($before_type,)* *const c_char $(, $after_type)*) -> $result;
-            static NEXT: Next = Next::new($symbol);
             // SAFETY: the caller's path is a string, as libc asks.
             let node = unsafe { drm::node($path) };
             $(if let Some(node) = node {
@@ -46,12 +43,9 @@ macro_rules! hooks {
                 // SAFETY: the caller's path is a string, as libc asks.
                 None => unsafe { redirect($path, &mut room) },
             };
-            let address = NEXT.address();
-            if address.is_null() {
-                return missing($missing);
-            }
-            // SAFETY: libc's function of this name has this signature.
-            let next = unsafe { core::mem::transmute::<*mut c_void, Function>(address) };
+            let next = next!(
+                $symbol: fn($($before_type,)* *const c_char $(, $after_type)*) -> $result = $missing
+            );
             // SAFETY: the arguments are the caller's except for the path, which is also a string
             // and outlives the call.
             let result = unsafe { next($($before,)* path $(, $after)*) };
@@ -103,12 +97,6 @@ unsafe fn show_statx(device: libc::dev_t, out: *mut c_void) {
     unsafe { (*out).stx_mode = (libc::S_IFCHR | 0o666) as u16 };
 }
 
-/// No later library has the function: an old name that nothing here can have been linked against.
-pub(crate) fn missing<T>(result: T) -> T {
-    errno::set(libc::ENOSYS);
-    result
-}
-
 hooks! {
     /// See the module for its mode.
     fn open / c"open" (@path, flags: c_int, mode: mode_t) -> c_int = -1, opens flags;
@@ -127,11 +115,11 @@ hooks! {
     /// `openat64` with `_FORTIFY_SOURCE`.
     fn __openat64_2 / c"__openat64_2" (dir: c_int, @path, flags: c_int) -> c_int = -1, opens flags;
     /// Streams.
-    fn fopen / c"fopen" (@path, mode: *const c_char) -> *mut FILE = core::ptr::null_mut();
+    fn fopen / c"fopen" (@path, mode: *const c_char) -> *mut FILE = ptr::null_mut();
     /// Streams.
-    fn fopen64 / c"fopen64" (@path, mode: *const c_char) -> *mut FILE = core::ptr::null_mut();
+    fn fopen64 / c"fopen64" (@path, mode: *const c_char) -> *mut FILE = ptr::null_mut();
     /// Directories.
-    fn opendir / c"opendir" (@path) -> *mut DIR = core::ptr::null_mut();
+    fn opendir / c"opendir" (@path) -> *mut DIR = ptr::null_mut();
     /// Directories; the two functions are called with entries, which have no path.
     fn scandir / c"scandir" (@path, list: *mut c_void, filter: *mut c_void, compare: *mut c_void)
         -> c_int = -1;
@@ -202,14 +190,7 @@ hooks! {
 /// As for libc's function of this name: `out` is null or has room for `PATH_MAX` bytes.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn realpath(path: *const c_char, out: *mut c_char) -> *mut c_char {
-    type Function = unsafe extern "C" fn(*const c_char, *mut c_char) -> *mut c_char;
-    static NEXT: Next = Next::new(c"realpath");
-    let address = NEXT.address();
-    if address.is_null() {
-        return missing(core::ptr::null_mut());
-    }
-    // SAFETY: libc's function of this name has this signature.
-    let next = unsafe { core::mem::transmute::<*mut c_void, Function>(address) };
+    let next = next!(c"realpath": fn(*const c_char, *mut c_char) -> *mut c_char = ptr::null_mut());
     // SAFETY: the path is a string again, and the buffer is the caller's.
     let next = |path| unsafe { next(path, out) };
     // SAFETY: the caller's path is a string; `next` is realpath, which returns its buffer or
@@ -228,14 +209,7 @@ unsafe extern "C" fn __realpath_chk(
     out: *mut c_char,
     room: size_t,
 ) -> *mut c_char {
-    type Function = unsafe extern "C" fn(*const c_char, *mut c_char, size_t) -> *mut c_char;
-    static NEXT: Next = Next::new(c"__realpath_chk");
-    let address = NEXT.address();
-    if address.is_null() {
-        return missing(core::ptr::null_mut());
-    }
-    // SAFETY: libc's function of this name has this signature.
-    let next = unsafe { core::mem::transmute::<*mut c_void, Function>(address) };
+    let next = next!(c"__realpath_chk": fn(*const c_char, *mut c_char, size_t) -> *mut c_char = ptr::null_mut());
     // SAFETY: the path is a string again, and the buffer and its size are the caller's.
     let next = |path| unsafe { next(path, out, room) };
     // SAFETY: the caller's path is a string; `next` is realpath, which returns its buffer or
@@ -251,7 +225,7 @@ unsafe extern "C" fn __realpath_chk(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn canonicalize_file_name(path: *const c_char) -> *mut c_char {
     // SAFETY: the caller's path is a string; with no buffer, this is what realpath does.
-    unsafe { realpath(path, core::ptr::null_mut()) }
+    unsafe { realpath(path, ptr::null_mut()) }
 }
 
 /// Calls `next` with the redirected path, and returns a path of `/sys` if it was ours.

@@ -47,3 +47,25 @@ impl Next {
         found
     }
 }
+
+/// The function that has this name and this signature in C, or, if no later library has it, an end
+/// of the hook with this result: an old name that nothing here can have been linked against.
+macro_rules! next {
+    ($name:literal: fn($($arg:ty),*) -> $result:ty = $missing:expr) => {{
+        static NEXT: $crate::next::Next = $crate::next::Next::new($name);
+        let address = NEXT.address();
+        if address.is_null() {
+            $crate::errno::set(libc::ENOSYS);
+            return $missing;
+        }
+        // SAFETY: libc's function of this name has this signature.
+        unsafe {
+            core::mem::transmute::<
+                *mut core::ffi::c_void,
+                unsafe extern "C" fn($($arg),*) -> $result,
+            >(address)
+        }
+    }};
+}
+
+pub(crate) use next;

@@ -7,9 +7,8 @@ use core::ffi::{c_int, c_void};
 use libc::{sockaddr, socklen_t};
 
 use crate::errno;
-use crate::hooks::missing;
 use crate::netlink::{self, ADDRESS};
-use crate::next::Next;
+use crate::next::next;
 
 /// `NETLINK_RDMA` of the kernel's `linux/netlink.h`.
 const RDMA: c_int = 20;
@@ -28,8 +27,6 @@ fn ended(why: c_int) -> c_int {
 /// As for libc's function of this name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
-    type Function = unsafe extern "C" fn(c_int, c_int, c_int) -> c_int;
-    static NEXT: Next = Next::new(c"socket");
     if domain == libc::AF_NETLINK
         && protocol == RDMA
         && matches!(kind & 0xf, libc::SOCK_RAW | libc::SOCK_DGRAM)
@@ -37,12 +34,7 @@ unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_in
     {
         return fd;
     }
-    let address = NEXT.address();
-    if address.is_null() {
-        return missing(-1);
-    }
-    // SAFETY: libc's function of this name has this signature.
-    let next = unsafe { core::mem::transmute::<*mut c_void, Function>(address) };
+    let next = next!(c"socket": fn(c_int, c_int, c_int) -> c_int = -1);
     // SAFETY: the arguments are the caller's.
     unsafe { next(domain, kind, protocol) }
 }
@@ -52,19 +44,12 @@ unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_in
 /// As for libc's function of this name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn bind(fd: c_int, name: *const sockaddr, length: socklen_t) -> c_int {
-    type Function = unsafe extern "C" fn(c_int, *const sockaddr, socklen_t) -> c_int;
-    static NEXT: Next = Next::new(c"bind");
     if length as usize == ADDRESS && !name.is_null() && netlink::is_ours(fd) {
         // SAFETY: the caller promises an address of this length.
         let name = unsafe { name.cast::<netlink::Name>().read_unaligned() };
         return ended(netlink::bind(fd, &name));
     }
-    let address = NEXT.address();
-    if address.is_null() {
-        return missing(-1);
-    }
-    // SAFETY: libc's function of this name has this signature.
-    let next = unsafe { core::mem::transmute::<*mut c_void, Function>(address) };
+    let next = next!(c"bind": fn(c_int, *const sockaddr, socklen_t) -> c_int = -1);
     // SAFETY: the arguments are the caller's.
     unsafe { next(fd, name, length) }
 }
@@ -74,18 +59,11 @@ unsafe extern "C" fn bind(fd: c_int, name: *const sockaddr, length: socklen_t) -
 /// As for libc's function of this name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn getsockname(fd: c_int, name: *mut sockaddr, length: *mut socklen_t) -> c_int {
-    type Function = unsafe extern "C" fn(c_int, *mut sockaddr, *mut socklen_t) -> c_int;
-    static NEXT: Next = Next::new(c"getsockname");
     if netlink::is_ours(fd) {
         // SAFETY: the caller promises room of this length.
         return ended(unsafe { netlink::give(&netlink::own_address(fd), name.cast(), length) });
     }
-    let address = NEXT.address();
-    if address.is_null() {
-        return missing(-1);
-    }
-    // SAFETY: libc's function of this name has this signature.
-    let next = unsafe { core::mem::transmute::<*mut c_void, Function>(address) };
+    let next = next!(c"getsockname": fn(c_int, *mut sockaddr, *mut socklen_t) -> c_int = -1);
     // SAFETY: the arguments are the caller's.
     unsafe { next(fd, name, length) }
 }
@@ -103,17 +81,11 @@ unsafe extern "C" fn setsockopt(
     value: *const c_void,
     length: socklen_t,
 ) -> c_int {
-    type Function = unsafe extern "C" fn(c_int, c_int, c_int, *const c_void, socklen_t) -> c_int;
-    static NEXT: Next = Next::new(c"setsockopt");
     if level == libc::SOL_NETLINK && netlink::is_ours(fd) {
         return 0;
     }
-    let address = NEXT.address();
-    if address.is_null() {
-        return missing(-1);
-    }
-    // SAFETY: libc's function of this name has this signature.
-    let next = unsafe { core::mem::transmute::<*mut c_void, Function>(address) };
+    let next =
+        next!(c"setsockopt": fn(c_int, c_int, c_int, *const c_void, socklen_t) -> c_int = -1);
     // SAFETY: the arguments are the caller's.
     unsafe { next(fd, level, option, value, length) }
 }
