@@ -144,7 +144,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         ],
     ),
     ("preload", &[]),
-    ("rspreload", &["environment"]),
+    ("rspreload", &["environment", "threads"]),
     ("heap", &["threads"]),
     ("fabric-sim", &["iba", "wire", "transport", "umem"]),
     ("interop", &[]),

@@ -5,6 +5,8 @@
 use core::ffi::c_int;
 use std::sync::OnceLock;
 
+use threads::first::First;
+
 /// Which programs and sockets become rsockets.
 const FILE: &str = "/etc/rdma/rsocket/preload_config";
 
@@ -30,8 +32,16 @@ struct Rule {
 
 /// The settings of this process: read at its first socket.
 pub(crate) fn config() -> &'static Config {
+    static READ: First = First::new();
     static CONFIG: OnceLock<Config> = OnceLock::new();
-    CONFIG.get_or_init(|| {
+    READ.call(|| {
+        let _ = CONFIG.set(Config::read());
+    });
+    CONFIG.get().expect("it was read")
+}
+
+impl Config {
+    fn read() -> Self {
         let number =
             |name| environment::var(name).and_then(|text| text.trim().parse().ok()).unwrap_or(0);
         let comm = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
@@ -40,16 +50,14 @@ pub(crate) fn config() -> &'static Config {
             .as_deref()
             .and_then(|path| std::path::Path::new(path).file_name())
             .map_or_else(|| comm.trim().to_owned(), |name| name.to_string_lossy().into_owned());
-        Config {
+        Self {
             rules: parse(&std::fs::read_to_string(FILE).unwrap_or_default()),
             program,
             sizes: ["RS_SQ_SIZE", "RS_RQ_SIZE", "RS_INLINE"].map(number),
             is_fork_safe: number("RDMAV_FORK_SAFE") != 0,
         }
-    })
-}
+    }
 
-impl Config {
     /// Whether a socket must become an rsocket.
     pub(crate) fn wants(&self, domain: c_int, kind: c_int, protocol: c_int) -> bool {
         if !matches!(domain, libc::AF_INET | libc::AF_INET6) {

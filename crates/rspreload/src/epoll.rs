@@ -6,9 +6,9 @@
 
 use core::ffi::c_int;
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use libc::{epoll_event, sigset_t};
+use threads::whole::Mutex;
 
 use crate::lifetime::rclose;
 use crate::next::functions;
@@ -26,10 +26,6 @@ functions! {
 
 /// The events of an rsocket that the program asks for, by the numbers of instance and rsocket.
 static DATA: Mutex<BTreeMap<(c_int, c_int), u64>> = Mutex::new(BTreeMap::new());
-
-fn data() -> MutexGuard<'static, BTreeMap<(c_int, c_int), u64>> {
-    DATA.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// The instance for rsockets that goes with the kernel's `epfd`, made if there is none and
 /// `is_needed`.
@@ -60,7 +56,7 @@ fn own(fd: c_int) -> u64 {
 
 /// An instance for rsockets is no longer needed.
 pub(crate) fn end(ours: c_int) -> c_int {
-    data().retain(|(known, _), _| *known != ours);
+    DATA.lock().retain(|(known, _), _| *known != ours);
     // SAFETY: there are no pointers.
     unsafe { rclose(ours) }
 }
@@ -96,7 +92,7 @@ unsafe extern "C" fn epoll_ctl(
     if event.is_null() {
         // SAFETY: there is no event.
         let answer = unsafe { repoll_ctl(ours, op, target, event) };
-        data().remove(&(ours, target));
+        DATA.lock().remove(&(ours, target));
         return answer;
     }
     // SAFETY: the event is the caller's; the structure is packed on some machines.
@@ -106,9 +102,9 @@ unsafe extern "C" fn epoll_ctl(
     let answer = unsafe { repoll_ctl(ours, op, target, &raw mut known) };
     if answer == 0 {
         if op == libc::EPOLL_CTL_DEL {
-            data().remove(&(ours, target));
+            DATA.lock().remove(&(ours, target));
         } else {
-            data().insert((ours, target), wanted.u64);
+            DATA.lock().insert((ours, target), wanted.u64);
         }
     }
     answer
@@ -163,7 +159,7 @@ unsafe fn wait_once(
             has_others = true;
             continue;
         }
-        let Some(wanted) = data().get(&(ours, event.u64 as c_int)).copied() else { continue };
+        let Some(wanted) = DATA.lock().get(&(ours, event.u64 as c_int)).copied() else { continue };
         event.u64 = wanted;
         // SAFETY: the caller's promise: no more are kept than there were.
         let place = unsafe { events.add(kept) };

@@ -20,8 +20,8 @@
 //! It does not reach static binaries, Go, raw system calls and `io_uring`. Sockets do not survive
 //! `exec`.
 //!
-//! It keeps one word per descriptor, so that no call takes a lock and a signal handler may call any
-//! of them.
+//! It keeps one word per descriptor, so that no call but those of epoll takes a lock, and a signal
+//! handler may call the others.
 
 mod config;
 #[cfg(not(test))]

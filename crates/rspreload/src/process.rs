@@ -7,7 +7,9 @@
 #![allow(unsafe_code, reason = "calls of C")]
 
 use core::sync::atomic::{AtomicI32, Ordering};
-use std::sync::Once;
+
+use threads::first::First;
+use threads::fork::Handlers;
 
 /// The process that this memory belongs to, once there is a socket.
 static OWNER: AtomicI32 = AtomicI32::new(0);
@@ -23,12 +25,10 @@ extern "C" fn after_fork() {
 
 /// The first socket is about to be made.
 pub(crate) fn watch() {
-    static WATCH: Once = Once::new();
-    WATCH.call_once(|| {
+    static WATCH: First = First::new();
+    WATCH.call(|| {
         OWNER.store(own_pid(), Ordering::Relaxed);
-        // SAFETY: the function lives as long as the library, which is never unloaded: it was loaded
-        // first.
-        unsafe { libc::pthread_atfork(None, None, Some(after_fork)) };
+        Handlers { child: Some(after_fork), ..Handlers::default() }.register();
     });
 }
 
