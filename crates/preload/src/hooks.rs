@@ -209,7 +209,9 @@ unsafe extern "C" fn __realpath_chk(
     out: *mut c_char,
     room: size_t,
 ) -> *mut c_char {
-    let next = next!(c"__realpath_chk": fn(*const c_char, *mut c_char, size_t) -> *mut c_char = ptr::null_mut());
+    let next = next!(
+        c"__realpath_chk": fn(*const c_char, *mut c_char, size_t) -> *mut c_char = ptr::null_mut()
+    );
     // SAFETY: the path is a string again, and the buffer and its size are the caller's.
     let next = |path| unsafe { next(path, out, room) };
     // SAFETY: the caller's path is a string; `next` is realpath, which returns its buffer or
