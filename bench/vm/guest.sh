@@ -68,8 +68,12 @@ lose() {
     done
 }
 
+# Seconds since the start, those that processors were idle, all together, and their number.
+clock() { echo "--- clock $(cat /proc/uptime) $(grep -c ^processor /proc/cpuinfo)"; }
+
 # pair CARRIER PROGRAM ARGS
 pair() {
+    began=$(clock)
     hosts=$1
     shift
     case $hosts in
@@ -88,6 +92,9 @@ pair() {
         status=$?
     [ $status = 0 ] || kill $server 2>/dev/null
     wait $server
+    ended=$(clock)
+    echo "$began"
+    echo "$ended"
     cat client
     echo "--- exit $status"
 }
@@ -96,6 +103,11 @@ rxe
 hosts peerdma
 echo "=== machine"
 echo "Linux $(uname -r), $(grep -c ^processor /proc/cpuinfo) emulated CPUs"
+# What is busy when nothing runs.
+echo "=== rest"
+clock
+sleep 5
+clock
 for rep in $(seq 0 $((reps - 1))); do
     turns="rxe peerdma"
     [ $((rep % 2)) = 0 ] || turns="peerdma rxe"

@@ -19,6 +19,7 @@ mod sends;
 mod small;
 mod storage;
 mod vm;
+mod vm_cost;
 mod vm_nvmeof;
 mod wire;
 mod write;
@@ -45,7 +46,7 @@ const fn bench(
     Bench { name, about, only_when_named: false, run }
 }
 
-pub(crate) const ALL: [Bench; 27] = [
+pub(crate) const ALL: [Bench; 28] = [
     bench("write", "ib_write_bw against process_vm_writev", write::run),
     bench("sends", "many small SENDs against UCX's active messages", sends::run),
     bench("small", "many short WRITEs and READs against process_vm_writev", small::run),
@@ -97,6 +98,10 @@ pub(crate) const ALL: [Bench; 27] = [
     Bench {
         only_when_named: true,
         ..bench("vm-loss", "the same on a link that loses packets", vm::losses)
+    },
+    Bench {
+        only_when_named: true,
+        ..bench("vm-cost", "processor time there, the kernel's included", vm_cost::run)
     },
     Bench {
         only_when_named: true,
