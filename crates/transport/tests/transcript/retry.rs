@@ -91,6 +91,24 @@ fn waiting_for_room_is_waiting_for_the_peer() {
     s.sent(9, WcStatus::RetryExcErr);
 }
 
+/// The packet is lost, and its memory is absent when it should be sent again.
+#[test]
+fn waiting_for_memory_of_its_own_is_not_waiting_for_the_peer() {
+    let mut s = Station::new(&Options { retry_cnt: 1, ..Options::rc() });
+    s.post(build::send(9, BASE, 1));
+    recv!(s, 0, packet(Opcode::RcSendOnly, sq(0)).ackreq(), &[0]);
+    s.host.memory.borrow_mut().absent = 1;
+    recv_nothing!(s, 1000);
+    s.completed_nothing();
+    assert_eq!(s.host.counted(Counter::LocalAckTimeoutErr), 1);
+    s.host.memory.borrow_mut().absent = 0;
+    recv!(s, 1001, packet(Opcode::RcSendOnly, sq(0)).ackreq(), &[0]);
+    // Now it waits for the peer again, twice as long as at first.
+    recv_nothing!(s, 1017);
+    s.at(1018);
+    s.sent(9, WcStatus::RetryExcErr);
+}
+
 #[test]
 fn a_late_ack_overtakes_the_retransmission() {
     let mut s = Station::new(&Options::rc());
