@@ -225,6 +225,7 @@ impl Qp {
             || self.has_srq
             || length > self.path.path_mtu.bytes()
             || env.withholds_receives()
+            || self.resp.is_put_off()
         {
             return false;
         }

@@ -22,6 +22,11 @@ use crate::time::Time;
 const PATIENCE: Duration = Duration::from_millis(4);
 
 impl Responder {
+    /// Whether answers wait until the peer asks for the first of them again.
+    pub(crate) fn is_put_off(&self) -> bool {
+        self.answers.front().is_some_and(Answer::is_put_off)
+    }
+
     /// Continues all answers, as the peer is no longer heard.
     pub(crate) fn take_up_answers(&mut self) {
         for answer in &mut self.answers {
@@ -31,8 +36,9 @@ impl Responder {
         }
     }
 
-    /// The peer repeats the request with this number: answers before it that it was told to ask for
-    /// again, and that it had all of once, are not needed. It ignored that it was told.
+    /// The peer sent the request with this number: answers before it that it was told to ask for
+    /// again, and that it had all of once, are not needed. It ignored that it was told, or will ask
+    /// again all the same.
     ///
     /// Others would wait behind them for ever.
     pub(crate) fn drop_unneeded(&mut self, psn: Psn) {

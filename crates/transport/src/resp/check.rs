@@ -25,6 +25,7 @@ impl Qp {
             self.resp.psn = psn;
             self.resp.msn = self.resp.msn.add(rx.skipped.messages);
         }
+        self.resp.drop_unneeded(psn);
         let ahead = psn.distance(self.resp.psn);
         match self.qp_type {
             QpType::Rc | QpType::XrcRecv if ahead > 0 => {

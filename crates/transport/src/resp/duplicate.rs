@@ -16,7 +16,6 @@ impl Qp {
         rx: &Rx<'_, E::Payload>,
     ) -> Step {
         let psn = rx.headers.bth.psn;
-        self.resp.drop_unneeded(psn);
         match rx.headers.bth.opcode.operation() {
             // IBA C9-105: acknowledged with the newest number, which confirms that all of it
             // arrived.

@@ -412,6 +412,33 @@ fn a_read_that_is_put_off_in_the_middle_is_requested_from_there() {
     assert_eq!(s.peek(BASE + 0x1000, 8), 7u64.to_ne_bytes());
 }
 
+/// The peer has the answer, takes no notice that a second one will be late, and goes on. What it
+/// sends now is refused, and then carried out.
+#[test]
+fn an_answer_that_is_put_off_and_no_longer_needed_does_not_hold_up_what_is_new() {
+    for has_receive in [false, true] {
+        let mut s = Station::new(&Options { min_rnr_timer: 12, timeout: 14, ..Options::rc() });
+        let read = || packet(Opcode::RcReadRequest, rq(0)).with_reth(BASE, 8);
+        let send = || packet(Opcode::RcSendOnly, rq(1)).ackreq();
+        send!(s, 0, read());
+        recv!(s, 0, response('o', rq(0), 1), &[0; 8]);
+        s.host.memory.borrow_mut().absent = 1;
+        send!(s, 1, read());
+        recv!(s, 4_001, rnr_nak(rq(0), 1, 12));
+        bring_back(&s);
+        if has_receive {
+            s.post_recv(build::recv(7, BASE, 1));
+        } else {
+            send!(s, 5_000, send());
+            recv!(s, 5_000, rnr_nak(rq(1), 1, 12));
+            s.post_recv(build::recv(7, BASE, 1));
+        }
+        send!(s, 6_000, send());
+        recv!(s, 6_000, ack(rq(1), 2));
+        s.received(7, WcStatus::Success);
+    }
+}
+
 /// A peer asks again for an answer that is on its way, and for what it asked for after it. Then it
 /// has the answer, and takes no notice that the second one will be late.
 #[test]
