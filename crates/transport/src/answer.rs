@@ -68,15 +68,12 @@ impl Responder {
     }
 
     /// Queues an answer that was sent before. A READ that is still being answered goes back to this
-    /// point; one that was put off continues.
+    /// point; one that was put off continues here, as the peer has all before it.
     pub(crate) fn answer_again(&mut self, answer: Answer, limit: usize) {
         if let Some(same) =
             self.answers.iter_mut().find(|queued| queued.is_data() && queued.end() == answer.end())
         {
-            if let Kind::Read(queued) = &mut same.kind {
-                queued.is_put_off = false;
-            }
-            if answer.psn.is_before(same.psn)
+            if (same.is_put_off() || answer.psn.is_before(same.psn))
                 && let (Kind::Read(queued), Kind::Read(mut again)) = (same.kind, answer.kind)
             {
                 (again.is_new, again.counts) = (queued.is_new, queued.counts);

@@ -412,6 +412,21 @@ fn a_read_that_is_put_off_in_the_middle_is_requested_from_there() {
     assert_eq!(s.peek(BASE + 0x1000, 8), 7u64.to_ne_bytes());
 }
 
+/// The peer has more of it than was sent this time. A NAK that names what it has would be no news.
+#[test]
+fn an_answer_that_was_put_off_goes_on_to_where_it_is_requested() {
+    let mut s = interrupted();
+    recv!(s, 4_000, rnr_nak(rq(1), 2, 12));
+    send!(s, 5_000, packet(Opcode::RcReadRequest, rq(2)).with_reth(BASE + 512, 88));
+    recv_nothing!(s, 8_999);
+    recv!(s, 9_000, rnr_nak(rq(2), 2, 12));
+    bring_back(&s);
+    send!(s, 10_000, packet(Opcode::RcReadRequest, rq(2)).with_reth(BASE + 512, 88));
+    recv!(s, 10_000, response('o', rq(2), 2), &bytes(600)[512..]);
+    recv!(s, 10_000, atomic_answer(rq(3), 2, 0));
+    recv_nothing!(s, 20_000);
+}
+
 /// The peer has the answer, takes no notice that a second one will be late, and goes on. What it
 /// sends now is refused, and then carried out.
 #[test]
