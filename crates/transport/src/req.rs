@@ -241,8 +241,8 @@ impl Qp {
                 self.req.watch(now, &self.attr);
                 return Sent::Blocked;
             }
-            // Not the peer's fault: no time runs, unless it owes an acknowledgement of packets before
-            // this one. Of a copy that was sent earlier it may have taken none.
+            // Not the peer's fault: no time runs, unless it owes an acknowledgement of packets
+            // before this one. Of a copy that was sent earlier it may have taken none.
             Err(TransmitError::Memory(LocalError::NotPresent)) => {
                 env.count(Counter::PageFaultsPending);
                 if self.req.psn == self.req.una {
