@@ -39,31 +39,30 @@ impl<'a> EngineGuard<'a> {
         (**self).post_send(id, request)
     }
 
-    /// [`Engine::post_recv`].
+    /// Adds a receive to a QP's queue. In ERR it is flushed at once (IBA 10.3.1).
     #[doc(alias = "ibv_post_recv")]
     #[inline]
     pub fn post_recv(&mut self, id: QpId, wr: RecvWr) -> Result<(), PostError> {
-        self.post_recv_with(id, |to| {
-            *to = wr;
-            Ok(())
-        })
+        self.is_changed |= self.engine.post_recv(id, wr)?;
+        Ok(())
     }
 
-    /// [`Engine::post_recv_with`].
+    /// As [`Self::post_recv`], with a request that is written in place
+    /// ([`transport::Qp::post_recv_with`]).
     #[inline]
     pub fn post_recv_with<X: From<PostError>>(
         &mut self,
         id: QpId,
         fill: impl FnOnce(&mut RecvWr) -> Result<(), X>,
     ) -> Result<(), X> {
-        self.is_changed |= self.engine.add_recv(id, fill)?;
+        self.is_changed |= self.engine.post_recv_with(id, fill)?;
         Ok(())
     }
 
     /// [`Engine::pop_wc`].
     #[inline]
     pub fn pop_wc(&mut self, id: CqId) -> Option<Wc> {
-        self.take_wc(id, |wc| *wc)
+        self.engine.pop_wc(id)
     }
 
     /// [`Engine::take_wc`]. A completion that is taken leaves nothing to be done.

@@ -51,27 +51,32 @@ pub(crate) fn plain(
     max_wr: u32,
     post: impl FnOnce(*mut c::SendWr, *mut *mut c::SendWr) -> c_int,
 ) -> Result<(), PostError> {
-    // SAFETY: the structure is made of integers and pointers, for which zero is a value.
-    let mut request: c::SendWr = unsafe { mem::zeroed() };
-    request.wr_id = wr.wr_id;
-    request.sg_list = sges(list);
     // CAST: no more than a QP takes.
-    request.num_sge = list.len() as c_int;
-    request.opcode = wr.opcode as u32;
-    request.send_flags = wr.flags.difference(SendFlags::INLINE).bits();
-    request.imm_data = imm_data(wr);
-    request.wr.rdma = c::Rdma { remote_addr: wr.remote_addr, rkey: wr.rkey.0 };
-    request.qp_type = wr.srqn;
+    let count = list.len() as c_int;
+    let mut request = request(wr, sges(list), count, wr.flags.difference(SendFlags::INLINE));
     let mut bad = ptr::null_mut();
     posted(post(&raw mut request, &raw mut bad), max_wr)
 }
 
-/// Immediate data, in the byte order of the wire, or the key to invalidate.
-fn imm_data(wr: &SendWr) -> u32 {
-    match wr.opcode {
+/// A request in C's form, without what other operations than the plain ones have.
+#[inline]
+fn request(wr: &SendWr, sg_list: *mut c::Sge, num_sge: c_int, flags: SendFlags) -> c::SendWr {
+    // SAFETY: the structure is made of integers and pointers, for which zero is a value.
+    let mut request: c::SendWr = unsafe { mem::zeroed() };
+    request.wr_id = wr.wr_id;
+    request.sg_list = sg_list;
+    request.num_sge = num_sge;
+    request.opcode = wr.opcode as u32;
+    request.send_flags = flags.bits();
+    // In the byte order of the wire; the key to invalidate is not.
+    request.imm_data = match wr.opcode {
         WrOpcode::SendWithImm | WrOpcode::RdmaWriteWithImm => wr.imm.to_be(),
         _ => wr.imm,
-    }
+    };
+    request.wr.rdma = c::Rdma { remote_addr: wr.remote_addr, rkey: wr.rkey.0 };
+    // Read for an XRC_SEND QP alone.
+    request.qp_type = wr.srqn;
+    request
 }
 
 /// A list in C's form: its own elements, which providers only read.
@@ -106,27 +111,16 @@ pub(crate) fn send(
         }
         Data::Bind(_) | Data::Flush(_) => (ptr::null_mut(), 0),
     };
-    // SAFETY: the structure is made of integers and pointers, for which zero is a value.
-    let mut request: c::SendWr = unsafe { mem::zeroed() };
-    request.wr_id = wr.wr_id;
-    request.sg_list = sg_list;
-    request.num_sge = c_int::try_from(count).map_err(|_| libc::EINVAL)?;
-    request.opcode = wr.opcode as u32;
-    request.send_flags = flags.bits();
-    request.imm_data = imm_data(wr);
-    let (remote_addr, rkey) = (wr.remote_addr, wr.rkey.0);
+    let count = c_int::try_from(count).map_err(|_| libc::EINVAL)?;
+    let mut request = request(wr, sg_list, count, flags);
     if let Some(ud) = &wr.ud {
         let ah = ah.ok_or(libc::EINVAL)?.raw();
         request.wr.ud =
             c::Ud { ah, remote_qpn: ud.remote_qpn.value(), remote_qkey: ud.remote_qkey.0 };
     } else if wr.opcode.is_atomic() {
-        let (compare_add, swap) = (wr.compare_add, wr.swap);
-        request.wr.atomic = c::Atomic { remote_addr, compare_add, swap, rkey };
-    } else {
-        request.wr.rdma = c::Rdma { remote_addr, rkey };
+        let &SendWr { remote_addr, compare_add, swap, rkey, .. } = wr;
+        request.wr.atomic = c::Atomic { remote_addr, compare_add, swap, rkey: rkey.0 };
     }
-    // Read for an XRC_SEND QP alone.
-    request.qp_type = wr.srqn;
     if let Data::Bind(bind) = &wr.data {
         let window = window.ok_or(libc::EINVAL)?;
         request.bind_mw = c::BindMw {

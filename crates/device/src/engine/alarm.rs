@@ -40,10 +40,10 @@ enum Left {
 impl Engine {
     /// When progress is needed next even if nothing arrives.
     pub(super) fn next_deadline(&self) -> Option<Time> {
-        let objects = &self.common.objects.due;
+        let due = &self.common.objects.due;
         let timer = self.schedule.timers.peek().map(|Reverse((at, _))| *at);
-        let event = objects.moderated.iter().map(|(at, _)| *at).min();
-        let overrun = (!objects.overruns.is_empty()).then_some(self.common.now);
+        let event = due.moderated.iter().map(|(at, _)| *at).min();
+        let overrun = (!due.overruns.is_empty()).then_some(self.common.now);
         let seen = self.common.observers_deadline();
         let cm = self.cm.next_deadline();
         let udp = self.receivers.udp.deadline(&self.common.out.udp);

@@ -531,8 +531,14 @@ impl Engine {
 
     /// Adds a receive to a QP's queue. In ERR it is flushed at once, as nothing else may ever drive
     /// the QP (IBA 10.3.1), and a program that drains its queue waits for that.
-    #[doc(alias = "ibv_post_recv")]
-    pub fn post_recv(&mut self, id: QpId, wr: RecvWr) -> core::result::Result<(), PostError> {
+    ///
+    /// Returns whether it may have left something to be done: a receive alone does not, and a
+    /// packet that waits for one is looked at soon.
+    pub(crate) fn post_recv(
+        &mut self,
+        id: QpId,
+        wr: RecvWr,
+    ) -> core::result::Result<bool, PostError> {
         self.post_recv_with(id, |to| {
             *to = wr;
             Ok(())
@@ -542,18 +548,7 @@ impl Engine {
     /// As [`Engine::post_recv`], with a request that is written in place
     /// ([`transport::Qp::post_recv_with`]).
     #[inline]
-    pub fn post_recv_with<X: From<PostError>>(
-        &mut self,
-        id: QpId,
-        fill: impl FnOnce(&mut RecvWr) -> core::result::Result<(), X>,
-    ) -> core::result::Result<(), X> {
-        self.add_recv(id, fill).map(drop)
-    }
-
-    /// [`Engine::post_recv_with`]. Returns whether it may have left something to be done: a receive
-    /// alone does not, and a packet that waits for one is looked at soon.
-    #[inline]
-    pub(crate) fn add_recv<X: From<PostError>>(
+    pub(crate) fn post_recv_with<X: From<PostError>>(
         &mut self,
         id: QpId,
         fill: impl FnOnce(&mut RecvWr) -> core::result::Result<(), X>,

@@ -147,7 +147,7 @@ impl Engine {
     /// Adds a receive to a work queue. In ERR it is accepted, and [`Engine::kick_wq`] flushes it.
     #[doc(alias = "ibv_post_wq_recv")]
     pub fn post_wq_recv(&mut self, id: WqId, wr: RecvWr) -> core::result::Result<(), PostError> {
-        self.post_recv(id.0, wr)
+        self.post_recv(id.0, wr).map(drop)
     }
 
     /// Flushes what was posted to a work queue in ERR.

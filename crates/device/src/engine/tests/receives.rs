@@ -2,7 +2,6 @@
 
 use iba::{AttrMask, QpAttr, QpState, QpType, SendFlags, WcFlags, WrOpcode};
 use smallvec::SmallVec;
-use transport::PostError;
 use transport::wr::{Data, SendWr};
 
 use crate::config::Preset;
@@ -36,10 +35,7 @@ fn a_receive_leaves_work_only_if_it_is_flushed() {
     let [mut one, _other] = Process::pair(&rig::nic("receives-left"), QpType::Rc);
     let add = |one: &mut Process, wr_id| {
         let wr = one.objects.recv(wr_id);
-        one.engine.add_recv(one.qp, |to| {
-            *to = wr;
-            Ok::<_, PostError>(())
-        })
+        one.engine.post_recv(one.qp, wr)
     };
     assert_eq!(add(&mut one, 1), Ok(false));
     let attr = QpAttr { state: QpState::Err, ..QpAttr::default() };
