@@ -1,14 +1,12 @@
 //! Several requests that are posted together.
 
+use std::iter;
 use std::marker::PhantomData;
 
-use smallvec::SmallVec;
-
-use super::error::{Error, Outcome};
+use super::error::Outcome;
 use super::op::Op;
 use super::qp::Qp;
-use super::request::Request;
-use super::table::Memory;
+use super::request::{Request, Work};
 use crate::owned::{Local, LocalMut, RemoteSlice};
 use crate::{PostError, Refusal};
 
@@ -21,8 +19,7 @@ use crate::{PostError, Refusal};
 #[must_use = "nothing is posted before `post` is awaited"]
 pub struct Batch<'qp, B: Local> {
     qp: &'qp Qp,
-    requests: SmallVec<[Request; 1]>,
-    memory: Memory,
+    works: Vec<Work>,
     refusal: Option<Refusal>,
     of: PhantomData<B>,
 }
@@ -30,15 +27,13 @@ pub struct Batch<'qp, B: Local> {
 impl Qp {
     /// Several requests with memory of one kind, which are posted together and complete as one.
     pub fn batch<B: Local>(&self) -> Batch<'_, B> {
-        let (requests, memory) = (SmallVec::new(), Memory::new());
-        Batch { qp: self, requests, memory, refusal: None, of: PhantomData }
+        Batch { qp: self, works: Vec::new(), refusal: None, of: PhantomData }
     }
 }
 
 impl<B: Local> Batch<'_, B> {
     fn push(mut self, request: Request, memory: B) -> Self {
-        self.requests.push(request);
-        self.memory.push(memory.hold());
+        self.works.push(Work::new(request, memory));
         self
     }
 
@@ -70,12 +65,12 @@ impl<B: Local> Batch<'_, B> {
 
     /// How many requests it has.
     pub fn len(&self) -> usize {
-        self.requests.len()
+        self.works.len()
     }
 
     /// Whether it has none.
     pub fn is_empty(&self) -> bool {
-        self.requests.is_empty()
+        self.works.is_empty()
     }
 
     /// Posts them, when there is room for all, and waits until all have completed. The memory
@@ -88,22 +83,18 @@ impl<B: Local> Batch<'_, B> {
     /// carried out. A library that refuses one of a reliable connection for a reason of its own
     /// leaves it in the error state.
     pub async fn post(self) -> Outcome<(), Vec<B>> {
-        let (result, memory) = self.run().await;
-        (result, memory.into_iter().map(B::take_back).collect())
-    }
-
-    async fn run(self) -> (Result<(), Error>, Memory) {
-        let inner = self.qp.inner();
-        let capacity = inner.capacity();
-        let count = u32::try_from(self.requests.len()).unwrap_or(u32::MAX);
-        if count == 0 {
-            return (Ok(()), self.memory);
+        let Self { qp, works, refusal, .. } = self;
+        let inner = qp.inner();
+        let (capacity, count) = (inner.capacity(), works.len());
+        if count > capacity as usize {
+            let memory = works.into_iter().map(|work| B::take_back(work.memory)).collect();
+            return (Err(PostError::Full(capacity).into()), memory);
         }
-        if count > capacity {
-            return (Err(PostError::Full(capacity).into()), self.memory);
-        }
-        let (result, memory) = Op::new(inner, self.requests, self.memory, self.refusal).await;
-        (result.map(drop), memory)
+        let mut works = works.into_iter();
+        let Some(first) = works.next() else { return (Ok(()), Vec::new()) };
+        let (result, memory) = Op::batch(inner, first, works.collect(), refusal).await;
+        let all = iter::once(memory.first).chain(memory.more);
+        (result.map(drop), all.map(B::take_back).collect())
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::iter;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context as Task, Poll, Waker};
 
 use super::table::{State, Table};
@@ -58,16 +58,21 @@ impl Handle {
 
     /// Takes up to a batch of completions and wakes the tasks that wait; how many that were.
     pub(super) fn drain(&self) -> usize {
-        iter::from_fn(|| self.take_one(1, |_| ())).take(BATCH).count()
+        let take = || self.take_one(self.table().lock(), 1, |_| ());
+        iter::from_fn(take).take(BATCH).count()
     }
 
     /// Takes a completion, does `then`, and wakes the task that waits for it. `None` if so many
     /// looks found no completion.
-    fn take_one<T>(&self, looks: u32, then: impl FnOnce(&mut State) -> T) -> Option<T> {
-        let Queue { cq, table, .. } = &*self.0;
-        // Also while a completion is taken: another thread that took a later one at the same time
-        // could hand it over earlier.
-        let mut state = table.lock();
+    fn take_one<T>(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        looks: u32,
+        then: impl FnOnce(&mut State) -> T,
+    ) -> Option<T> {
+        let cq = self.cq();
+        // Locked also while a completion is taken: another thread that took a later one at the same
+        // time could hand it over earlier.
         let wc = (0..looks).find_map(|_| cq.poll())?;
         let after = state.complete(wc, cq);
         let done = then(&mut state);
@@ -82,22 +87,21 @@ impl Handle {
         cx: &Task<'_>,
         mut take: impl FnMut(&mut State) -> Option<T>,
     ) -> Poll<T> {
-        // Before anything else: an answer that is here already needs no look at the device.
-        let found = take(&mut self.table().lock());
-        found.map_or_else(|| self.look(cx, take), Poll::Ready)
-    }
-
-    /// The same for what cannot be here yet; the task's waker is where a completion finds it.
-    pub(super) fn look<T>(
-        &self,
-        cx: &Task<'_>,
-        mut take: impl FnMut(&mut State) -> Option<T>,
-    ) -> Poll<T> {
+        let mut state = self.table().lock();
+        // An answer that is here already needs no look at the device.
+        if let Some(found) = take(&mut state) {
+            return Poll::Ready(found);
+        }
+        let mut locked = Some(state);
         let (times, looks) = if self.is_driven() { (1, 1) } else { (TIMES, LOOKS) };
         for _ in 0..times {
+            let state = locked.take().unwrap_or_else(|| self.table().lock());
             // A completion leaves what it is for where `take` looks: without one, nothing changed.
-            if let Some(Some(found)) = self.take_one(looks, &mut take) {
-                return Poll::Ready(found);
+            match self.take_one(state, looks, &mut take) {
+                Some(Some(found)) => return Poll::Ready(found),
+                // Another task's, which may wait for this thread.
+                Some(None) => break,
+                None => {}
             }
         }
         // ORDERING: `take` left the waker under a lock. If `undriven` did not find it there, it was

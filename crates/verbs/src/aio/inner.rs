@@ -4,18 +4,15 @@ use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
 
 use iba::{Access, QpCap, QpState, QpType};
-use smallvec::SmallVec;
 
-use super::error::Error;
 use super::handle::{Handle, Room};
 use super::members::Member;
 use super::receives::{Home, Receives};
-use super::request::Request;
+use super::request::Work;
 use super::shared::{Shared, Srq};
-use super::table::{Entry, Kept, Memory, OfQp, State, wr_id};
-use crate::owned::{Buffer, Held, Pool};
-use crate::slots::wake;
-use crate::{Kind, Pd, QpSpec, Refusal, SendRequest, Wc};
+use super::table::{Entry, Kept, OfQp, State, wr_id};
+use crate::owned::{Buffer, Pool};
+use crate::{Kind, Pd, PostError, QpSpec, Refusal, SendRequest, Wc};
 
 /// What a new QP is like.
 #[derive(Clone, Debug)]
@@ -78,9 +75,6 @@ pub(super) struct Inner {
     _room: Room,
     cq: Handle,
 }
-
-/// The bytes of requests that are copied into them.
-pub(super) type Inline = SmallVec<[Option<SmallVec<[u8; 64]>>; 1]>;
 
 /// Where the messages of a QP go.
 #[derive(Debug)]
@@ -242,78 +236,67 @@ impl Inner {
         true
     }
 
-    /// Checks requests with their memory.
-    pub(super) fn check_all(&self, requests: &[Request], memory: &[Held]) -> crate::Result<()> {
-        requests.iter().zip(memory).try_for_each(|(request, held)| self.check(request, held))
+    /// Posts requests as the entry `key` until one is refused: how many, and why no more. Only the
+    /// last completes if they complete as one.
+    pub(super) fn post_all<'a>(
+        &self,
+        works: impl Iterator<Item = &'a Work>,
+        key: usize,
+        is_one: bool,
+    ) -> (u32, Option<PostError>) {
+        let (mut done, mut works) = (0, works.peekable());
+        while let Some(work) = works.next() {
+            let is_followed = is_one && works.peek().is_some();
+            if let Err(error) = self.post(work, wr_id(key, is_followed), !is_followed) {
+                return (done, Some(error));
+            }
+            done += 1;
+        }
+        (done, None)
     }
 
-    /// What is copied into requests; nothing at all for a QP without inline data.
-    pub(super) fn inline(&self, requests: &[Request], memory: &[Held]) -> Inline {
+    fn post(&self, work: &Work, wr_id: u64, is_signaled: bool) -> Result<(), PostError> {
+        let Work { request, memory } = work;
+        let mut wr = request.build(wr_id, memory.slice().as_slice());
+        if is_signaled {
+            wr.signal();
+        }
         let most = self.options.inline as usize;
-        let bytes = |(request, held): (&Request, &Held)| {
-            let bytes = held.bytes().filter(|bytes| bytes.len() <= most && request.sends())?;
-            Some(bytes.into())
-        };
-        let all = requests.iter().zip(memory).map(bytes);
-        if most == 0 { Inline::new() } else { all.collect() }
+        if most > 0
+            && request.sends()
+            && let Some(bytes) = memory.bytes().filter(|bytes| bytes.len() <= most)
+        {
+            wr.put_inline(bytes);
+        }
+        self.qp.post(wr)
     }
 
     /// Whether the last of several requests completes for all: a request of a reliable connection
     /// completes behind those before it (IBA 10.8.6), and none that fails does so in silence. None
     /// may be refused when others are posted, so none is longer than a message can be.
-    pub(super) fn completes_as_one(&self, memory: &[Held]) -> bool {
-        self.options.qp_type == QpType::Rc && memory.iter().all(|held| held.len() <= MAX_MESSAGE)
-    }
-
-    /// `done` requests are in flight, and the next was refused. All comes back if there is none.
-    /// `is_one` if they complete as one.
-    pub(super) fn refused(
-        &self,
-        key: usize,
-        done: u32,
-        is_one: bool,
-        error: Error,
-    ) -> Option<(Result<Wc, Error>, Memory)> {
-        let mut state = self.cq.table().lock();
-        let State { entries, qps, .. } = &mut *state;
-        let Some(Entry::Send(sending)) = entries.get_mut(key) else {
-            unreachable!("its future is here")
-        };
-        sending.note(Err(error));
-        if is_one && done > 0 {
-            drop(state);
-            self.complete_what_is_posted(key);
-            return None;
-        }
-        sending.left -= if is_one { 1 } else { sending.places - done };
-        // Nobody else will do it, if all that were posted have completed.
-        let ended = (sending.left == 0).then(|| sending.end(qps));
-        let nothing_done = (done == 0).then(|| entries.remove(key));
-        drop(state);
-        if let Some((_qp, turn)) = ended {
-            wake(turn);
-        }
-        let Entry::Send(sending) = nothing_done? else { unreachable!("looked at above") };
-        Some((sending.result.expect("noted above"), sending.memory))
+    pub(super) fn completes_as_one<'a>(&self, mut works: impl Iterator<Item = &'a Work>) -> bool {
+        self.options.qp_type == QpType::Rc && works.all(|work| work.memory.len() <= MAX_MESSAGE)
     }
 
     /// Requests are in flight that do not complete if they succeed, and the one that was to
     /// complete for them was refused, for a reason that the library alone knows. Another takes its
     /// place, and is flushed behind them.
     #[cold]
-    fn complete_what_is_posted(&self, key: usize) {
+    pub(super) fn complete_what_is_posted(&self, key: usize) {
         self.qp.end("a request in the middle of a batch was refused");
         // A device that refuses this, too, is gone, and what it has is never given back.
         let _ = self.qp.post(SendRequest::send(wr_id(key, false), &[]).signaled());
     }
 
-    fn check(&self, request: &Request, held: &Held) -> crate::Result<()> {
-        if let Some(pd) = held.pd() {
+    /// Checks a request with its memory.
+    pub(super) fn check(&self, work: &Work) -> crate::Result<()> {
+        let Work { request, memory } = work;
+        if let Some(pd) = memory.pd() {
             self.qp.pd().context().check_same(pd.context(), "post_send", "memory")?;
         }
         let Some((what, room)) = request.room() else { return Ok(()) };
-        if held.len() > room {
-            let len = held.len();
+        let len = memory.len();
+        if len > room {
             let what = format!("{what} of {len} bytes: the remote slice has {room}");
             return Err(Refusal::new(Kind::Invalid, what));
         }

@@ -1,18 +1,16 @@
 //! Requests as a future: their turn, and their completion.
 
+use std::iter;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use smallvec::SmallVec;
-
 use super::error::Error;
 use super::inner::Inner;
-use super::request::Request;
-use super::table::{Entry, Memory, Sending, State, Waiter, wr_id};
-use crate::owned::Held;
+use super::request::Work;
+use super::table::{Entry, Memory, Sending, State, Waiter};
 use crate::slots::wake;
-use crate::{Refusal, Slice, Wc};
+use crate::{Refusal, Wc};
 
 /// Requests that complete as one. Their memory comes back with the result; if this is dropped when
 /// they are posted, the memory is dropped when they complete.
@@ -22,9 +20,9 @@ use crate::{Refusal, Slice, Wc};
 #[derive(Debug)]
 pub(super) struct Op<'qp> {
     qp: &'qp Arc<Inner>,
-    requests: SmallVec<[Request; 1]>,
-    /// Here until it is posted.
-    memory: Memory,
+    /// They have their memory until they are posted.
+    first: Work,
+    more: Vec<Work>,
     stage: Stage,
 }
 
@@ -40,89 +38,101 @@ enum Stage {
     Done,
 }
 
+/// What became of it.
+type Output = (Result<Wc, Error>, Memory);
+
 impl<'qp> Op<'qp> {
-    pub(super) fn new(
+    pub(super) fn new(qp: &'qp Arc<Inner>, work: Work, refusal: Option<Refusal>) -> Self {
+        Self::batch(qp, work, Vec::new(), refusal)
+    }
+
+    pub(super) fn batch(
         qp: &'qp Arc<Inner>,
-        requests: SmallVec<[Request; 1]>,
-        memory: Memory,
+        first: Work,
+        more: Vec<Work>,
         refusal: Option<Refusal>,
     ) -> Self {
-        debug_assert_eq!(requests.len(), memory.len(), "each has its memory");
-        Self { qp, requests, memory, stage: Stage::New(refusal.map(Box::new)) }
+        Self { qp, first, more, stage: Stage::New(refusal.map(Box::new)) }
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Work> {
+        iter::once(&self.first).chain(&self.more)
+    }
+
+    fn memory(&mut self) -> Memory {
+        let first = self.first.take_memory();
+        Memory { first, more: self.more.iter_mut().map(Work::take_memory).collect() }
+    }
+
+    /// It has failed, and nothing is posted.
+    fn fail(&mut self, error: Error) -> Output {
+        self.stage = Stage::Done;
+        (Err(error), self.memory())
+    }
+
+    /// Checks all of them, once.
+    fn check(&mut self) -> crate::Result<()> {
+        let Stage::New(refusal) = &mut self.stage else { return Ok(()) };
+        if let Some(refusal) = refusal.take() {
+            return Err(*refusal);
+        }
+        self.all().try_for_each(|work| self.qp.check(work))?;
+        self.stage = Stage::Waits(None);
+        Ok(())
     }
 
     /// Posts all of them, if it is their turn. Ready with the result if that is known already.
-    fn poll_post(&mut self, cx: &Context<'_>) -> Poll<Option<(Result<Wc, Error>, Memory)>> {
-        let Self { qp, requests, memory, stage } = self;
-        if let Stage::New(refusal) = stage {
-            let checked = match refusal.take() {
-                Some(refusal) => Err(*refusal),
-                None => qp.check_all(requests, memory),
-            };
-            if let Err(refusal) = checked {
-                *stage = Stage::Done;
-                return Poll::Ready(Some((Err(refusal.into()), std::mem::take(memory))));
-            }
-            *stage = Stage::Waits(None);
+    fn poll_post(&mut self, cx: &Context<'_>) -> Poll<Option<Output>> {
+        if let Err(refusal) = self.check() {
+            return Poll::Ready(Some(self.fail(refusal.into())));
         }
-        let Stage::Waits(ticket) = stage else { return Poll::Ready(None) };
+        let Stage::Waits(ticket) = &mut self.stage else { return Poll::Ready(None) };
         // CAST: no more than the QP has places for.
-        let places = requests.len() as u32;
-        let is_one = places > 1 && qp.completes_as_one(memory);
-        let slices: SmallVec<[Option<Slice>; 1]> = memory.iter().map(Held::slice).collect();
-        let inline = qp.inline(requests, memory);
+        let places = 1 + self.more.len() as u32;
+        let qp = self.qp;
         let mut state = qp.cq().table().lock();
-        let of_qp = &mut state.qps[qp.key()];
+        let State { entries, qps, .. } = &mut *state;
+        let (entry, of_qp) = (entries.vacant_entry(), &mut qps[qp.key()]);
         let turn = ready!(of_qp.sends.poll_take(ticket, places, cx));
+        let key = entry.key();
+        let is_one = self.more.is_empty() || qp.completes_as_one(self.all());
+        // Posted before the entry is there: nobody looks for it as long as the table is locked.
+        let (done, refused) = qp.post_all(self.all(), key, is_one);
+        if let (0, Some(error)) = (done, &refused) {
+            let next = of_qp.sends.give(places);
+            drop(state);
+            [turn, next].into_iter().for_each(wake);
+            return Poll::Ready(Some(self.fail((*error).into())));
+        }
         of_qp.enter(qp);
-        let key = state.entries.insert(Entry::Send(Sending {
-            memory: std::mem::take(memory),
-            left: if is_one { 1 } else { places },
-            result: None,
+        entry.insert(Entry::Send(Sending {
+            memory: self.memory(),
+            left: if is_one { 1 } else { done },
+            result: refused.map(|error| Err(error.into())),
             waiter: Waiter::Task(cx.waker().clone()),
             places,
             qp: qp.key(),
         }));
+        let is_cut = is_one && done < places;
         drop(state);
-        *stage = Stage::Posted(key);
+        self.stage = Stage::Posted(key);
         wake(turn);
-        for (done, (request, slice)) in (0..).zip(requests.iter().zip(&slices)) {
-            let is_followed = is_one && done + 1 < places;
-            let mut request = request.build(wr_id(key, is_followed), slice.as_slice());
-            if !is_followed {
-                request.signal();
-            }
-            if let Some(Some(bytes)) = inline.get(done as usize) {
-                request.put_inline(bytes);
-            }
-            if let Err(error) = qp.qp().post(request) {
-                let nothing_done = qp.refused(key, done, is_one, error.into());
-                if nothing_done.is_some() {
-                    *stage = Stage::Done;
-                    return Poll::Ready(nothing_done);
-                }
-                // What is posted may have completed already, and nothing follows.
-                cx.waker().wake_by_ref();
-                break;
-            }
+        if is_cut {
+            qp.complete_what_is_posted(key);
         }
         Poll::Ready(None)
     }
 }
 
 impl Future for Op<'_> {
-    type Output = (Result<Wc, Error>, Memory);
+    type Output = Output;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let is_posted = matches!(self.stage, Stage::Posted(_));
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Output> {
         if let Some(known) = ready!(self.poll_post(cx)) {
             return Poll::Ready(known);
         }
         let Stage::Posted(key) = self.stage else { unreachable!("polled after it was ready") };
-        let take = |state: &mut State| state.take_sent(key, cx);
-        let cq = self.qp.cq();
-        // One that is new left its waker when it was posted.
-        let done = ready!(if is_posted { cq.wait(cx, take) } else { cq.look(cx, take) });
+        let done = ready!(self.qp.cq().wait(cx, |state| state.take_sent(key, cx)));
         self.stage = Stage::Done;
         Poll::Ready(done)
     }

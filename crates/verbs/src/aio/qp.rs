@@ -10,7 +10,7 @@ use iba::{AttrMask, QpAttr, QpState, Qpn};
 use super::error::{Error, Outcome};
 use super::inner::Inner;
 use super::op::Op;
-use super::request::Request;
+use super::request::{Request, Work};
 use crate::owned::{Local, LocalMut, RemoteSlice};
 use crate::{Ah, ConnectOptions, Endpoint, Flush, Kind, Pd, Refusal, Remote, Wc};
 
@@ -127,7 +127,7 @@ impl Qp {
         memory: B,
         refusal: Option<Refusal>,
     ) -> WorkRequest<'_, B> {
-        let op = Op::new(self.inner(), [request].into(), [memory.hold()].into(), refusal);
+        let op = Op::new(self.inner(), Work::new(request, memory), refusal);
         WorkRequest { op, of: PhantomData }
     }
 
@@ -236,8 +236,8 @@ impl<B: Local> Future for WorkRequest<'_, B> {
     type Output = Outcome<Wc, B>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let (result, mut memory) = ready!(Pin::new(&mut self.op).poll(cx));
-        Poll::Ready((result, B::take_back(memory.pop().expect("one went in"))))
+        let (result, memory) = ready!(Pin::new(&mut self.op).poll(cx));
+        Poll::Ready((result, B::take_back(memory.first)))
     }
 }
 

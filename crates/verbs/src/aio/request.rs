@@ -2,8 +2,26 @@
 
 use iba::{Access, Qpn, RKey};
 
-use crate::owned::RemoteSlice;
+use crate::owned::{Held, Local, RemoteSlice};
 use crate::{Ah, Flush, Mw, Remote, SendRequest, Slice};
+
+/// A request and its memory.
+#[derive(Debug)]
+pub(super) struct Work {
+    pub(super) request: Request,
+    pub(super) memory: Held,
+}
+
+impl Work {
+    pub(super) fn new(request: Request, memory: impl Local) -> Self {
+        Self { request, memory: memory.hold() }
+    }
+
+    /// Its memory, for somebody else to hold.
+    pub(super) fn take_memory(&mut self) -> Held {
+        std::mem::replace(&mut self.memory, Held::Nothing)
+    }
+}
 
 /// What a request does.
 #[derive(Clone, Debug)]

@@ -5,7 +5,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Waker};
 
 use slab::Slab;
-use smallvec::SmallVec;
 
 use super::error::{Error, Failure};
 use super::inbox::Inbox;
@@ -69,7 +68,12 @@ impl OfQp {
     }
 }
 
-pub(super) type Memory = SmallVec<[Held; 1]>;
+/// The memory of requests that complete as one.
+#[derive(Debug)]
+pub(super) struct Memory {
+    pub(super) first: Held,
+    pub(super) more: Vec<Held>,
+}
 
 #[derive(Debug)]
 pub(super) enum Entry {

@@ -2,28 +2,33 @@
 
 use std::task::{Context, Waker};
 
-use smallvec::SmallVec;
-
-/// Tasks that wait for the same thing; each is in it once.
+/// Tasks that wait for the same thing; each is in it once. Mostly there is one.
 #[derive(Debug, Default)]
-pub(super) struct Wakers(SmallVec<[Waker; 1]>);
+pub(super) struct Wakers {
+    first: Option<Waker>,
+    more: Vec<Waker>,
+}
 
 impl Wakers {
     /// Adds the task that is polled.
     pub(super) fn add(&mut self, cx: &Context<'_>) {
-        if !self.0.iter().any(|waker| waker.will_wake(cx.waker())) {
-            self.0.push(cx.waker().clone());
+        let is_own = |waker: &Waker| waker.will_wake(cx.waker());
+        if !self.first.iter().chain(&self.more).any(is_own) {
+            self.push(cx.waker().clone());
         }
     }
 
     /// Adds one.
     pub(super) fn push(&mut self, waker: Waker) {
-        self.0.push(waker);
+        match self.first {
+            None => self.first = Some(waker),
+            Some(_) => self.more.push(waker),
+        }
     }
 
     /// Adds others.
     pub(super) fn extend(&mut self, others: Self) {
-        self.0.extend(others.0);
+        others.into_iter().for_each(|waker| self.push(waker));
     }
 
     /// Takes all of them, to be woken without a lock.
@@ -33,15 +38,15 @@ impl Wakers {
 
     /// Wakes all of them.
     pub(super) fn wake(self) {
-        self.0.into_iter().for_each(Waker::wake);
+        self.into_iter().for_each(Waker::wake);
     }
 }
 
 impl IntoIterator for Wakers {
     type Item = Waker;
-    type IntoIter = smallvec::IntoIter<[Waker; 1]>;
+    type IntoIter = std::iter::Chain<std::option::IntoIter<Waker>, std::vec::IntoIter<Waker>>;
 
     fn into_iter(self) -> Self::IntoIter {
-        self.0.into_iter()
+        self.first.into_iter().chain(self.more)
     }
 }

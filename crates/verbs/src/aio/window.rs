@@ -5,7 +5,7 @@ use std::ops::RangeBounds;
 use super::error::{Error, Outcome};
 use super::op::Op;
 use super::qp::{Qp, WorkRequest};
-use super::request::Request;
+use super::request::{Request, Work};
 use crate::Access;
 use crate::owned::{Held, Local, RemoteSlice, Window};
 
@@ -61,7 +61,8 @@ impl Qp {
     /// A request that holds a window until it has completed, whatever becomes of its future.
     async fn with_window<T>(&self, request: Request, window: &Window<T>) -> Result<(), Error> {
         let held = Held::Window(window.mw().clone());
-        let (result, _held) = Op::new(self.inner(), [request].into(), [held].into(), None).await;
+        let work = Work { request, memory: held };
+        let (result, _held) = Op::new(self.inner(), work, None).await;
         result.map(drop)
     }
 
