@@ -4,7 +4,7 @@ use verbs::aio::Qp;
 use verbs::owned::Buffer;
 
 use super::{hear, say};
-use crate::benches::futures::{both, polled_qp, spin};
+use crate::benches::futures::{polled_qp, spin};
 use crate::{Outcome, exchange};
 
 /// Reports its endpoint. `connect ENDPOINT` connects; `echo COUNT` sends as many messages of 8
@@ -29,18 +29,13 @@ pub(super) fn run() -> Outcome<()> {
 }
 
 async fn echo(qp: &Qp, mut buffer: Buffer, count: u64) -> Outcome<Buffer> {
-    let mut message = qp.recv().await?;
-    for left in (0..count).rev() {
+    for _ in 0..count {
+        let message = qp.recv().await?;
         buffer.fill_with(&message);
         drop(message);
-        if left == 0 {
-            let (result, buffer) = qp.send(buffer).await;
-            result?;
-            return Ok(buffer);
-        }
-        let ((result, back), next) = both(qp.send(buffer), qp.recv()).await;
+        let (result, back) = qp.send(buffer).await;
         result?;
-        (buffer, message) = (back, next?);
+        buffer = back;
     }
     Ok(buffer)
 }
