@@ -106,6 +106,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "transport",
             "device",
             "sysverbs",
+            "threads",
             "verbs-abi",
         ],
     ),

@@ -214,6 +214,56 @@ impl Request for SendWr {
     }
 }
 
+/// A request in its shortest form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "callers build it")]
+pub enum Plain {
+    /// A SEND.
+    Send(PlainSend),
+    /// A WRITE or a READ.
+    OneSided(PlainOneSided),
+}
+
+impl Request for Plain {
+    type Error = PostError;
+
+    #[inline]
+    fn plain(&self) -> Option<PlainSend> {
+        match *self {
+            Self::Send(send) => Some(send),
+            Self::OneSided(_) => None,
+        }
+    }
+
+    #[inline]
+    fn plain_one_sided(&self) -> Option<PlainOneSided> {
+        match *self {
+            Self::Send(_) => None,
+            Self::OneSided(one_sided) => Some(one_sided),
+        }
+    }
+
+    fn fill(self, to: &mut SendWr) -> Result<(), PostError> {
+        let sge = match self {
+            Self::Send(PlainSend { wr_id, flags, sge }) => {
+                (to.wr_id, to.opcode, to.flags) = (wr_id, WrOpcode::Send, flags);
+                sge
+            }
+            Self::OneSided(PlainOneSided { wr_id, is_read, flags, sge, remote_addr, rkey }) => {
+                let opcode = if is_read { WrOpcode::RdmaRead } else { WrOpcode::RdmaWrite };
+                (to.wr_id, to.opcode, to.flags) = (wr_id, opcode, flags);
+                (to.remote_addr, to.rkey) = (remote_addr, rkey);
+                sge
+            }
+        };
+        match &mut to.data {
+            Data::Sges(list) => list.push(sge),
+            data => *data = Data::Sges(SgList::from_slice(&[sge])),
+        }
+        Ok(())
+    }
+}
+
 /// A request that stays the caller's.
 impl Request for &SendWr {
     type Error = PostError;
@@ -229,7 +279,17 @@ impl Request for &SendWr {
     }
 
     fn fill(self, to: &mut SendWr) -> Result<(), PostError> {
-        to.clone_from(self);
+        let &SendWr { wr_id, opcode, flags, imm, remote_addr, rkey, ud, srqn, .. } = self;
+        (to.wr_id, to.opcode, to.flags, to.imm) = (wr_id, opcode, flags, imm);
+        (to.remote_addr, to.rkey, to.srqn) = (remote_addr, rkey, srqn);
+        (to.compare_add, to.swap) = (self.compare_add, self.swap);
+        if ud.is_some() {
+            to.ud = ud;
+        }
+        match (&self.data, &mut to.data) {
+            (Data::Sges(from), Data::Sges(list)) => list.extend_from_slice(from),
+            (data, to) => to.clone_from(data),
+        }
         Ok(())
     }
 }

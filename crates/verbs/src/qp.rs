@@ -7,10 +7,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use device::ids::{PdId, QpId};
 use iba::{Access, AttrMask, CompCntrOps, Gid, Psn, QpAttr, QpCap, QpState, QpType, Qpn};
 pub use transport::PostError;
-use transport::wr::RecvWr;
+use transport::wr::{Plain, RecvWr, Request, SendWr};
 
 use crate::arm::{Arm, On, other_device, refused};
 use crate::connect::{self, Connect};
+use crate::request::put;
 use crate::{
     CompCntr, ConnectOptions, Context, Cq, Endpoint, Kind, Pd, Refusal, Result, SendRequest, Slice,
     Srq,
@@ -335,22 +336,33 @@ impl Qp {
         }
     }
 
-    /// [`Qp::post_send`] for a request that nobody needs any more.
-    pub(crate) fn post(&self, request: SendRequest) -> std::result::Result<(), PostError> {
-        request.check(self.0.pd.context())?;
+    /// [`Qp::post_send`] for a request in its shortest form.
+    pub(crate) fn post_plain(&self, plain: Plain) -> std::result::Result<(), PostError> {
         match &self.0.arm {
-            Arm::Soft(on) => on.lock().post_send(on.id, request.into_wr()),
-            Arm::Hard(_) => self.post_send(&request),
+            Arm::Soft(on) => on.lock().post_send(on.id, plain),
+            Arm::Hard(qp) => {
+                let mut wr = SendWr::EMPTY;
+                plain.fill(&mut wr)?;
+                qp.post_send(&wr, None, None)
+            }
         }
     }
 
     /// Posts a receive into `local`.
     #[doc(alias = "ibv_post_recv")]
     pub fn post_recv(&self, wr_id: u64, local: &[Slice]) -> std::result::Result<(), PostError> {
-        let wr = RecvWr { wr_id, sges: local.iter().map(|slice| slice.0).collect() };
+        let fill = |to: &mut RecvWr| {
+            to.wr_id = wr_id;
+            put(&mut to.sges, local);
+            Ok(())
+        };
         match &self.0.arm {
-            Arm::Soft(on) => on.lock().post_recv(on.id, wr),
-            Arm::Hard(qp) => qp.post_recv(&wr),
+            Arm::Soft(on) => on.lock().post_recv_with(on.id, fill),
+            Arm::Hard(qp) => {
+                let mut wr = RecvWr::EMPTY;
+                fill(&mut wr)?;
+                qp.post_recv(&wr)
+            }
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Work requests.
 
 use iba::{Access, RKey, SendFlags, Srqn, WrOpcode};
-use transport::wr::{Bind, Data, Flush, SendWr, UdDest};
+use transport::wr::{Bind, Data, Flush, SendWr, SgList, UdDest};
 
 use crate::{Ah, Context, Mw, PostError, Remote, Slice};
 
@@ -18,9 +18,19 @@ pub struct SendRequest {
     window: Option<Mw>,
 }
 
+/// Adds slices to a list. One by one, as collecting a list takes longer than all else that is done
+/// for a request, and mostly there is one.
+#[inline]
+pub(crate) fn put(sges: &mut SgList, local: &[Slice]) {
+    for slice in local {
+        sges.push(slice.0);
+    }
+}
+
 impl SendRequest {
     fn new(wr_id: u64, opcode: WrOpcode, local: &[Slice]) -> Self {
-        let sges = local.iter().map(|slice| slice.0).collect();
+        let mut sges = SgList::new();
+        put(&mut sges, local);
         let wr = SendWr::new(wr_id, opcode, SendFlags::empty(), Data::Sges(sges));
         Self { wr, ah: None, has_imm: false, window: None }
     }
@@ -38,11 +48,6 @@ impl SendRequest {
             return Err(PostError::OtherDevice);
         }
         Ok(&self.wr)
-    }
-
-    /// The request as the software device takes it, once it is checked.
-    pub(crate) fn into_wr(self) -> SendWr {
-        self.wr
     }
 
     /// What a library takes beside the request: the address handle and the window.

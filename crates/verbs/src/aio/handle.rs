@@ -2,10 +2,12 @@
 
 use std::iter;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context as Task, Poll, Waker};
 
-use super::table::{State, Table};
+use threads::biased;
+
+use super::table::{After, State, Table};
 use crate::{Context, Cq, Kind, Refusal, Result};
 
 /// One of the holders of a queue. The driver ends when there is no other.
@@ -66,7 +68,7 @@ impl Handle {
     /// looks found no completion.
     fn take_one<T>(
         &self,
-        mut state: MutexGuard<'_, State>,
+        mut state: biased::MutexGuard<'_, State>,
         looks: u32,
         then: impl FnOnce(&mut State) -> T,
     ) -> Option<T> {
@@ -74,7 +76,8 @@ impl Handle {
         // Locked also while a completion is taken: another thread that took a later one at the same
         // time could hand it over earlier.
         let wc = (0..looks).find_map(|_| cq.poll())?;
-        let after = state.complete(wc, cq);
+        let mut after = After::default();
+        state.complete(wc, cq, &mut after);
         let done = then(&mut state);
         drop(state);
         after.finish();

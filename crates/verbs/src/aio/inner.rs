@@ -1,9 +1,10 @@
 //! A queue pair and its requests, as what is in flight holds it.
 
 use std::collections::VecDeque;
+use std::iter;
 use std::sync::{Arc, OnceLock};
 
-use iba::{Access, QpCap, QpState, QpType};
+use iba::{Access, QpCap, QpState, QpType, SendFlags};
 
 use super::handle::{Handle, Room};
 use super::members::Member;
@@ -238,44 +239,55 @@ impl Inner {
 
     /// Posts requests as the entry `key` until one is refused: how many, and why no more. Only the
     /// last completes if they complete as one.
-    pub(super) fn post_all<'a>(
+    pub(super) fn post_all(
         &self,
-        works: impl Iterator<Item = &'a Work>,
+        first: &Work,
+        more: &[Work],
         key: usize,
         is_one: bool,
     ) -> (u32, Option<PostError>) {
-        let (mut done, mut works) = (0, works.peekable());
-        while let Some(work) = works.next() {
-            let is_followed = is_one && works.peek().is_some();
-            if let Err(error) = self.post(work, wr_id(key, is_followed), !is_followed) {
+        let (mut done, mut next, mut behind) = (0, first, more);
+        loop {
+            let is_followed = is_one && !behind.is_empty();
+            if let Err(error) = self.post(next, wr_id(key, is_followed), !is_followed) {
                 return (done, Some(error));
             }
             done += 1;
+            let Some((work, others)) = behind.split_first() else { return (done, None) };
+            (next, behind) = (work, others);
         }
-        (done, None)
     }
 
     fn post(&self, work: &Work, wr_id: u64, is_signaled: bool) -> Result<(), PostError> {
         let Work { request, memory } = work;
-        let mut wr = request.build(wr_id, memory.slice().as_slice());
+        let flags = if is_signaled { SendFlags::SIGNALED } else { SendFlags::empty() };
+        let most = self.options.inline as usize;
+        let is_inline = |bytes: &&[u8]| bytes.len() <= most && request.sends();
+        let inline = if most > 0 { memory.bytes().filter(is_inline) } else { None };
+        let slice = memory.slice();
+        if let (None, Some(slice)) = (inline, slice)
+            && let Some(plain) = request.plain(wr_id, flags, slice)
+        {
+            return self.qp.post_plain(plain);
+        }
+        let mut wr = request.build(wr_id, slice.as_slice());
         if is_signaled {
             wr.signal();
         }
-        let most = self.options.inline as usize;
-        if most > 0
-            && request.sends()
-            && let Some(bytes) = memory.bytes().filter(|bytes| bytes.len() <= most)
-        {
+        if let Some(bytes) = inline {
             wr.put_inline(bytes);
         }
-        self.qp.post(wr)
+        self.qp.post_send(&wr)
     }
 
     /// Whether the last of several requests completes for all: a request of a reliable connection
     /// completes behind those before it (IBA 10.8.6), and none that fails does so in silence. None
     /// may be refused when others are posted, so none is longer than a message can be.
-    pub(super) fn completes_as_one<'a>(&self, mut works: impl Iterator<Item = &'a Work>) -> bool {
-        self.options.qp_type == QpType::Rc && works.all(|work| work.memory.len() <= MAX_MESSAGE)
+    pub(super) fn completes_as_one(&self, first: &Work, more: &[Work]) -> bool {
+        let mut all = iter::once(first).chain(more);
+        more.is_empty()
+            || self.options.qp_type == QpType::Rc
+                && all.all(|work| work.memory.len() <= MAX_MESSAGE)
     }
 
     /// Requests are in flight that do not complete if they succeed, and the one that was to
@@ -285,7 +297,7 @@ impl Inner {
     pub(super) fn complete_what_is_posted(&self, key: usize) {
         self.qp.end("a request in the middle of a batch was refused");
         // A device that refuses this, too, is gone, and what it has is never given back.
-        let _ = self.qp.post(SendRequest::send(wr_id(key, false), &[]).signaled());
+        let _ = self.qp.post_send(&SendRequest::send(wr_id(key, false), &[]).signaled());
     }
 
     /// Checks a request with its memory.

@@ -1,6 +1,5 @@
 //! Requests as a future: their turn, and their completion.
 
-use std::iter;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -55,10 +54,6 @@ impl<'qp> Op<'qp> {
         Self { qp, first, more, stage: Stage::New(refusal.map(Box::new)) }
     }
 
-    fn all(&self) -> impl Iterator<Item = &Work> {
-        iter::once(&self.first).chain(&self.more)
-    }
-
     fn memory(&mut self) -> Memory {
         let first = self.first.take_memory();
         Memory { first, more: self.more.iter_mut().map(Work::take_memory).collect() }
@@ -76,7 +71,8 @@ impl<'qp> Op<'qp> {
         if let Some(refusal) = refusal.take() {
             return Err(*refusal);
         }
-        self.all().try_for_each(|work| self.qp.check(work))?;
+        self.qp.check(&self.first)?;
+        self.more.iter().try_for_each(|work| self.qp.check(work))?;
         self.stage = Stage::Waits(None);
         Ok(())
     }
@@ -95,9 +91,9 @@ impl<'qp> Op<'qp> {
         let (entry, of_qp) = (entries.vacant_entry(), &mut qps[qp.key()]);
         let turn = ready!(of_qp.sends.poll_take(ticket, places, cx));
         let key = entry.key();
-        let is_one = self.more.is_empty() || qp.completes_as_one(self.all());
+        let is_one = qp.completes_as_one(&self.first, &self.more);
         // Posted before the entry is there: nobody looks for it as long as the table is locked.
-        let (done, refused) = qp.post_all(self.all(), key, is_one);
+        let (done, refused) = qp.post_all(&self.first, &self.more, key, is_one);
         if let (0, Some(error)) = (done, &refused) {
             let next = of_qp.sends.give(places);
             drop(state);

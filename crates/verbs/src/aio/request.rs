@@ -1,6 +1,7 @@
 //! What requests do.
 
-use iba::{Access, Qpn, RKey};
+use iba::{Access, Qpn, RKey, SendFlags};
+use transport::wr::{Plain, PlainOneSided, PlainSend};
 
 use crate::owned::{Held, Local, RemoteSlice};
 use crate::{Ah, Flush, Mw, Remote, SendRequest, Slice};
@@ -67,6 +68,22 @@ impl Request {
             self,
             Self::Send { .. } | Self::SendWithInv { .. } | Self::SendTo { .. } | Self::Write { .. }
         )
+    }
+
+    /// The request in its shortest form, if it has one.
+    pub(super) fn plain(&self, wr_id: u64, flags: SendFlags, local: Slice) -> Option<Plain> {
+        let (remote, is_read) = match self {
+            Self::Send { imm: None } => {
+                return Some(Plain::Send(PlainSend { wr_id, flags, sge: local.0 }));
+            }
+            Self::Write { to, imm: None, .. } => (to, false),
+            Self::Read { from, .. } => (from, true),
+            _ => return None,
+        };
+        let &Remote { addr: remote_addr, rkey } = remote;
+        let sge = local.0;
+        let one_sided = PlainOneSided { wr_id, is_read, flags, sge, remote_addr, rkey };
+        Some(Plain::OneSided(one_sided))
     }
 
     pub(super) fn build(&self, wr_id: u64, local: &[Slice]) -> SendRequest {

@@ -1,10 +1,11 @@
 //! The requests that are in flight, by their number, and what their QPs wait for.
 
 use std::fmt::Debug;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Waker};
 
 use slab::Slab;
+use threads::biased;
 
 use super::error::{Error, Failure};
 use super::inbox::Inbox;
@@ -16,9 +17,10 @@ use crate::slots::{Places, wake};
 use crate::{Cq, Wc};
 
 /// All requests of one completion queue, and its QPs. There is one lock, as each message would need
-/// several others, and a lock costs as much as all else that is done for it.
+/// several others, and a lock costs as much as all else that is done for it: as the device's own, it
+/// is free for the thread that mostly takes it.
 #[derive(Debug, Default)]
-pub(super) struct Table(Mutex<State>);
+pub(super) struct Table(biased::Mutex<State>);
 
 /// What a table has. Nothing is dropped and nobody is woken while it is locked: either may lead
 /// back here.
@@ -138,23 +140,25 @@ pub(super) struct After {
 }
 
 impl After {
-    pub(super) fn finish(self) {
-        let Self { qp, forgotten, buffer, shared, turn, wakers } = self;
+    /// In place, as it is expensive to move.
+    pub(super) fn finish(&mut self) {
         // The memory first: it is the QP's until here.
-        drop(forgotten);
-        match (buffer, shared.and_then(|shared| shared.upgrade())) {
-            (Some(buffer), Some(shared)) => shared.take_back(buffer),
-            (buffer, _) => drop(buffer),
+        drop(self.forgotten.take());
+        if let Some(buffer) = self.buffer.take() {
+            match self.shared.take().and_then(|shared| shared.upgrade()) {
+                Some(shared) => shared.take_back(buffer),
+                None => drop(buffer),
+            }
         }
-        drop(qp);
-        wake(turn);
-        wakers.wake();
+        drop(self.qp.take());
+        wake(self.turn.take());
+        self.wakers.take().wake();
     }
 }
 
 impl Table {
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn lock(&self) -> biased::MutexGuard<'_, State> {
+        self.0.lock()
     }
 
     /// Takes the wakers of all tasks that wait.
@@ -177,14 +181,14 @@ impl Table {
 }
 
 impl State {
-    /// Hands a completion to its request, in the order in which the queue has them.
-    pub(super) fn complete(&mut self, wc: Wc, cq: &Cq) -> After {
+    /// Hands a completion to its request, in the order in which the queue has them. What it leads to
+    /// is added to `after`.
+    pub(super) fn complete(&mut self, wc: Wc, cq: &Cq, after: &mut After) {
         // The device keeps the reason of a failure for a while only.
         let why = if wc.is_success() { None } else { cq.explain(&wc) };
-        let mut after = After::default();
         let wr_id = wc.wr_id;
         // A number of this process; the queue is nobody else's.
-        let Ok(key) = usize::try_from(wr_id >> 1) else { return after };
+        let Ok(key) = usize::try_from(wr_id >> 1) else { return };
         match self.entries.get_mut(key) {
             None => {}
             Some(Entry::Receive(..)) => {
@@ -205,11 +209,11 @@ impl State {
                 let result = if wc.is_success() { Ok(wc) } else { failure(wc) };
                 sending.note(result);
                 if is_followed(wr_id) {
-                    return after;
+                    return;
                 }
                 sending.left -= 1;
                 if sending.left > 0 {
-                    return after;
+                    return;
                 }
                 (after.qp, after.turn) = sending.end(&mut self.qps);
                 match std::mem::replace(&mut sending.waiter, Waiter::Nobody) {
@@ -221,7 +225,6 @@ impl State {
                 }
             }
         }
-        after
     }
 
     /// The result and the memory of a request that has completed; otherwise its task is woken when

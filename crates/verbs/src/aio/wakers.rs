@@ -38,7 +38,10 @@ impl Wakers {
 
     /// Wakes all of them.
     pub(super) fn wake(self) {
-        self.into_iter().for_each(Waker::wake);
+        if let Some(first) = self.first {
+            first.wake();
+            self.more.into_iter().for_each(Waker::wake);
+        }
     }
 }
 
