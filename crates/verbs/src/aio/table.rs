@@ -17,8 +17,8 @@ use crate::slots::{Places, wake};
 use crate::{Cq, Wc};
 
 /// All requests of one completion queue, and its QPs. There is one lock, as each message would need
-/// several others, and a lock costs as much as all else that is done for it: as the device's own, it
-/// is free for the thread that mostly takes it.
+/// several others, and a lock costs as much as all else that is done for it. As the device's own,
+/// it is free for the thread that mostly takes it.
 #[derive(Debug, Default)]
 pub(super) struct Table(biased::Mutex<State>);
 
@@ -181,8 +181,8 @@ impl Table {
 }
 
 impl State {
-    /// Hands a completion to its request, in the order in which the queue has them. What it leads to
-    /// is added to `after`.
+    /// Hands a completion to its request, in the order in which the queue has them. What it leads
+    /// to is added to `after`.
     pub(super) fn complete(&mut self, wc: Wc, cq: &Cq, after: &mut After) {
         // The device keeps the reason of a failure for a while only.
         let why = if wc.is_success() { None } else { cq.explain(&wc) };
