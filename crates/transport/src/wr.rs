@@ -353,3 +353,51 @@ impl RecvWr {
 pub(crate) fn bytes_of(sges: &[Sge]) -> u64 {
     sges.iter().map(|sge| u64::from(sge.length)).sum()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SGE: Sge = Sge { addr: 0x1000, length: 8, lkey: LKey(3) };
+
+    fn filled<R: Request<Error = PostError>>(request: R) -> SendWr {
+        let mut wr = SendWr::EMPTY;
+        request.fill(&mut wr).unwrap();
+        wr
+    }
+
+    #[test]
+    fn a_request_that_stays_the_callers_is_filled_whole() {
+        let lists = [0, 1, 3].map(|count| Data::Sges(SgList::from_elem(SGE, count)));
+        let flush = Flush { length: 1, whole: true, global: true, persistent: false };
+        let others = [Data::Inline(SmallVec::from_slice(&[1, 2])), Data::Flush(flush)];
+        for data in lists.into_iter().chain(others) {
+            let wr = SendWr {
+                imm: 1,
+                remote_addr: 2,
+                rkey: RKey(3),
+                compare_add: 4,
+                swap: 5,
+                srqn: 6,
+                ..SendWr::new(7, WrOpcode::RdmaWriteWithImm, SendFlags::SOLICITED, data)
+            };
+            assert_eq!(filled(&wr), wr);
+        }
+    }
+
+    #[test]
+    fn the_shortest_form_is_the_request() {
+        let flags = SendFlags::SIGNALED;
+        let list = || Data::Sges(SgList::from_slice(&[SGE]));
+        let send = PlainSend { wr_id: 1, flags, sge: SGE };
+        let wr = SendWr::new(1, WrOpcode::Send, flags, list());
+        assert_eq!((filled(Plain::Send(send)), wr.plain()), (wr.clone(), Some(send)));
+        for (is_read, opcode) in [(true, WrOpcode::RdmaRead), (false, WrOpcode::RdmaWrite)] {
+            let (remote_addr, rkey) = (2, RKey(3));
+            let plain = PlainOneSided { wr_id: 1, is_read, flags, sge: SGE, remote_addr, rkey };
+            let wr = SendWr { remote_addr, rkey, ..SendWr::new(1, opcode, flags, list()) };
+            assert_eq!(filled(Plain::OneSided(plain)), wr);
+            assert_eq!(wr.plain_one_sided(), Some(plain));
+        }
+    }
+}
