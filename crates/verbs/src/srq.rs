@@ -8,6 +8,7 @@ use transport::PostError;
 use transport::wr::RecvWr;
 
 use crate::arm::{Arm, On, other_device, refused};
+use crate::request::put;
 use crate::{Cq, Kind, Pd, Refusal, Result, Slice, Xrcd};
 
 /// A shared receive queue. Clones are the same one.
@@ -127,7 +128,8 @@ impl Srq {
     /// Posts a receive into `local`.
     #[doc(alias = "ibv_post_srq_recv")]
     pub fn post_recv(&self, wr_id: u64, local: &[Slice]) -> Result<()> {
-        let wr = RecvWr { wr_id, sges: local.iter().map(|slice| slice.0).collect() };
+        let mut wr = RecvWr { wr_id, ..RecvWr::EMPTY };
+        put(&mut wr.sges, local);
         match &self.0.arm {
             Arm::Soft(on) => on.lock().post_srq_recv(on.id, wr),
             Arm::Hard(srq) => srq.post_recv(&wr).map_err(|error| {

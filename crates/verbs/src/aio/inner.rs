@@ -1,7 +1,6 @@
 //! A queue pair and its requests, as what is in flight holds it.
 
 use std::collections::VecDeque;
-use std::iter;
 use std::sync::{Arc, OnceLock};
 
 use iba::{Access, QpCap, QpState, QpType, SendFlags};
@@ -284,10 +283,9 @@ impl Inner {
     /// completes behind those before it (IBA 10.8.6), and none that fails does so in silence. None
     /// may be refused when others are posted, so none is longer than a message can be.
     pub(super) fn completes_as_one(&self, first: &Work, more: &[Work]) -> bool {
-        let mut all = iter::once(first).chain(more);
-        more.is_empty()
-            || self.options.qp_type == QpType::Rc
-                && all.all(|work| work.memory.len() <= MAX_MESSAGE)
+        let fits = |work: &Work| work.memory.len() <= MAX_MESSAGE;
+        let is_reliable = self.options.qp_type == QpType::Rc;
+        more.is_empty() || is_reliable && fits(first) && more.iter().all(fits)
     }
 
     /// Requests are in flight that do not complete if they succeed, and the one that was to
