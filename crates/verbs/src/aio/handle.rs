@@ -8,7 +8,8 @@ use std::task::{Context as Task, Poll, Waker};
 use threads::biased;
 
 use super::table::{After, State, Table};
-use crate::{Context, Cq, Kind, Refusal, Result};
+use crate::slots::wake;
+use crate::{Context, Cq, Kind, Refusal, Result, Wc};
 
 /// One of the holders of a queue. The driver ends when there is no other.
 #[derive(Debug)]
@@ -27,6 +28,34 @@ struct Queue {
     handles: AtomicUsize,
     /// The task of the driver.
     driver: Mutex<Option<Waker>>,
+}
+
+/// What a task waits for.
+pub(super) trait Wanted {
+    type Found;
+
+    /// Looks for it in the table. If it is not there, the task is left where a completion finds it;
+    /// none if tasks look for themselves.
+    fn find(&self, state: &mut State, task: Option<&Waker>) -> Option<Self::Found>;
+
+    /// Takes a completion that is what it waits for, without a way through the table. Returns the
+    /// task whose turn it is to send, too. A failure takes the other way.
+    fn claim(&self, state: &mut State, wc: &Wc) -> Option<(Self::Found, Option<Waker>)>;
+}
+
+/// Nothing: the completions are others'.
+struct Others;
+
+impl Wanted for Others {
+    type Found = ();
+
+    fn find(&self, _state: &mut State, _task: Option<&Waker>) -> Option<()> {
+        None
+    }
+
+    fn claim(&self, _state: &mut State, _wc: &Wc) -> Option<((), Option<Waker>)> {
+        None
+    }
 }
 
 /// How often a task looks at a queue that nobody drives before it lets others run: so many times
@@ -60,56 +89,60 @@ impl Handle {
 
     /// Takes up to a batch of completions and wakes the tasks that wait; how many that were.
     pub(super) fn drain(&self) -> usize {
-        let take = || self.take_one(self.table().lock(), 1, |_| ());
+        let take = || self.take_one(self.table().lock(), 1, &Others, None);
         iter::from_fn(take).take(BATCH).count()
     }
 
-    /// Takes a completion, does `then`, and wakes the task that waits for it. `None` if so many
-    /// looks found no completion.
-    fn take_one<T>(
+    /// Takes a completion, and wakes the task that waits for it. Returns what is wanted, if it is
+    /// there now. `None` if so many looks found no completion.
+    fn take_one<W: Wanted>(
         &self,
         mut state: biased::MutexGuard<'_, State>,
         looks: u32,
-        then: impl FnOnce(&mut State) -> T,
-    ) -> Option<T> {
+        wanted: &W,
+        task: Option<&Waker>,
+    ) -> Option<Option<W::Found>> {
         let cq = self.cq();
         // Locked also while a completion is taken: another thread that took a later one at the same
         // time could hand it over earlier.
         let wc = (0..looks).find_map(|_| cq.poll())?;
+        if let Some((found, turn)) = wanted.claim(&mut state, &wc) {
+            drop(state);
+            wake(turn);
+            return Some(Some(found));
+        }
         let mut after = After::default();
         state.complete(wc, cq, &mut after);
-        let done = then(&mut state);
+        let found = wanted.find(&mut state, task);
         drop(state);
         after.finish();
-        Some(done)
+        Some(found)
     }
 
-    /// Waits for what `take` finds. It must leave the task's waker where a completion finds it.
-    pub(super) fn wait<T>(
-        &self,
-        cx: &Task<'_>,
-        mut take: impl FnMut(&mut State) -> Option<T>,
-    ) -> Poll<T> {
+    /// Waits for what is wanted.
+    pub(super) fn wait<W: Wanted>(&self, cx: &Task<'_>, wanted: &W) -> Poll<W::Found> {
         let mut state = self.table().lock();
+        // ORDERING: a task that leaves its waker in the table does so under this lock. If `undriven`
+        // did not find it there, it was before, and the lock shows here what it stored.
+        let is_driven = self.is_driven();
+        let task = is_driven.then(|| cx.waker());
         // An answer that is here already needs no look at the device.
-        if let Some(found) = take(&mut state) {
+        if let Some(found) = wanted.find(&mut state, task) {
             return Poll::Ready(found);
         }
         let mut locked = Some(state);
-        let (times, looks) = if self.is_driven() { (1, 1) } else { (TIMES, LOOKS) };
+        let (times, looks) = if is_driven { (1, 1) } else { (TIMES, LOOKS) };
         for _ in 0..times {
             let state = locked.take().unwrap_or_else(|| self.table().lock());
-            // A completion leaves what it is for where `take` looks: without one, nothing changed.
-            match self.take_one(state, looks, &mut take) {
+            // A completion leaves what it is for where `find` looks: without one, nothing changed.
+            match self.take_one(state, looks, wanted, task) {
                 Some(Some(found)) => return Poll::Ready(found),
                 // Another task's, which may wait for this thread.
                 Some(None) => break,
                 None => {}
             }
         }
-        // ORDERING: `take` left the waker under a lock. If `undriven` did not find it there, it was
-        // before, and the lock shows here what it stored.
-        if !self.is_driven() {
+        if !is_driven {
             cx.waker().wake_by_ref();
         }
         Poll::Pending

@@ -1,7 +1,7 @@
 //! What has arrived at a QP.
 
 use std::collections::VecDeque;
-use std::task::Context;
+use std::task::Waker;
 
 use iba::WcOpcode;
 
@@ -10,10 +10,21 @@ use super::wakers::Wakers;
 use crate::Wc;
 use crate::owned::Buffer;
 
+/// A message, and the buffer that it is in.
+pub(super) type Arrived = (Wc, Buffer);
+
+/// What a receive brought.
+pub(super) fn arrived(wc: Wc, mut buffer: Buffer) -> Arrived {
+    // A WRITE with immediate data takes the receive and leaves its buffer alone.
+    let has_data = wc.opcode == WcOpcode::Recv;
+    buffer.set_len(if has_data { wc.byte_len as usize } else { 0 });
+    (wc, buffer)
+}
+
 /// What has arrived and nobody has taken, and who waits for more.
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
-    arrived: VecDeque<(Wc, Buffer)>,
+    arrived: VecDeque<Arrived>,
     pub(super) wakers: Wakers,
     /// Why nothing more will arrive.
     end: Option<Error>,
@@ -30,18 +41,20 @@ impl Inbox {
         &mut self,
         wc: Wc,
         why: Option<String>,
-        mut buffer: Buffer,
+        buffer: Buffer,
     ) -> Option<Buffer> {
         if !wc.is_success() {
             self.end.get_or_insert_with(|| Failure::new(wc, why, true).into());
         } else if !self.is_closed {
-            // A WRITE with immediate data takes the receive and leaves its buffer alone.
-            let has_data = wc.opcode == WcOpcode::Recv;
-            buffer.set_len(if has_data { wc.byte_len as usize } else { 0 });
-            self.arrived.push_back((wc, buffer));
+            self.arrived.push_back(arrived(wc, buffer));
             return None;
         }
         Some(buffer)
+    }
+
+    /// Whether a message that arrives now is the next to be taken.
+    pub(super) fn takes_next(&self) -> bool {
+        self.arrived.is_empty() && !self.has_ended()
     }
 
     /// Nothing more will arrive; the first reason stays.
@@ -55,7 +68,7 @@ impl Inbox {
     }
 
     /// What arrived first.
-    pub(super) fn pop(&mut self) -> Option<(Wc, Buffer)> {
+    pub(super) fn pop(&mut self) -> Option<Arrived> {
         self.arrived.pop_front()
     }
 
@@ -72,20 +85,20 @@ impl Inbox {
     }
 
     /// Nobody takes anything any more. Returns what nobody has taken, to be dropped.
-    pub(super) fn close(&mut self) -> VecDeque<(Wc, Buffer)> {
+    pub(super) fn close(&mut self) -> VecDeque<Arrived> {
         self.is_closed = true;
         std::mem::take(&mut self.arrived)
     }
 
     /// What arrived first; otherwise the task is woken when something does.
-    pub(super) fn take(&mut self, cx: &Context<'_>) -> Option<Result<(Wc, Buffer), Error>> {
+    pub(super) fn take(&mut self, task: Option<&Waker>) -> Option<Result<Arrived, Error>> {
         if let Some(message) = self.arrived.pop_front() {
             return Some(Ok(message));
         }
         if let Some(end) = &self.end {
             return Some(Err(end.clone()));
         }
-        self.wakers.add(cx);
+        self.wakers.add(task);
         None
     }
 }

@@ -1,6 +1,5 @@
 //! A queue pair and its requests, as what is in flight holds it.
 
-use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
 
 use iba::{Access, QpCap, QpState, QpType, SendFlags};
@@ -10,9 +9,9 @@ use super::members::Member;
 use super::receives::{Home, Receives};
 use super::request::Work;
 use super::shared::{Shared, Srq};
-use super::table::{Entry, Kept, OfQp, State, wr_id};
+use super::table::{Entry, OfQp, State, wr_id};
 use crate::owned::{Buffer, Pool};
-use crate::{Kind, Pd, PostError, QpSpec, Refusal, SendRequest, Wc};
+use crate::{Kind, Pd, PostError, QpSpec, Refusal, SendRequest};
 
 /// What a new QP is like.
 #[derive(Clone, Debug)]
@@ -144,7 +143,7 @@ impl Inner {
         {
             let mut state = self.cq.table().lock();
             state.join(self.key, Member::new(shared.key(), qpn, self.header()));
-            state.qps[self.key].enter(self);
+            state.qps[self.key].enter();
         }
         let own = Arc::downgrade(self);
         self.qp.pd().context().hub().register(qpn, own);
@@ -191,7 +190,7 @@ impl Inner {
     }
 
     /// Posts a receive into each buffer that nobody has.
-    pub(super) fn fill_receives(self: &Arc<Self>) {
+    pub(super) fn fill_receives(&self) {
         match &self.receiving {
             Receiving::Own(receives) => receives.fill(|buffer| self.post_receive(buffer)),
             Receiving::Shared(shared) => shared.fill(),
@@ -207,8 +206,10 @@ impl Inner {
         }
     }
 
-    /// What nobody has taken, when nobody can any more.
-    pub(super) fn give_back(&self, messages: VecDeque<(Wc, Buffer)>) {
+    /// The program has it no more. What nobody has taken, nobody can take any more.
+    pub(super) fn close(self: &Arc<Self>) {
+        let qp = Arc::<Self>::clone(self);
+        let messages = self.cq.table().lock().qps[self.key].close(qp);
         if let Receiving::Shared(shared) = &self.receiving {
             for (_, buffer) in messages {
                 shared.post(buffer);
@@ -217,7 +218,7 @@ impl Inner {
     }
 
     /// Posts a receive. False if the QP takes none: the buffer goes back.
-    pub(super) fn post_receive(self: &Arc<Self>, mut buffer: Buffer) -> bool {
+    fn post_receive(&self, mut buffer: Buffer) -> bool {
         buffer.set_len(buffer.capacity());
         let slice = buffer.slice();
         let mut state = self.cq.table().lock();
@@ -231,7 +232,7 @@ impl Inner {
             self.lend();
             return false;
         }
-        of_qp.enter(self);
+        of_qp.enter();
         entry.insert(Entry::Receive(buffer, self.key));
         true
     }
@@ -333,8 +334,6 @@ impl Home for Inner {
         self.post_receive(buffer);
     }
 }
-
-impl Kept for Inner {}
 
 impl Drop for Inner {
     fn drop(&mut self) {

@@ -2,16 +2,16 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Weak;
-use std::task::Context;
+use std::task::Waker;
 
 use iba::{Qpn, WcOpcode, WcStatus};
 use slab::Slab;
 use transport::env::Reason;
 
 use super::error::{Error, Failure};
-use super::inbox::Inbox;
+use super::inbox::{Arrived, Inbox};
 use super::receives::Home;
-use super::table::State;
+use super::table::{After, State};
 use super::wakers::Wakers;
 use crate::Wc;
 use crate::owned::Buffer;
@@ -44,7 +44,7 @@ pub(super) struct Member {
 pub(super) struct Next {
     pub(super) qpn: Qpn,
     pub(super) header: usize,
-    pub(super) result: Result<(Wc, Buffer), Error>,
+    pub(super) result: Result<Arrived, Error>,
 }
 
 impl OfSrq {
@@ -77,13 +77,6 @@ impl Member {
     }
 }
 
-/// What became of a receive of a shared queue.
-pub(super) struct Arrival {
-    /// The buffer, if there is no message in it.
-    pub(super) buffer: Option<(Buffer, Weak<dyn Home>)>,
-    pub(super) wakers: Wakers,
-}
-
 impl State {
     /// A QP receives from a shared queue.
     pub(super) fn join(&mut self, key: usize, member: Member) {
@@ -107,15 +100,19 @@ impl State {
         wc: Wc,
         why: Option<String>,
         buffer: Buffer,
-    ) -> Arrival {
+        after: &mut After,
+    ) {
         let of_srq = &self.srqs[srq];
-        let queue = || of_srq.queue.clone();
-        let Some(&key) = of_srq.qps.get(&wc.qpn) else {
-            return Arrival { buffer: Some((buffer, queue())), wakers: Wakers::default() };
+        let queue = of_srq.queue.clone();
+        let left = match of_srq.qps.get(&wc.qpn) {
+            Some(&key) => {
+                let left = self.qps[key].inbox.arrive(wc, why, buffer);
+                after.wakers = self.changed(key);
+                left
+            }
+            None => Some(buffer),
         };
-        let of_qp = &mut self.qps[key];
-        let buffer = of_qp.inbox.arrive(wc, why, buffer).map(|buffer| (buffer, queue()));
-        Arrival { buffer, wakers: self.changed(key) }
+        (after.buffer, after.shared) = left.map(|buffer| (buffer, queue)).unzip();
     }
 
     /// Nothing more arrives at a QP of a shared queue. Returns the tasks that wait for it.
@@ -139,7 +136,7 @@ impl State {
 
     /// What one of the QPs of a shared queue has, in turn; otherwise the task is woken when one
     /// has something.
-    pub(super) fn next_of_any(&mut self, srq: usize, cx: &Context<'_>) -> Option<Next> {
+    pub(super) fn next_of_any(&mut self, srq: usize, task: Option<&Waker>) -> Option<Next> {
         let Self { qps, srqs, .. } = self;
         let of_srq = &mut srqs[srq];
         while let Some(key) = of_srq.listed.pop_front() {
@@ -156,14 +153,14 @@ impl State {
             }
             return Some(Next { qpn: member.qpn, header: member.header, result });
         }
-        of_srq.wakers.add(cx);
+        of_srq.wakers.add(task);
         None
     }
 }
 
 impl Inbox {
     /// As [`take`](Self::take), with the end once.
-    fn take_once(&mut self) -> Option<Result<(Wc, Buffer), Error>> {
+    fn take_once(&mut self) -> Option<Result<Arrived, Error>> {
         self.pop().map(Ok).or_else(|| self.tell_end().map(Err))
     }
 }

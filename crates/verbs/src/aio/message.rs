@@ -4,14 +4,17 @@ use std::future::poll_fn;
 use std::ops::Deref;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use futures_core::Stream;
 use iba::RKey;
 
 use super::error::Error;
+use super::handle::Wanted;
+use super::inbox::{Arrived, arrived};
 use super::qp::Qp;
 use super::receives::Home;
+use super::table::{Entry, State, of_wr_id};
 use crate::Wc;
 use crate::owned::Buffer;
 
@@ -28,7 +31,8 @@ pub struct Message {
 }
 
 impl Message {
-    pub(super) fn new(wc: Wc, buffer: Buffer, home: Arc<dyn Home>, header: usize) -> Self {
+    pub(super) fn new(arrived: Arrived, home: Arc<dyn Home>, header: usize) -> Self {
+        let (wc, buffer) = arrived;
         Self { wc, of: Some((buffer, home)), header }
     }
 
@@ -81,6 +85,33 @@ impl Drop for Message {
     }
 }
 
+/// The next message of the QP with this number.
+struct OfQp(usize);
+
+impl Wanted for OfQp {
+    type Found = Result<Arrived, Error>;
+
+    fn find(&self, state: &mut State, task: Option<&Waker>) -> Option<Self::Found> {
+        state.qps[self.0].inbox.take(task)
+    }
+
+    fn claim(&self, state: &mut State, wc: &Wc) -> Option<(Self::Found, Option<Waker>)> {
+        let (key, _) = of_wr_id(wc.wr_id).filter(|_| wc.is_success())?;
+        match state.entries.get(key) {
+            Some(Entry::Receive(_, qp)) if *qp == self.0 => {}
+            _ => return None,
+        }
+        let qp = &mut state.qps[self.0];
+        if !qp.inbox.takes_next() {
+            return None;
+        }
+        // Nothing keeps the QP but the program, which waits for this.
+        let _ = qp.leave();
+        let Entry::Receive(buffer, _) = state.entries.remove(key) else { unreachable!() };
+        Some((Ok(arrived(*wc, buffer)), None))
+    }
+}
+
 impl Qp {
     /// The next message of the peer. Dropping the future loses none.
     ///
@@ -101,8 +132,8 @@ impl Qp {
         // Buffers that the program had may be back.
         inner.fill_receives();
         let header = inner.header();
-        let message = inner.cq().wait(cx, |state| state.qps[inner.key()].inbox.take(cx));
-        message.map_ok(|(wc, buffer)| Message::new(wc, buffer, inner.home(), header))
+        let message = inner.cq().wait(cx, &OfQp(inner.key()));
+        message.map_ok(|arrived| Message::new(arrived, inner.home(), header))
     }
 
     /// The messages of the peer as a stream. It ends behind the error that ends the QP.

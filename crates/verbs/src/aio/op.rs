@@ -2,12 +2,13 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 
 use super::error::Error;
+use super::handle::Wanted;
 use super::inner::Inner;
 use super::request::Work;
-use super::table::{Entry, Memory, Sending, State, Waiter};
+use super::table::{Entry, Memory, Rest, Sending, State, Stage as Posted, wr_id};
 use crate::slots::wake;
 use crate::{Refusal, Wc};
 
@@ -55,8 +56,8 @@ impl<'qp> Op<'qp> {
     }
 
     fn memory(&mut self) -> Memory {
-        let first = self.first.take_memory();
-        Memory { first, more: self.more.iter_mut().map(Work::take_memory).collect() }
+        let more = self.more.iter_mut().map(Work::take_memory).collect();
+        Memory { first: self.first.take_memory(), more }
     }
 
     /// It has failed, and nothing is posted.
@@ -100,15 +101,16 @@ impl<'qp> Op<'qp> {
             [turn, next].into_iter().for_each(wake);
             return Poll::Ready(Some(self.fail((*error).into())));
         }
-        of_qp.enter(qp);
-        entry.insert(Entry::Send(Sending {
-            memory: self.memory(),
-            left: if is_one { 1 } else { done },
-            result: refused.map(|error| Err(error.into())),
-            waiter: Waiter::Task(cx.waker().clone()),
-            places,
-            qp: qp.key(),
-        }));
+        of_qp.enter();
+        let batch = if self.more.is_empty() {
+            None
+        } else {
+            let memory = self.more.iter_mut().map(Work::take_memory).collect();
+            let left = if is_one { 1 } else { done };
+            Some(Box::new(Rest { memory, left, failed: refused.map(Error::from) }))
+        };
+        let (memory, stage) = (self.first.take_memory(), Posted::Awaited(None));
+        entry.insert(Entry::Send(Sending { memory, batch, stage, qp: qp.key() }));
         let is_cut = is_one && done < places;
         drop(state);
         self.stage = Stage::Posted(key);
@@ -120,6 +122,52 @@ impl<'qp> Op<'qp> {
     }
 }
 
+/// The end of the request with this number, whose future is there.
+struct Sent(usize);
+
+fn sending(state: &mut State, key: usize) -> &mut Sending {
+    match state.entries.get_mut(key) {
+        Some(Entry::Send(sending)) => sending,
+        _ => unreachable!("a request stays until its future is ready or gone"),
+    }
+}
+
+impl Wanted for Sent {
+    type Found = Output;
+
+    fn find(&self, state: &mut State, task: Option<&Waker>) -> Option<Output> {
+        if let Posted::Awaited(waker) = &mut sending(state, self.0).stage {
+            match (waker, task) {
+                (_, None) => {}
+                (Some(waker), Some(task)) => waker.clone_from(task),
+                (waker, task) => *waker = task.cloned(),
+            }
+            return None;
+        }
+        let Entry::Send(Sending { memory, batch, stage: Posted::Done(result), .. }) =
+            state.entries.remove(self.0)
+        else {
+            unreachable!("looked at above")
+        };
+        let more = batch.map(|batch| batch.memory).unwrap_or_default();
+        Some((result, Memory { first: memory, more }))
+    }
+
+    fn claim(&self, state: &mut State, wc: &Wc) -> Option<(Output, Option<Waker>)> {
+        if wc.wr_id != wr_id(self.0, false) || !wc.is_success() {
+            return None;
+        }
+        if sending(state, self.0).batch.is_some() {
+            return None;
+        }
+        let Entry::Send(sending) = state.entries.remove(self.0) else { unreachable!() };
+        // Nothing keeps the QP but the program, which waits for this.
+        let (_, turn) = sending.end(&mut state.qps);
+        let memory = Memory { first: sending.memory, more: Vec::new() };
+        Some(((Ok(*wc), memory), turn))
+    }
+}
+
 impl Future for Op<'_> {
     type Output = Output;
 
@@ -128,7 +176,7 @@ impl Future for Op<'_> {
             return Poll::Ready(known);
         }
         let Stage::Posted(key) = self.stage else { unreachable!("polled after it was ready") };
-        let done = ready!(self.qp.cq().wait(cx, |state| state.take_sent(key, cx)));
+        let done = ready!(self.qp.cq().wait(cx, &Sent(key)));
         self.stage = Stage::Done;
         Poll::Ready(done)
     }
@@ -145,9 +193,9 @@ impl Drop for Op<'_> {
             }
             Stage::Posted(key) => {
                 let mut state = table.lock();
-                let sending = state.sending(key);
-                if sending.left > 0 {
-                    sending.waiter = Waiter::Gone;
+                let stage = &mut sending(&mut state, key).stage;
+                if matches!(stage, Posted::Awaited(_)) {
+                    *stage = Posted::Abandoned;
                 } else {
                     let done = state.entries.remove(key);
                     drop(state);

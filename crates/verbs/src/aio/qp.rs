@@ -34,8 +34,7 @@ impl Drop for Open {
         // A device that is gone completes nothing: then what is in flight is never given back.
         let _ = self.0.qp().modify(&attr, AttrMask::STATE);
         // Nobody takes messages any more, and none is received any more.
-        let messages = self.0.cq().table().lock().qps[self.0.key()].inbox.close();
-        self.0.give_back(messages);
+        self.0.close();
         // What was flushed at once is given back at once, also if nobody looks at the queue again.
         self.0.cq().drain_all();
     }

@@ -2,16 +2,19 @@
 
 use std::future::poll_fn;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use iba::Qpn;
 
 use super::cq::Cq;
 use super::error::Error;
+use super::handle::Wanted;
 use super::last::watch_events;
+use super::members::Next;
 use super::message::Message;
 use super::shared::{Shared, Srq, SrqOptions};
-use crate::{Pd, Result};
+use super::table::State;
+use crate::{Pd, Result, Wc};
 
 impl Cq {
     /// Creates a shared receive queue for QPs of this completion queue, and posts its receives.
@@ -25,6 +28,22 @@ impl Cq {
     pub fn create_srq(&self, pd: &Pd, options: &SrqOptions) -> Result<Srq> {
         watch_events(pd.context())?;
         Shared::new(self.handle(), pd, options).map(Srq::new)
+    }
+}
+
+/// The next message of the shared queue with this number.
+struct OfSrq(usize);
+
+impl Wanted for OfSrq {
+    type Found = Next;
+
+    fn find(&self, state: &mut State, task: Option<&Waker>) -> Option<Next> {
+        state.next_of_any(self.0, task)
+    }
+
+    fn claim(&self, _state: &mut State, _wc: &Wc) -> Option<(Next, Option<Waker>)> {
+        // Its QPs take turns.
+        None
     }
 }
 
@@ -44,13 +63,10 @@ impl Srq {
         let shared = self.shared();
         // Buffers that the program had may be back.
         shared.fill();
-        let next = shared.cq().wait(cx, |state| state.next_of_any(shared.key(), cx));
-        next.map(|next| {
-            let message = next.result.map(|(wc, buffer)| {
-                let home = Arc::<Shared>::clone(shared);
-                Message::new(wc, buffer, home, next.header)
-            });
-            (next.qpn, message)
+        let next = shared.cq().wait(cx, &OfSrq(shared.key()));
+        next.map(|Next { qpn, header, result }| {
+            let home = || Arc::<Shared>::clone(shared);
+            (qpn, result.map(|arrived| Message::new(arrived, home(), header)))
         })
     }
 }

@@ -1,14 +1,14 @@
 //! The requests that are in flight, by their number, and what their QPs wait for.
 
-use std::fmt::Debug;
+use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
-use std::task::{Context, Waker};
+use std::task::Waker;
 
 use slab::Slab;
 use threads::biased;
 
 use super::error::{Error, Failure};
-use super::inbox::Inbox;
+use super::inbox::{Arrived, Inbox};
 use super::members::{Member, OfSrq};
 use super::receives::Home;
 use super::wakers::Wakers;
@@ -32,9 +32,6 @@ pub(super) struct State {
     pub(super) srqs: Slab<OfSrq>,
 }
 
-/// A QP that exists as long as requests of it are in flight.
-pub(super) trait Kept: Debug + Send + Sync + 'static {}
-
 /// What a QP waits for.
 #[derive(Debug)]
 pub(super) struct OfQp {
@@ -43,8 +40,8 @@ pub(super) struct OfQp {
     pub(super) sends: Places,
     /// Its requests that have not completed.
     in_flight: u32,
-    /// The QP, as long as there are such.
-    keep: Option<Arc<dyn Kept>>,
+    /// The QP, if the program has it no more, as long as there are such.
+    keep: Option<Arc<dyn Home>>,
     /// If it receives from a shared queue.
     pub(super) member: Option<Member>,
 }
@@ -56,17 +53,22 @@ impl OfQp {
     }
 
     /// One more request is in flight.
-    pub(super) fn enter(&mut self, qp: &Arc<impl Kept>) {
+    pub(super) fn enter(&mut self) {
         self.in_flight += 1;
-        if self.keep.is_none() {
-            self.keep = Some(Arc::clone(qp) as Arc<dyn Kept>);
-        }
     }
 
-    /// One less. Returns the QP if that was the last.
-    fn leave(&mut self) -> Option<Arc<dyn Kept>> {
+    /// One less. Returns the QP if nothing keeps it any more.
+    pub(super) fn leave(&mut self) -> Option<Arc<dyn Home>> {
         self.in_flight -= 1;
         if self.in_flight == 0 { self.keep.take() } else { None }
+    }
+
+    /// The program has the QP no more: it exists as long as requests are in flight. Returns what
+    /// arrived and nobody took.
+    pub(super) fn close(&mut self, qp: Arc<dyn Home>) -> VecDeque<Arrived> {
+        // What is not kept is not the last: the caller has it.
+        self.keep = (self.in_flight > 0).then_some(qp);
+        self.inbox.close()
     }
 }
 
@@ -77,6 +79,7 @@ pub(super) struct Memory {
     pub(super) more: Vec<Held>,
 }
 
+/// Small, as each message moves one in and out.
 #[derive(Debug)]
 pub(super) enum Entry {
     Send(Sending),
@@ -89,15 +92,32 @@ pub(super) enum Entry {
 /// One request, or a batch that completes as one.
 #[derive(Debug)]
 pub(super) struct Sending {
-    pub(super) memory: Memory,
-    /// How many of its completions are still to come, but those that only say that it failed.
-    pub(super) left: u32,
-    pub(super) result: Option<Result<Wc, Error>>,
-    pub(super) waiter: Waiter,
-    /// Its places in the send queue, free as soon as it has completed.
-    pub(super) places: u32,
+    pub(super) memory: Held,
+    /// What only a batch has.
+    pub(super) batch: Option<Box<Rest>>,
+    pub(super) stage: Stage,
     /// The number of the QP.
     pub(super) qp: usize,
+}
+
+/// What a batch has beside its first request.
+#[derive(Debug)]
+pub(super) struct Rest {
+    pub(super) memory: Vec<Held>,
+    /// How many of its completions are still to come, but those that only say that it failed.
+    pub(super) left: u32,
+    /// The first failure, which is the reason of those behind it.
+    pub(super) failed: Option<Error>,
+}
+
+/// How far a request that is posted is.
+#[derive(Debug)]
+pub(super) enum Stage {
+    /// It is in flight, and this task waits for it.
+    Awaited(Option<Waker>),
+    /// It is in flight, and its future is gone.
+    Abandoned,
+    Done(Result<Wc, Error>),
 }
 
 /// The number that a request is posted with: that of its entry, and whether another request of the
@@ -106,18 +126,9 @@ pub(super) fn wr_id(key: usize, is_followed: bool) -> u64 {
     (key as u64) << 1 | u64::from(is_followed)
 }
 
-fn is_followed(wr_id: u64) -> bool {
-    wr_id & 1 != 0
-}
-
-/// The future of a request.
-#[derive(Debug)]
-pub(super) enum Waiter {
-    /// It was not polled since.
-    Nobody,
-    Task(Waker),
-    /// It is gone.
-    Gone,
+/// What [`wr_id`] made it of. It is a number of this process, as the queue is nobody else's.
+pub(super) fn of_wr_id(wr_id: u64) -> Option<(usize, bool)> {
+    usize::try_from(wr_id >> 1).ok().map(|key| (key, wr_id & 1 != 0))
 }
 
 /// What a completion leads to that is done without the lock: tasks are woken, and what is dropped
@@ -126,17 +137,17 @@ pub(super) enum Waiter {
 #[derive(Default)]
 pub(super) struct After {
     /// A QP without requests, which is destroyed if nobody else has it.
-    qp: Option<Arc<dyn Kept>>,
+    qp: Option<Arc<dyn Home>>,
     /// A request whose future is gone.
     forgotten: Option<Box<Entry>>,
     /// A buffer without a message.
-    buffer: Option<Buffer>,
+    pub(super) buffer: Option<Buffer>,
     /// The shared queue that it is posted to again.
-    shared: Option<Weak<dyn Home>>,
+    pub(super) shared: Option<Weak<dyn Home>>,
     /// The task whose turn it is to send.
     turn: Option<Waker>,
     /// The tasks that wait for what completed.
-    wakers: Wakers,
+    pub(super) wakers: Wakers,
 }
 
 impl After {
@@ -172,8 +183,8 @@ impl Table {
             wakers.extend(srq.take_wakers());
         }
         for (_, entry) in &state.entries {
-            if let Entry::Send(Sending { waiter: Waiter::Task(waker), .. }) = entry {
-                wakers.push(waker.clone());
+            if let Entry::Send(Sending { stage: Stage::Awaited(waker), .. }) = entry {
+                wakers.extend(waker.clone());
             }
         }
         wakers
@@ -186,9 +197,7 @@ impl State {
     pub(super) fn complete(&mut self, wc: Wc, cq: &Cq, after: &mut After) {
         // The device keeps the reason of a failure for a while only.
         let why = if wc.is_success() { None } else { cq.explain(&wc) };
-        let wr_id = wc.wr_id;
-        // A number of this process; the queue is nobody else's.
-        let Ok(key) = usize::try_from(wr_id >> 1) else { return };
+        let Some((key, is_followed)) = of_wr_id(wc.wr_id) else { return };
         match self.entries.get_mut(key) {
             None => {}
             Some(Entry::Receive(..)) => {
@@ -200,82 +209,52 @@ impl State {
             }
             Some(Entry::Shared(..)) => {
                 let Entry::Shared(buffer, srq) = self.entries.remove(key) else { unreachable!() };
-                let arrival = self.arrived(srq, wc, why, buffer);
-                (after.buffer, after.shared) = arrival.buffer.unzip();
-                after.wakers = arrival.wakers;
+                self.arrived(srq, wc, why, buffer, after);
             }
             Some(Entry::Send(sending)) => {
                 let failure = |wc| Err(Failure::new(wc, why, false).into());
                 let result = if wc.is_success() { Ok(wc) } else { failure(wc) };
-                sending.note(result);
-                if is_followed(wr_id) {
-                    return;
-                }
-                sending.left -= 1;
-                if sending.left > 0 {
-                    return;
-                }
+                let Some(result) = sending.note(result, is_followed) else { return };
                 (after.qp, after.turn) = sending.end(&mut self.qps);
-                match std::mem::replace(&mut sending.waiter, Waiter::Nobody) {
-                    Waiter::Nobody => {}
-                    Waiter::Task(waker) => after.wakers.push(waker),
-                    Waiter::Gone => {
+                match std::mem::replace(&mut sending.stage, Stage::Done(result)) {
+                    Stage::Awaited(waker) => after.wakers.extend(waker),
+                    Stage::Abandoned => {
                         after.forgotten = Some(Box::new(self.entries.remove(key)));
                     }
+                    Stage::Done(_) => unreachable!("it completes once"),
                 }
             }
         }
-    }
-
-    /// The result and the memory of a request that has completed; otherwise its task is woken when
-    /// it has.
-    pub(super) fn take_sent(
-        &mut self,
-        key: usize,
-        cx: &Context<'_>,
-    ) -> Option<(Result<Wc, Error>, Memory)> {
-        let sending = self.sending(key);
-        if sending.left > 0 {
-            match &mut sending.waiter {
-                Waiter::Task(waker) => waker.clone_from(cx.waker()),
-                waiter => *waiter = Waiter::Task(cx.waker().clone()),
-            }
-            return None;
-        }
-        let Entry::Send(sending) = self.entries.remove(key) else {
-            unreachable!("looked at above")
-        };
-        Some((sending.result.expect("it has completed"), sending.memory))
     }
 
     /// A QP of a shared queue takes no more receives. Returns it if nothing else is in flight.
-    pub(super) fn take_last(&mut self, key: usize) -> Option<Arc<dyn Kept>> {
+    pub(super) fn take_last(&mut self, key: usize) -> Option<Arc<dyn Home>> {
         let of_qp = &mut self.qps[key];
         let ends = of_qp.member.as_mut().is_some_and(Member::ends);
         if ends { of_qp.leave() } else { None }
     }
-
-    /// A request whose future is there.
-    pub(super) fn sending(&mut self, key: usize) -> &mut Sending {
-        match self.entries.get_mut(key) {
-            Some(Entry::Send(sending)) => sending,
-            _ => unreachable!("a request stays until its future is ready or gone"),
-        }
-    }
 }
 
 impl Sending {
-    /// A result of one of its requests. The first failure is the reason of those behind it.
-    pub(super) fn note(&mut self, result: Result<Wc, Error>) {
-        if !matches!(self.result, Some(Err(_))) {
-            self.result = Some(result);
+    /// A completion of one of its requests. Returns the result if it was the last.
+    fn note(&mut self, result: Result<Wc, Error>, is_followed: bool) -> Option<Result<Wc, Error>> {
+        let Some(batch) = &mut self.batch else { return Some(result) };
+        if let Err(error) = &result {
+            batch.failed.get_or_insert_with(|| error.clone());
         }
+        if is_followed {
+            return None;
+        }
+        batch.left -= 1;
+        (batch.left == 0).then(|| batch.failed.take().map_or(result, Err))
     }
 
-    /// All of it has completed. Returns the QP if that was its last, and the task whose turn it is
-    /// to send.
-    pub(super) fn end(&self, qps: &mut Slab<OfQp>) -> (Option<Arc<dyn Kept>>, Option<Waker>) {
+    /// All of it has completed: its places in the send queue are free. Returns the QP if nothing
+    /// keeps it any more, and the task whose turn it is to send.
+    pub(super) fn end(&self, qps: &mut Slab<OfQp>) -> (Option<Arc<dyn Home>>, Option<Waker>) {
         let qp = &mut qps[self.qp];
-        (qp.leave(), qp.sends.give(self.places))
+        // CAST: no more than the QP has places for.
+        let places = 1 + self.batch.as_ref().map_or(0, |batch| batch.memory.len() as u32);
+        (qp.leave(), qp.sends.give(places))
     }
 }

@@ -1,6 +1,6 @@
 //! The tasks that wait for the same thing.
 
-use std::task::{Context, Waker};
+use std::task::Waker;
 
 /// Tasks that wait for the same thing; each is in it once. Mostly there is one.
 #[derive(Debug, Default)]
@@ -10,11 +10,12 @@ pub(super) struct Wakers {
 }
 
 impl Wakers {
-    /// Adds the task that is polled.
-    pub(super) fn add(&mut self, cx: &Context<'_>) {
-        let is_own = |waker: &Waker| waker.will_wake(cx.waker());
+    /// Adds the task that is polled, if it wants to be woken.
+    pub(super) fn add(&mut self, task: Option<&Waker>) {
+        let Some(task) = task else { return };
+        let is_own = |waker: &Waker| waker.will_wake(task);
         if !self.first.iter().chain(&self.more).any(is_own) {
-            self.push(cx.waker().clone());
+            self.push(task.clone());
         }
     }
 
@@ -27,7 +28,7 @@ impl Wakers {
     }
 
     /// Adds others.
-    pub(super) fn extend(&mut self, others: Self) {
+    pub(super) fn extend(&mut self, others: impl IntoIterator<Item = Waker>) {
         others.into_iter().for_each(|waker| self.push(waker));
     }
 

@@ -124,7 +124,7 @@ impl Mailbox {
         if let Some(end) = &waiting.end {
             return Poll::Ready(Err(end.clone()));
         }
-        waiting.wakers.add(cx);
+        waiting.wakers.add(Some(cx.waker()));
         Poll::Pending
     }
 
