@@ -19,6 +19,7 @@ const TESTS: [&str; 9] = [
     "srq_async",
     "windows_async",
     "xrc",
+    "xrc_async",
 ];
 
 /// How long one of them may take under emulation.

@@ -23,6 +23,8 @@ mod srq_async;
 mod windows_async;
 #[path = "../../verbs/tests/xrc.rs"]
 mod xrc;
+#[path = "../../verbs/tests/xrc_async.rs"]
+mod xrc_async;
 
 #[test]
 fn the_same_tests_pass_with_a_library() {
@@ -36,5 +38,6 @@ fn the_same_tests_pass_with_a_library() {
     assert!(ran("srq_async::a_qp_that_goes_to_error_gives_what_has_arrived_and_then_the_reason"));
     assert!(ran("windows_async::the_peer_gives_a_window_back_with_a_message"), "{text}");
     assert!(ran("xrc::one_receiver_serves_the_shared_queues_that_requests_name"), "{text}");
+    assert!(ran("xrc_async::each_queue_gives_the_messages_that_name_it"), "{text}");
     assert!(ran("provider::the_device_is_of_the_provider_that_was_chosen"), "{text}");
 }

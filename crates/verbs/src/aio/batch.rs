@@ -84,15 +84,14 @@ impl<B: Local> Batch<'_, B> {
     /// leaves it in the error state.
     pub async fn post(self) -> Outcome<(), Vec<B>> {
         let Self { qp, works, refusal, .. } = self;
-        let inner = qp.inner();
-        let (capacity, count) = (inner.capacity(), works.len());
+        let (capacity, count) = (qp.inner().capacity(), works.len());
         if count > capacity as usize {
             let memory = works.into_iter().map(|work| B::take_back(work.memory)).collect();
             return (Err(PostError::Full(capacity).into()), memory);
         }
         let mut works = works.into_iter();
         let Some(first) = works.next() else { return (Ok(()), Vec::new()) };
-        let (result, memory) = Op::batch(inner, first, works.collect(), refusal).await;
+        let (result, memory) = Op::batch(qp, first, works.collect(), refusal).await;
         let all = iter::once(memory.first).chain(memory.more);
         (result.map(drop), all.map(B::take_back).collect())
     }

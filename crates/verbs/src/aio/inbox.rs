@@ -37,12 +37,7 @@ pub(super) struct Inbox {
 impl Inbox {
     /// Keeps a message, unless nobody can take it. What comes back is for the caller to drop: the
     /// buffer of a receive that failed.
-    pub(super) fn arrive(
-        &mut self,
-        wc: Wc,
-        why: Option<String>,
-        buffer: Buffer,
-    ) -> Option<Buffer> {
+    pub(super) fn arrive(&mut self, wc: Wc, why: Option<String>, buffer: Buffer) -> Option<Buffer> {
         if !wc.is_success() {
             self.end.get_or_insert_with(|| Failure::new(wc, why, true).into());
         } else if !self.is_closed {

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use iba::{Access, QpCap, QpState, QpType, SendFlags};
+use iba::{Access, QpCap, QpState, QpType, SendFlags, Srqn};
 
 use super::handle::{Handle, Room};
 use super::members::Member;
@@ -17,7 +17,7 @@ use crate::{Kind, Pd, PostError, QpSpec, Refusal, SendRequest};
 #[derive(Clone, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "programs change its fields")]
 pub struct QpOptions {
-    /// The service: RC, UC or UD.
+    /// The service: RC, UC, UD or the sending half of XRC.
     pub qp_type: QpType,
     /// How many requests can be in flight; the next waits.
     pub sends: u32,
@@ -56,6 +56,16 @@ impl QpOptions {
     /// The same for datagrams.
     pub fn datagrams() -> Self {
         Self { qp_type: QpType::Ud, access: Access::empty(), ..Self::default() }
+    }
+
+    /// The sending half of an extended reliable connection, whose requests name a shared queue of
+    /// the peer ([`Qp::to_srq`](super::Qp::to_srq)). It receives nothing:
+    /// [`Xrcd::create_recv_qp`](crate::Xrcd::create_recv_qp) makes the other half, and
+    /// [`Cq::create_xrc_srq`](super::Cq::create_xrc_srq) the queue.
+    #[doc(alias = "IBV_QPT_XRC_SEND")]
+    pub fn xrc_send() -> Self {
+        let (qp_type, access) = (QpType::XrcSend, Access::empty());
+        Self { qp_type, access, receives: 0, ..Self::default() }
     }
 }
 
@@ -243,13 +253,14 @@ impl Inner {
         &self,
         first: &Work,
         more: &[Work],
+        srq: Option<Srqn>,
         key: usize,
         is_one: bool,
     ) -> (u32, Option<PostError>) {
         let (mut done, mut next, mut behind) = (0, first, more);
         loop {
             let is_followed = is_one && !behind.is_empty();
-            if let Err(error) = self.post(next, wr_id(key, is_followed), !is_followed) {
+            if let Err(error) = self.post(next, srq, wr_id(key, is_followed), !is_followed) {
                 return (done, Some(error));
             }
             done += 1;
@@ -258,14 +269,20 @@ impl Inner {
         }
     }
 
-    fn post(&self, work: &Work, wr_id: u64, is_signaled: bool) -> Result<(), PostError> {
+    fn post(
+        &self,
+        work: &Work,
+        srq: Option<Srqn>,
+        wr_id: u64,
+        is_signaled: bool,
+    ) -> Result<(), PostError> {
         let Work { request, memory } = work;
         let flags = if is_signaled { SendFlags::SIGNALED } else { SendFlags::empty() };
         let most = self.options.inline as usize;
         let is_inline = |bytes: &&[u8]| bytes.len() <= most && request.sends();
         let inline = if most > 0 { memory.bytes().filter(is_inline) } else { None };
         let slice = memory.slice();
-        if let (None, Some(slice)) = (inline, slice)
+        if let (None, None, Some(slice)) = (inline, srq, slice)
             && let Some(plain) = request.plain(wr_id, flags, slice)
         {
             return self.qp.post_plain(plain);
@@ -277,6 +294,9 @@ impl Inner {
         if let Some(bytes) = inline {
             wr.put_inline(bytes);
         }
+        if let Some(number) = srq {
+            wr = wr.to_srq(number);
+        }
         self.qp.post_send(&wr)
     }
 
@@ -285,7 +305,7 @@ impl Inner {
     /// may be refused when others are posted, so none is longer than a message can be.
     pub(super) fn completes_as_one(&self, first: &Work, more: &[Work]) -> bool {
         let fits = |work: &Work| work.memory.len() <= MAX_MESSAGE;
-        let is_reliable = self.options.qp_type == QpType::Rc;
+        let is_reliable = matches!(self.options.qp_type, QpType::Rc | QpType::XrcSend);
         more.is_empty() || is_reliable && fits(first) && more.iter().all(fits)
     }
 
@@ -299,8 +319,12 @@ impl Inner {
         let _ = self.qp.post_send(&SendRequest::send(wr_id(key, false), &[]).signaled());
     }
 
-    /// Checks a request with its memory.
-    pub(super) fn check(&self, work: &Work) -> crate::Result<()> {
+    /// Checks a request with its memory, and the queue that it names.
+    pub(super) fn check(&self, work: &Work, srq: Option<Srqn>) -> crate::Result<()> {
+        if self.options.qp_type == QpType::XrcSend && srq.is_none() {
+            let what = "post_send: a request of an XRC_SEND QP names a queue (Qp::to_srq)";
+            return Err(Refusal::new(Kind::Invalid, what));
+        }
         let Work { request, memory } = work;
         if let Some(pd) = memory.pd() {
             self.qp.pd().context().check_same(pd.context(), "post_send", "memory")?;

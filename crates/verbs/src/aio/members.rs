@@ -9,7 +9,7 @@ use slab::Slab;
 use transport::env::Reason;
 
 use super::error::{Error, Failure};
-use super::inbox::{Arrived, Inbox};
+use super::inbox::{Arrived, Inbox, arrived};
 use super::receives::Home;
 use super::table::{After, State};
 use super::wakers::Wakers;
@@ -23,6 +23,8 @@ pub(super) struct OfSrq {
     qps: HashMap<Qpn, usize>,
     /// The QPs that have something for [`Srq::recv`](super::Srq::recv), each once.
     listed: VecDeque<usize>,
+    /// In an XRC domain, where it has no QPs: what has arrived.
+    arrived: Option<VecDeque<Next>>,
     wakers: Wakers,
     queue: Weak<dyn Home>,
 }
@@ -41,6 +43,7 @@ pub(super) struct Member {
 }
 
 /// What a QP has for its shared receive queue.
+#[derive(Debug)]
 pub(super) struct Next {
     pub(super) qpn: Qpn,
     pub(super) header: usize,
@@ -48,8 +51,10 @@ pub(super) struct Next {
 }
 
 impl OfSrq {
-    pub(super) fn new(queue: Weak<dyn Home>) -> Self {
-        Self { qps: HashMap::new(), listed: VecDeque::new(), wakers: Wakers::default(), queue }
+    pub(super) fn new(queue: Weak<dyn Home>, is_xrc: bool) -> Self {
+        let arrived = is_xrc.then(VecDeque::new);
+        let (qps, listed, wakers) = (HashMap::new(), VecDeque::new(), Wakers::default());
+        Self { qps, listed, arrived, wakers, queue }
     }
 
     pub(super) fn take_wakers(&mut self) -> Wakers {
@@ -102,15 +107,23 @@ impl State {
         buffer: Buffer,
         after: &mut After,
     ) {
-        let of_srq = &self.srqs[srq];
+        let of_srq = &mut self.srqs[srq];
         let queue = of_srq.queue.clone();
-        let left = match of_srq.qps.get(&wc.qpn) {
-            Some(&key) => {
-                let left = self.qps[key].inbox.arrive(wc, why, buffer);
-                after.wakers = self.changed(key);
-                left
-            }
-            None => Some(buffer),
+        let left = if let Some(messages) = &mut of_srq.arrived {
+            let (result, left) = if wc.is_success() {
+                (Ok(arrived(wc, buffer)), None)
+            } else {
+                (Err(Failure::new(wc, why, true).into()), Some(buffer))
+            };
+            messages.push_back(Next { qpn: wc.qpn, header: 0, result });
+            after.wakers = of_srq.wakers.take();
+            left
+        } else if let Some(&key) = of_srq.qps.get(&wc.qpn) {
+            let left = self.qps[key].inbox.arrive(wc, why, buffer);
+            after.wakers = self.changed(key);
+            left
+        } else {
+            Some(buffer)
         };
         (after.buffer, after.shared) = left.map(|buffer| (buffer, queue)).unzip();
     }
@@ -139,6 +152,9 @@ impl State {
     pub(super) fn next_of_any(&mut self, srq: usize, task: Option<&Waker>) -> Option<Next> {
         let Self { qps, srqs, .. } = self;
         let of_srq = &mut srqs[srq];
+        if let Some(next) = of_srq.arrived.as_mut().and_then(VecDeque::pop_front) {
+            return Some(next);
+        }
         while let Some(key) = of_srq.listed.pop_front() {
             let of_qp = &mut qps[key];
             let member = of_qp.member.as_mut().expect("it is listed");

@@ -1,14 +1,13 @@
 //! Requests as a future: their turn, and their completion.
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 
 use super::error::Error;
 use super::handle::Wanted;
-use super::inner::Inner;
+use super::qp::Qp;
 use super::request::Work;
-use super::table::{Entry, Memory, Rest, Sending, State, Stage as Posted, wr_id};
+use super::table::{Entry, Memory, Rest, Sending, Stage as Posted, State, wr_id};
 use crate::slots::wake;
 use crate::{Refusal, Wc};
 
@@ -19,7 +18,7 @@ use crate::{Refusal, Wc};
 /// moved.
 #[derive(Debug)]
 pub(super) struct Op<'qp> {
-    qp: &'qp Arc<Inner>,
+    qp: &'qp Qp,
     /// They have their memory until they are posted.
     first: Work,
     more: Vec<Work>,
@@ -42,12 +41,12 @@ enum Stage {
 type Output = (Result<Wc, Error>, Memory);
 
 impl<'qp> Op<'qp> {
-    pub(super) fn new(qp: &'qp Arc<Inner>, work: Work, refusal: Option<Refusal>) -> Self {
+    pub(super) fn new(qp: &'qp Qp, work: Work, refusal: Option<Refusal>) -> Self {
         Self::batch(qp, work, Vec::new(), refusal)
     }
 
     pub(super) fn batch(
-        qp: &'qp Arc<Inner>,
+        qp: &'qp Qp,
         first: Work,
         more: Vec<Work>,
         refusal: Option<Refusal>,
@@ -72,8 +71,9 @@ impl<'qp> Op<'qp> {
         if let Some(refusal) = refusal.take() {
             return Err(*refusal);
         }
-        self.qp.check(&self.first)?;
-        self.more.iter().try_for_each(|work| self.qp.check(work))?;
+        let (qp, srq) = (self.qp.inner(), self.qp.srq());
+        qp.check(&self.first, srq)?;
+        self.more.iter().try_for_each(|work| qp.check(work, srq))?;
         self.stage = Stage::Waits(None);
         Ok(())
     }
@@ -86,7 +86,7 @@ impl<'qp> Op<'qp> {
         let Stage::Waits(ticket) = &mut self.stage else { return Poll::Ready(None) };
         // CAST: no more than the QP has places for.
         let places = 1 + self.more.len() as u32;
-        let qp = self.qp;
+        let qp = self.qp.inner();
         let mut state = qp.cq().table().lock();
         let State { entries, qps, .. } = &mut *state;
         let (entry, of_qp) = (entries.vacant_entry(), &mut qps[qp.key()]);
@@ -94,7 +94,7 @@ impl<'qp> Op<'qp> {
         let key = entry.key();
         let is_one = qp.completes_as_one(&self.first, &self.more);
         // Posted before the entry is there: nobody looks for it as long as the table is locked.
-        let (done, refused) = qp.post_all(&self.first, &self.more, key, is_one);
+        let (done, refused) = qp.post_all(&self.first, &self.more, self.qp.srq(), key, is_one);
         if let (0, Some(error)) = (done, &refused) {
             let next = of_qp.sends.give(places);
             drop(state);
@@ -176,7 +176,7 @@ impl Future for Op<'_> {
             return Poll::Ready(known);
         }
         let Stage::Posted(key) = self.stage else { unreachable!("polled after it was ready") };
-        let done = ready!(self.qp.cq().wait(cx, &Sent(key)));
+        let done = ready!(self.qp.inner().cq().wait(cx, &Sent(key)));
         self.stage = Stage::Done;
         Poll::Ready(done)
     }
@@ -184,11 +184,11 @@ impl Future for Op<'_> {
 
 impl Drop for Op<'_> {
     fn drop(&mut self) {
-        let table = self.qp.cq().table();
+        let table = self.qp.inner().cq().table();
         match self.stage {
             Stage::New(_) | Stage::Done | Stage::Waits(None) => {}
             Stage::Waits(Some(ticket)) => {
-                let turn = table.lock().qps[self.qp.key()].sends.leave(ticket);
+                let turn = table.lock().qps[self.qp.inner().key()].sends.leave(ticket);
                 wake(turn);
             }
             Stage::Posted(key) => {

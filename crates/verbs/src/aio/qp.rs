@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use iba::{AttrMask, QpAttr, QpState, Qpn};
+use iba::{AttrMask, QpAttr, QpState, Qpn, Srqn};
 
 use super::error::{Error, Outcome};
 use super::inner::Inner;
@@ -21,7 +21,11 @@ use crate::{Ah, ConnectOptions, Endpoint, Flush, Kind, Pd, Refusal, Remote, Wc};
 /// order in which they are posted.
 #[derive(Clone, Debug)]
 #[doc(alias = "ibv_qp")]
-pub struct Qp(Arc<Open>);
+pub struct Qp {
+    open: Arc<Open>,
+    /// The shared queue of the peer that its requests name.
+    srq: Option<Srqn>,
+}
 
 /// What the program holds.
 #[derive(Debug)]
@@ -43,11 +47,22 @@ impl Drop for Open {
 impl Qp {
     pub(super) fn new(inner: Arc<Inner>) -> Self {
         inner.fill_receives();
-        Self(Arc::new(Open(inner)))
+        Self { open: Arc::new(Open(inner)), srq: None }
     }
 
     pub(super) fn inner(&self) -> &Arc<Inner> {
-        &self.0.0
+        &self.open.0
+    }
+
+    pub(super) fn srq(&self) -> Option<Srqn> {
+        self.srq
+    }
+
+    /// The same QP, whose requests name a shared queue of the peer, as all requests of a
+    /// [`QpOptions::xrc_send`](super::QpOptions::xrc_send) do.
+    #[doc(alias("remote_srqn", "ibv_wr_set_xrc_srqn"))]
+    pub fn to_srq(&self, number: Srqn) -> Self {
+        Self { srq: Some(number), ..self.clone() }
     }
 
     /// Its number.
@@ -126,7 +141,7 @@ impl Qp {
         memory: B,
         refusal: Option<Refusal>,
     ) -> WorkRequest<'_, B> {
-        let op = Op::new(self.inner(), Work::new(request, memory), refusal);
+        let op = Op::new(self, Work::new(request, memory), refusal);
         WorkRequest { op, of: PhantomData }
     }
 

@@ -7,7 +7,7 @@ use super::members::OfSrq;
 use super::receives::{Home, Receives};
 use super::table::{Entry, wr_id};
 use crate::owned::Buffer;
-use crate::{Kind, Pd, Refusal};
+use crate::{Kind, Pd, Refusal, Xrcd};
 
 /// What a new shared receive queue is like.
 #[derive(Clone, Debug)]
@@ -37,6 +37,10 @@ impl Default for SrqOptions {
 /// by an asynchronous event that the QP has used its last, and that ends its messages; the thread
 /// of this library, one for the process, takes the events of the context for that. Other events
 /// wait for [`Context::async_event`](crate::Context::async_event) as ever.
+///
+/// One of an XRC domain ([`Cq::create_xrc_srq`](super::Cq::create_xrc_srq)) has no QPs: requests
+/// name it, by its [`number`](Self::number), and any [`XrcRecvQp`](crate::XrcRecvQp) of the domain
+/// receives for it.
 #[derive(Clone, Debug)]
 #[doc(alias("ibv_srq", "IBV_EVENT_QP_LAST_WQE_REACHED"))]
 pub struct Srq(Arc<Shared>);
@@ -65,7 +69,13 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new(cq: &Handle, pd: &Pd, options: &SrqOptions) -> crate::Result<Arc<Self>> {
+    /// A queue for QPs, or in an XRC domain.
+    pub(super) fn new(
+        cq: &Handle,
+        pd: &Pd,
+        options: &SrqOptions,
+        xrcd: Option<&Xrcd>,
+    ) -> crate::Result<Arc<Self>> {
         let SrqOptions { receives: count, receive_length } = *options;
         if count == 0 {
             let what = "create_srq: a queue without receives receives nothing";
@@ -73,10 +83,14 @@ impl Shared {
         }
         let room = Room::new(cq, count, "create_srq")?;
         let receives = Receives::new(pd, receive_length, count)?;
-        let srq = Some(pd.create_srq(count, 1)?);
+        let srq = match xrcd {
+            Some(xrcd) => pd.create_xrc_srq(xrcd, cq.cq(), count, 1)?,
+            None => pd.create_srq(count, 1)?,
+        };
         let shared = Arc::new_cyclic(|queue: &Weak<Self>| {
-            let key = cq.table().lock().srqs.insert(OfSrq::new(queue.clone()));
-            Self { srq, key, receives, _room: room, cq: cq.clone() }
+            let of_srq = OfSrq::new(queue.clone(), srq.is_xrc());
+            let key = cq.table().lock().srqs.insert(of_srq);
+            Self { srq: Some(srq), key, receives, _room: room, cq: cq.clone() }
         });
         shared.fill();
         Ok(shared)

@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use iba::Qpn;
+use iba::{Qpn, Srqn};
 
 use super::cq::Cq;
 use super::error::Error;
@@ -14,7 +14,7 @@ use super::members::Next;
 use super::message::Message;
 use super::shared::{Shared, Srq, SrqOptions};
 use super::table::State;
-use crate::{Pd, Result, Wc};
+use crate::{Pd, Result, Wc, Xrcd};
 
 impl Cq {
     /// Creates a shared receive queue for QPs of this completion queue, and posts its receives.
@@ -27,7 +27,20 @@ impl Cq {
     #[doc(alias = "ibv_create_srq")]
     pub fn create_srq(&self, pd: &Pd, options: &SrqOptions) -> Result<Srq> {
         watch_events(pd.context())?;
-        Shared::new(self.handle(), pd, options).map(Srq::new)
+        Shared::new(self.handle(), pd, options, None).map(Srq::new)
+    }
+
+    /// Creates a shared receive queue in an XRC domain, and posts its receives. Requests of
+    /// [`QpOptions::xrc_send`](super::QpOptions::xrc_send) name it.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::NoMemory`](crate::Kind::NoMemory) if the completion queue has no room for as many
+    /// messages; [`Kind::Invalid`](crate::Kind::Invalid) for a domain of another device; otherwise
+    /// the device's.
+    #[doc(alias("ibv_create_srq_ex", "IBV_SRQT_XRC"))]
+    pub fn create_xrc_srq(&self, pd: &Pd, xrcd: &Xrcd, options: &SrqOptions) -> Result<Srq> {
+        Shared::new(self.handle(), pd, options, Some(xrcd)).map(Srq::new)
     }
 }
 
@@ -48,9 +61,22 @@ impl Wanted for OfSrq {
 }
 
 impl Srq {
+    /// The number by which requests name a queue of an XRC domain.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::Invalid`](crate::Kind::Invalid) for any other queue.
+    #[doc(alias = "ibv_get_srq_num")]
+    pub fn number(&self) -> Result<Srqn> {
+        self.shared().srq().number()
+    }
+
     /// The next message of any of its QPs, and the number of the QP; or that a QP has ended, which
     /// is said once of each, behind its messages. QPs that have several take turns. Dropping the
     /// future loses nothing.
+    ///
+    /// A queue of an XRC domain gives messages in the order in which they arrived, with the number
+    /// of the [`XrcRecvQp`](crate::XrcRecvQp), and each receive that failed.
     pub async fn recv(&self) -> (Qpn, std::result::Result<Message, Error>) {
         poll_fn(|cx| self.poll_recv(cx)).await
     }

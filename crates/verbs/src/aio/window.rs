@@ -62,7 +62,7 @@ impl Qp {
     async fn with_window<T>(&self, request: Request, window: &Window<T>) -> Result<(), Error> {
         let held = Held::Window(window.mw().clone());
         let work = Work { request, memory: held };
-        let (result, _held) = Op::new(self.inner(), work, None).await;
+        let (result, _held) = Op::new(self, work, None).await;
         result.map(drop)
     }
 
