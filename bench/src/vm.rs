@@ -23,6 +23,8 @@ pub(crate) struct Guest {
     pub(crate) modules: &'static [&'static str],
     /// Programs of this machine.
     pub(crate) programs: &'static [&'static str],
+    /// Whether its clock counts instructions, one a nanosecond. Then it has one processor.
+    pub(crate) counts: bool,
 }
 
 /// Two pairs of hosts, one of the kernel's device and one of ours.
@@ -40,6 +42,7 @@ const PAIRS: Guest = Guest {
         "ib_write_bw",
         "ib_write_lat",
     ],
+    counts: false,
 };
 
 /// Kernel and QEMU.
@@ -64,6 +67,11 @@ impl Vm {
         Ok(vm)
     }
 
+    /// What libibverbs has for the kernel's device, for [`boot`](Self::boot).
+    pub(crate) fn driver() -> [String; 2] {
+        DRIVER.map(|file| format!("{file}:{file}"))
+    }
+
     /// Boots a machine in which both devices run the cases.
     pub(crate) fn run(&self, link: &str, mtu: u32, cases: &str, reps: u32) -> Outcome<Said> {
         let library = peerdma()?.with_file_name("libpeerdma.so");
@@ -73,7 +81,7 @@ impl Vm {
             format!("{}:/opt/peerdma/libibverbs.so.1", library.display()),
             format!("{}:/cases", list.display()),
         ];
-        files.extend(DRIVER.map(|file| format!("{file}:{file}")));
+        files.extend(Self::driver());
         let programs = cases.lines().count() * reps as usize * 2;
         let variables = format!("link={link} mtu={mtu} reps={reps}");
         let said = self.boot(&PAIRS, &files, &variables, 60 + programs * SECONDS_EACH);
@@ -94,7 +102,9 @@ impl Vm {
         let made = self.make(guest, &initrd, files);
         let words = [&self.dir, &initrd].map(|path| path.clone().into_os_string());
         let options = ["-t", &limit.to_string(), "-a", variables].map(Into::into);
-        let said = made.and_then(|()| script("run.sh", words.into_iter().chain(options)));
+        let counts = guest.counts.then(|| "-i".into());
+        let words = words.into_iter().chain(options).chain(counts);
+        let said = made.and_then(|()| script("run.sh", words));
         let _ = std::fs::remove_file(&initrd);
         Ok(Said::new(&said?))
     }

@@ -1,6 +1,7 @@
 #!/bin/bash
-# run.sh DIR INITRD [-t SECONDS] [-a "KERNEL ARGUMENTS"] [-- QEMU ARGUMENTS]: boots what fetch.sh left in DIR, prints
-# what the test prints and ends with the test's status, 0 to 126.
+# run.sh DIR INITRD [-t SECONDS] [-a "KERNEL ARGUMENTS"] [-i] [-- QEMU ARGUMENTS]: boots what fetch.sh left in DIR,
+# prints what the test prints and ends with the test's status, 0 to 126. With -i, the machine has one processor, and its
+# clock counts instructions, one a nanosecond.
 #
 #   200  the machine did not reach the test, three times
 #   201  the test did not end in time
@@ -12,10 +13,12 @@ set -euo pipefail
 dir=$1 initrd=$2
 shift 2
 limit=60 append=
+clock=(-accel tcg,thread=multi -smp 2)
 while [ $# -gt 0 ]; do
     case $1 in
         -t) limit=$2 && shift 2 ;;
         -a) append=$2 && shift 2 ;;
+        -i) clock=(-accel tcg,thread=single -smp 1 -icount shift=0,sleep=off) && shift ;;
         --) shift && break ;;
         *) echo "run.sh: $1?" >&2 && exit 2 ;;
     esac
@@ -37,7 +40,7 @@ trap 'rm -f "$log"' EXIT
 
 for _ in 1 2 3; do
     status=0
-    timeout -k 2 "$limit" "${qemu[@]}" -accel tcg,thread=multi "${machine[@]}" -smp 2 \
+    timeout -k 2 "$limit" "${qemu[@]}" "${clock[@]}" "${machine[@]}" \
         -nodefaults -display none -monitor none -serial stdio -no-reboot \
         -kernel "$dir/kernel/vmlinux" -initrd "$initrd" \
         -append "console=$console quiet panic=-1 $append" "$@" </dev/null >"$log" 2>&1 || status=$?

@@ -21,6 +21,7 @@ mod storage;
 mod vm;
 mod vm_cost;
 mod vm_nvmeof;
+mod vm_post;
 mod wire;
 mod write;
 
@@ -46,7 +47,7 @@ const fn bench(
     Bench { name, about, only_when_named: false, run }
 }
 
-pub(crate) const ALL: [Bench; 28] = [
+pub(crate) const ALL: [Bench; 29] = [
     bench("write", "ib_write_bw against process_vm_writev", write::run),
     bench("sends", "many small SENDs against UCX's active messages", sends::run),
     bench("small", "many short WRITEs and READs against process_vm_writev", small::run),
@@ -102,6 +103,10 @@ pub(crate) const ALL: [Bench; 28] = [
     Bench {
         only_when_named: true,
         ..bench("vm-cost", "processor time there, the kernel's included", vm_cost::run)
+    },
+    Bench {
+        only_when_named: true,
+        ..bench("vm-post", "the bench `post` there, in instructions", vm_post::run)
     },
     Bench {
         only_when_named: true,

@@ -6,11 +6,13 @@ use crate::report::{Report, Row, Target};
 use crate::sample::Sample;
 
 const NAME: &str = "post";
+/// Rounds of one measurement, of each kind.
+const ROUNDS: &str = "3000";
 
 pub(super) fn run(reps: u32, report: &mut Report) -> Outcome<()> {
     let library = peerdma()?.with_file_name("libpeerdma.so");
     let provider = format!("PEERDMA_PROVIDER={}", library.display());
-    let (mut role, _) = Role::start(&["env".to_owned(), provider], "post", &[])?;
+    let (mut role, _) = Role::start(&["env".to_owned(), provider], "post", &[ROUNDS.to_owned()])?;
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     for _ in 0..reps {
         let words = role.ask("post")?;

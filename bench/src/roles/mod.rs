@@ -38,7 +38,7 @@ pub(crate) fn run(words: &[String]) -> Outcome<()> {
         ["level-zero"] => level_zero::run(),
         ["node", qps] => node::run(qps.parse()?),
         ["owner", kind, length] => owner::run(kind, length.parse()?),
-        ["post"] => post::run(),
+        ["post", rounds] => post::run(rounds.parse()?),
         ["target", length] => node::target(length.parse()?),
         ["tcp-echo", connections, messages] => tcp::echo(connections.parse()?, messages.parse()?),
         ["tcp-ping", to, rounds] => tcp::ping(to.parse()?, rounds.parse()?),

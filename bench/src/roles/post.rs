@@ -12,14 +12,12 @@ use crate::sample::Sample;
 
 /// Requests between two looks at the completion queue; the last is signaled.
 const ROUND: usize = 64;
-/// Rounds of one measurement, of each kind.
-const ROUNDS: u32 = 3000;
 
 /// Tells, for each line that it hears, how many nanoseconds a WRITE of 8 bytes takes to be posted:
-/// by crate `verbs`, and directly. Rounds of both alternate, so that nothing else that happens on
+/// by crate `verbs`, and directly, in so many rounds of each. These alternate, so that nothing else that happens on
 /// the machine is counted for one of them.
 #[allow(unsafe_code, reason = "the direct call")]
-pub(super) fn run() -> Outcome<()> {
+pub(super) fn run(rounds: u32) -> Outcome<()> {
     let devices = verbs::devices()?;
     let context = devices.first().ok_or("there is no device")?.open()?;
     let pd = context.alloc_pd()?;
@@ -61,7 +59,7 @@ pub(super) fn run() -> Outcome<()> {
     say("")?;
     while hear()?.is_some() {
         let (mut verbs, mut bare) = (Sample::default(), Sample::default());
-        for _ in 0..ROUNDS {
+        for _ in 0..rounds {
             verbs.push(timed(&by_verbs)?);
             bare.push(timed(&directly)?);
         }
