@@ -36,6 +36,11 @@ impl Places {
         (first.wants <= self.free).then(|| first.waker.clone())
     }
 
+    /// The tasks that wait.
+    pub(crate) fn wakers(&self) -> impl Iterator<Item = Waker> {
+        self.waiting.iter().map(|waiting| waiting.waker.clone())
+    }
+
     /// Takes places now, or not at all.
     pub(crate) fn try_take(&mut self, wants: u32) -> bool {
         let is_there = self.waiting.is_empty() && self.free >= wants;

@@ -239,6 +239,33 @@ fn a_full_queue_is_waited_for() {
     });
 }
 
+/// Nobody waits for what fills the queue, and the peer takes nothing for a while.
+#[test]
+fn a_queue_that_dropped_futures_fill_is_waited_for() {
+    in_each_way(|cq, pd| {
+        let (a, b) = pair(cq, pd, &QpOptions { receives: 5, ..small() });
+        let send = |number: u8| a.send(pd.register(vec![number; 8]).unwrap());
+        let mut held = Vec::new();
+        for _ in 0..5 {
+            block_on(async { done(send(9).await) });
+            held.push(block_on(b.recv()).unwrap());
+        }
+        for number in 0..4 {
+            assert!(ready(send(number)).is_none());
+        }
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                thread::sleep(Duration::from_millis(20));
+                drop(held);
+            });
+            block_on(async { done(send(4).await) });
+        });
+        for number in 0..5 {
+            assert_eq!(block_on(b.recv()).unwrap()[..], [number; 8]);
+        }
+    });
+}
+
 #[test]
 fn a_batch_completes_as_one() {
     in_each_way(|cq, pd| {

@@ -148,6 +148,16 @@ impl Handle {
         Poll::Pending
     }
 
+    /// For a task that waits for something else of this queue, which completions give back, and
+    /// left its waker in the table. If nobody drives the queue, it looks itself.
+    pub(super) fn look_meanwhile(&self, cx: &Task<'_>) {
+        // ORDERING: as in `wait`.
+        if !self.is_driven() {
+            self.drain();
+            cx.waker().wake_by_ref();
+        }
+    }
+
     pub(super) fn is_driven(&self) -> bool {
         self.0.is_driven.load(Ordering::Relaxed)
     }

@@ -90,7 +90,11 @@ impl<'qp> Op<'qp> {
         let mut state = qp.cq().table().lock();
         let State { entries, qps, .. } = &mut *state;
         let (entry, of_qp) = (entries.vacant_entry(), &mut qps[qp.key()]);
-        let turn = ready!(of_qp.sends.poll_take(ticket, places, cx));
+        let Poll::Ready(turn) = of_qp.sends.poll_take(ticket, places, cx) else {
+            drop(state);
+            qp.cq().look_meanwhile(cx);
+            return Poll::Pending;
+        };
         let key = entry.key();
         let is_one = qp.completes_as_one(&self.first, &self.more);
         // Posted before the entry is there: nobody looks for it as long as the table is locked.

@@ -230,7 +230,7 @@ impl Qp {
     }
 
     async fn atomic(&self, request: Request) -> Result<u64, Error> {
-        let word = self.inner().word().await?;
+        let word = self.inner().word()?;
         let (result, word) = self.request(request, word).await;
         result?;
         Ok(u64::from_ne_bytes(word[..].try_into().expect("eight bytes")))

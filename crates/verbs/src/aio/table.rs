@@ -178,6 +178,7 @@ impl Table {
         let mut wakers = Vec::new();
         for (_, qp) in &mut state.qps {
             wakers.extend(qp.inbox.wakers.take());
+            wakers.extend(qp.sends.wakers());
         }
         for (_, srq) in &mut state.srqs {
             wakers.extend(srq.take_wakers());
