@@ -19,7 +19,9 @@ pub struct Cq(Handle);
 impl Cq {
     /// A queue for up to `entries` requests at once, which the tasks that wait look at themselves:
     /// each is woken at once when it has to wait, so that its executor never sleeps. The lowest
-    /// latency, and a busy processor. A QP that is dropped ends when a task waits next.
+    /// latency, and a busy processor. A QP that is dropped ends when a task waits next, and buffers
+    /// that dropped futures have come back then: waiting for those of a
+    /// [`Pool`](crate::owned::Pool) alone is waiting for others.
     ///
     /// # Errors
     ///
