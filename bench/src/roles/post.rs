@@ -14,8 +14,8 @@ use crate::sample::Sample;
 const ROUND: usize = 64;
 
 /// Tells, for each line that it hears, how many nanoseconds a WRITE of 8 bytes takes to be posted:
-/// by crate `verbs`, and directly, in so many rounds of each. These alternate, so that nothing else that happens on
-/// the machine is counted for one of them.
+/// by crate `verbs`, and directly, in so many rounds of each. These alternate, so that nothing else
+/// that happens on the machine is counted for one of them.
 #[allow(unsafe_code, reason = "the direct call")]
 pub(super) fn run(rounds: u32) -> Outcome<()> {
     let devices = verbs::devices()?;

@@ -122,8 +122,8 @@ impl Handle {
     /// Waits for what is wanted.
     pub(super) fn wait<W: Wanted>(&self, cx: &Task<'_>, wanted: &W) -> Poll<W::Found> {
         let mut state = self.table().lock();
-        // ORDERING: a task that leaves its waker in the table does so under this lock. If `undriven`
-        // did not find it there, it was before, and the lock shows here what it stored.
+        // ORDERING: a task that leaves its waker in the table does so under this lock. If
+        // `undriven` did not find it there, it was before, and the lock shows here what it stored.
         let is_driven = self.is_driven();
         let task = is_driven.then(|| cx.waker());
         // An answer that is here already needs no look at the device.
