@@ -27,7 +27,7 @@ pub(super) fn run(reps: u32, report: &mut Report) -> Outcome<()> {
     let own = std::env::current_exe()?;
     let to = |path: &Path, name: &str| format!("{}:{name}", path.display());
     let mut files = vec![to(&own, "/bin/bench"), to(&library, "/opt/libpeerdma.so")];
-    files.extend([LIBRARY].map(|file| format!("{file}:{file}")));
+    files.push(format!("{LIBRARY}:{LIBRARY}"));
     files.extend(Vm::driver());
     let limit = 120 + reps as usize * SECONDS_EACH;
     let said = Vm::fetch()?.boot(&GUEST, &files, &format!("reps={reps}"), limit)?;

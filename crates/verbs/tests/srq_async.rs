@@ -15,11 +15,7 @@ use verbs::aio::{self, Connection, Drive, Nic, QpOptions, Srq, SrqOptions};
 use verbs::owned::{Pool, Shared};
 use verbs::{Access, AttrMask, Kind, Pd, QpAttr, QpState, Qpn, WcStatus};
 
-use queues::{in_each_way, open, ready, small, soon};
-
-fn few() -> SrqOptions {
-    SrqOptions { receives: 4, receive_length: 64 }
-}
+use queues::{few, in_each_way, open, ready, send, small, soon};
 
 /// A QP over the shared queue, and its peer.
 fn pair(cq: &aio::Cq, pd: &Pd, srq: &Srq) -> (aio::Qp, aio::Qp) {
@@ -28,11 +24,6 @@ fn pair(cq: &aio::Cq, pd: &Pd, srq: &Srq) -> (aio::Qp, aio::Qp) {
     server.connect(&client.endpoint().unwrap()).unwrap();
     client.connect(&server.endpoint().unwrap()).unwrap();
     (server, client)
-}
-
-async fn send(qp: &aio::Qp, text: &str) {
-    let buffer = qp.pd().register(text.as_bytes().to_vec()).unwrap();
-    qp.send(buffer).await.0.unwrap();
 }
 
 fn to_error(qp: &aio::Qp) {

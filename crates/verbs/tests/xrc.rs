@@ -7,23 +7,13 @@ use std::time::Duration;
 
 use verbs::{
     Access, Context, Cq, Flush, HostBuf, Kind, Mr, Pd, PostError, Qp, QpSpec, QpType, SendRequest,
-    Wc, WcOpcode, XrcRecvQp, Xrcd,
+    Wc, WcOpcode, XrcRecvQp,
 };
 
 const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE).union(Access::FLUSH_GLOBAL);
 
 fn open() -> Context {
     verbs::devices().unwrap()[0].open().unwrap()
-}
-
-/// A domain, where the provider has them: rxe has no XRC.
-fn domain(context: &Context) -> Option<Xrcd> {
-    let opened = context.open_xrcd();
-    if chosen::is_rxe() {
-        assert_eq!(opened.unwrap_err().kind(), Kind::NotSupported);
-        return None;
-    }
-    Some(opened.unwrap())
 }
 
 fn memory(pd: &Pd) -> (HostBuf, Mr) {
@@ -52,7 +42,7 @@ fn bytes<const N: usize>(buffer: &HostBuf, at: usize) -> [u8; N] {
 #[test]
 fn one_receiver_serves_the_shared_queues_that_requests_name() {
     let context = open();
-    let Some(xrcd) = domain(&context) else { return };
+    let Some(xrcd) = chosen::xrc_domain(&context) else { return };
     let receiver = xrcd.create_recv_qp(ALL).unwrap();
     let queues = [b"one", b"two"].map(|name| {
         let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq(8).unwrap());
@@ -111,7 +101,7 @@ fn one_receiver_serves_the_shared_queues_that_requests_name() {
 #[test]
 fn a_domain_of_a_file_is_one_however_often_it_is_opened() {
     let context = open();
-    if domain(&context).is_none() {
+    if chosen::xrc_domain(&context).is_none() {
         return;
     }
     let file = File::open(std::env::current_exe().unwrap()).unwrap();
@@ -135,7 +125,7 @@ fn a_domain_of_a_file_is_one_however_often_it_is_opened() {
 #[test]
 fn what_does_not_belong_together_is_refused_in_words() {
     let context = open();
-    let Some(xrcd) = domain(&context) else { return };
+    let Some(xrcd) = chosen::xrc_domain(&context) else { return };
     let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq(8).unwrap());
     let srq = pd.create_xrc_srq(&xrcd, &cq, 8, 1).unwrap();
     let refused = |spec| {
@@ -156,7 +146,7 @@ fn what_does_not_belong_together_is_refused_in_words() {
 #[test]
 fn a_domain_or_a_queue_of_another_device_is_refused() {
     let context = open();
-    let Some(xrcd) = domain(&context) else { return };
+    let Some(xrcd) = chosen::xrc_domain(&context) else { return };
     let there = chosen::another(&verbs::devices().unwrap()[0]);
     let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq(8).unwrap());
     let (other_cq, other_xrcd) = (there.create_cq(8).unwrap(), there.open_xrcd().unwrap());

@@ -4,25 +4,11 @@ mod chosen;
 mod queues;
 
 use pollster::block_on;
-use verbs::aio::{self, QpOptions, SrqOptions};
+use verbs::aio::{self, QpOptions};
 use verbs::owned::Shared;
-use verbs::{Access, Context, Kind, Pd, WcStatus, XrcRecvQp, Xrcd};
+use verbs::{Access, Pd, WcStatus, XrcRecvQp, Xrcd};
 
-use queues::{in_each_way, open, ready, small};
-
-fn few() -> SrqOptions {
-    SrqOptions { receives: 4, receive_length: 64 }
-}
-
-/// A domain, where the provider has them: rxe has no XRC.
-fn domain(context: &Context) -> Option<Xrcd> {
-    let opened = context.open_xrcd();
-    if chosen::is_rxe() {
-        assert_eq!(opened.unwrap_err().kind(), Kind::NotSupported);
-        return None;
-    }
-    Some(opened.unwrap())
-}
+use queues::{few, in_each_way, open, ready, send, small};
 
 /// Both halves, connected.
 fn pair(cq: &aio::Cq, pd: &Pd, xrcd: &Xrcd) -> (aio::Qp, XrcRecvQp) {
@@ -34,16 +20,11 @@ fn pair(cq: &aio::Cq, pd: &Pd, xrcd: &Xrcd) -> (aio::Qp, XrcRecvQp) {
     (sender, receiver)
 }
 
-async fn send(qp: &aio::Qp, text: &str) {
-    let buffer = qp.pd().register(text.as_bytes().to_vec()).unwrap();
-    qp.send(buffer).await.0.unwrap();
-}
-
 /// One receiving QP, two queues; and one queue, two receiving QPs.
 #[test]
 fn each_queue_gives_the_messages_that_name_it() {
     in_each_way(|cq, pd| {
-        let Some(xrcd) = domain(pd.context()) else { return };
+        let Some(xrcd) = chosen::xrc_domain(pd.context()) else { return };
         let queues = [(); 2].map(|()| cq.create_xrc_srq(pd, &xrcd, &few()).unwrap());
         let pairs = [(); 2].map(|()| pair(cq, pd, &xrcd));
         block_on(async {
@@ -73,7 +54,7 @@ fn each_queue_gives_the_messages_that_name_it() {
 #[test]
 fn what_reaches_memory_names_a_queue_too() {
     in_each_way(|cq, pd| {
-        let Some(xrcd) = domain(pd.context()) else { return };
+        let Some(xrcd) = chosen::xrc_domain(pd.context()) else { return };
         let queue = cq.create_xrc_srq(pd, &xrcd, &few()).unwrap();
         let (sender, _receiver) = pair(cq, pd, &xrcd);
         let to = sender.to_srq(queue.number().unwrap());
@@ -99,7 +80,7 @@ fn what_reaches_memory_names_a_queue_too() {
 #[test]
 fn a_receive_that_fails_is_told_and_its_buffer_is_used_again() {
     in_each_way(|cq, pd| {
-        let Some(xrcd) = domain(pd.context()) else { return };
+        let Some(xrcd) = chosen::xrc_domain(pd.context()) else { return };
         let queue = cq.create_xrc_srq(pd, &xrcd, &few()).unwrap();
         let number = queue.number().unwrap();
         block_on(async {
@@ -129,7 +110,7 @@ fn a_receive_that_fails_is_told_and_its_buffer_is_used_again() {
 #[test]
 fn a_request_without_a_queue_and_a_queue_without_a_domain_are_refused_in_words() {
     let (context, pd) = open();
-    let Some(xrcd) = domain(&context) else { return };
+    let Some(xrcd) = chosen::xrc_domain(&context) else { return };
     let cq = aio::Cq::polled(&context, 64).unwrap();
     let (sender, _receiver) = pair(&cq, &pd, &xrcd);
     let buffer = pd.register(vec![0; 8]).unwrap();

@@ -40,7 +40,9 @@ pub(super) trait Wanted {
 
     /// Takes a completion that is what it waits for, without a way through the table. Returns the
     /// task whose turn it is to send, too. A failure takes the other way.
-    fn claim(&self, state: &mut State, wc: &Wc) -> Option<(Self::Found, Option<Waker>)>;
+    fn claim(&self, _state: &mut State, _wc: &Wc) -> Option<(Self::Found, Option<Waker>)> {
+        None
+    }
 }
 
 /// Nothing: the completions are others'.
@@ -50,10 +52,6 @@ impl Wanted for Others {
     type Found = ();
 
     fn find(&self, _state: &mut State, _task: Option<&Waker>) -> Option<()> {
-        None
-    }
-
-    fn claim(&self, _state: &mut State, _wc: &Wc) -> Option<((), Option<Waker>)> {
         None
     }
 }

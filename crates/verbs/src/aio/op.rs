@@ -7,7 +7,8 @@ use super::error::Error;
 use super::handle::Wanted;
 use super::qp::Qp;
 use super::request::Work;
-use super::table::{Entry, Memory, Rest, Sending, Stage as Posted, State, wr_id};
+use super::table::{Entry, Memory, Progress, Rest, Sending, State, wr_id};
+use crate::owned::Held;
 use crate::slots::wake;
 use crate::{Refusal, Wc};
 
@@ -55,8 +56,11 @@ impl<'qp> Op<'qp> {
     }
 
     fn memory(&mut self) -> Memory {
-        let more = self.more.iter_mut().map(Work::take_memory).collect();
-        Memory { first: self.first.take_memory(), more }
+        Memory { first: self.first.take_memory(), more: self.memory_of_more() }
+    }
+
+    fn memory_of_more(&mut self) -> Vec<Held> {
+        self.more.iter_mut().map(Work::take_memory).collect()
     }
 
     /// It has failed, and nothing is posted.
@@ -109,12 +113,11 @@ impl<'qp> Op<'qp> {
         let batch = if self.more.is_empty() {
             None
         } else {
-            let memory = self.more.iter_mut().map(Work::take_memory).collect();
-            let left = if is_one { 1 } else { done };
+            let (memory, left) = (self.memory_of_more(), if is_one { 1 } else { done });
             Some(Box::new(Rest { memory, left, failed: refused.map(Error::from) }))
         };
-        let (memory, stage) = (self.first.take_memory(), Posted::Awaited(None));
-        entry.insert(Entry::Send(Sending { memory, batch, stage, qp: qp.key() }));
+        let (memory, progress) = (self.first.take_memory(), Progress::Awaited(None));
+        entry.insert(Entry::Send(Sending { memory, batch, progress, qp: qp.key() }));
         let is_cut = is_one && done < places;
         drop(state);
         self.stage = Stage::Posted(key);
@@ -140,7 +143,7 @@ impl Wanted for Sent {
     type Found = Output;
 
     fn find(&self, state: &mut State, task: Option<&Waker>) -> Option<Output> {
-        if let Posted::Awaited(waker) = &mut sending(state, self.0).stage {
+        if let Progress::Awaited(waker) = &mut sending(state, self.0).progress {
             match (waker, task) {
                 (_, None) => {}
                 (Some(waker), Some(task)) => waker.clone_from(task),
@@ -148,7 +151,7 @@ impl Wanted for Sent {
             }
             return None;
         }
-        let Entry::Send(Sending { memory, batch, stage: Posted::Done(result), .. }) =
+        let Entry::Send(Sending { memory, batch, progress: Progress::Done(result), .. }) =
             state.entries.remove(self.0)
         else {
             unreachable!("looked at above")
@@ -197,9 +200,9 @@ impl Drop for Op<'_> {
             }
             Stage::Posted(key) => {
                 let mut state = table.lock();
-                let stage = &mut sending(&mut state, key).stage;
-                if matches!(stage, Posted::Awaited(_)) {
-                    *stage = Posted::Abandoned;
+                let progress = &mut sending(&mut state, key).progress;
+                if matches!(progress, Progress::Awaited(_)) {
+                    *progress = Progress::Abandoned;
                 } else {
                     let done = state.entries.remove(key);
                     drop(state);

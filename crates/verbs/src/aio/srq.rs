@@ -14,7 +14,7 @@ use super::members::Next;
 use super::message::Message;
 use super::shared::{Shared, Srq, SrqOptions};
 use super::table::State;
-use crate::{Pd, Result, Wc, Xrcd};
+use crate::{Pd, Result, Xrcd};
 
 impl Cq {
     /// Creates a shared receive queue for QPs of this completion queue, and posts its receives.
@@ -44,7 +44,7 @@ impl Cq {
     }
 }
 
-/// The next message of the shared queue with this number.
+/// The next message of the shared queue with this number. It claims none, as its QPs take turns.
 struct OfSrq(usize);
 
 impl Wanted for OfSrq {
@@ -52,11 +52,6 @@ impl Wanted for OfSrq {
 
     fn find(&self, state: &mut State, task: Option<&Waker>) -> Option<Next> {
         state.next_of_any(self.0, task)
-    }
-
-    fn claim(&self, _state: &mut State, _wc: &Wc) -> Option<(Next, Option<Waker>)> {
-        // Its QPs take turns.
-        None
     }
 }
 

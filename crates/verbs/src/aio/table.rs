@@ -95,7 +95,7 @@ pub(super) struct Sending {
     pub(super) memory: Held,
     /// What only a batch has.
     pub(super) batch: Option<Box<Rest>>,
-    pub(super) stage: Stage,
+    pub(super) progress: Progress,
     /// The number of the QP.
     pub(super) qp: usize,
 }
@@ -112,7 +112,7 @@ pub(super) struct Rest {
 
 /// How far a request that is posted is.
 #[derive(Debug)]
-pub(super) enum Stage {
+pub(super) enum Progress {
     /// It is in flight, and this task waits for it.
     Awaited(Option<Waker>),
     /// It is in flight, and its future is gone.
@@ -184,7 +184,7 @@ impl Table {
             wakers.extend(srq.take_wakers());
         }
         for (_, entry) in &state.entries {
-            if let Entry::Send(Sending { stage: Stage::Awaited(waker), .. }) = entry {
+            if let Entry::Send(Sending { progress: Progress::Awaited(waker), .. }) = entry {
                 wakers.extend(waker.clone());
             }
         }
@@ -217,12 +217,12 @@ impl State {
                 let result = if wc.is_success() { Ok(wc) } else { failure(wc) };
                 let Some(result) = sending.note(result, is_followed) else { return };
                 (after.qp, after.turn) = sending.end(&mut self.qps);
-                match std::mem::replace(&mut sending.stage, Stage::Done(result)) {
-                    Stage::Awaited(waker) => after.wakers.extend(waker),
-                    Stage::Abandoned => {
+                match std::mem::replace(&mut sending.progress, Progress::Done(result)) {
+                    Progress::Awaited(waker) => after.wakers.extend(waker),
+                    Progress::Abandoned => {
                         after.forgotten = Some(Box::new(self.entries.remove(key)));
                     }
-                    Stage::Done(_) => unreachable!("it completes once"),
+                    Progress::Done(_) => unreachable!("it completes once"),
                 }
             }
         }

@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each test program uses its part")]
 
 use verbs::soft::{self, NicConfig};
-use verbs::{Context, Device};
+use verbs::{Context, Device, Kind, Xrcd};
 
 fn provider() -> Option<std::ffi::OsString> {
     std::env::var_os("PEERDMA_PROVIDER")
@@ -30,4 +30,14 @@ pub(crate) fn device_for(test: &str) -> Device {
 /// Opens a device once more, as another process would.
 pub(crate) fn another(device: &Device) -> Context {
     if device.is_soft() { soft::open_another(device) } else { device.open() }.unwrap()
+}
+
+/// A domain of XRC, where the provider has them: rxe has no XRC.
+pub(crate) fn xrc_domain(context: &Context) -> Option<Xrcd> {
+    let opened = context.open_xrcd();
+    if is_rxe() {
+        assert_eq!(opened.unwrap_err().kind(), Kind::NotSupported);
+        return None;
+    }
+    Some(opened.unwrap())
 }

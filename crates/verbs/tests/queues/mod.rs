@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use pollster::block_on;
-use verbs::aio::{self, QpOptions};
+use verbs::aio::{self, QpOptions, SrqOptions};
 use verbs::{Context, Pd};
 
 pub(crate) fn open() -> (Context, Pd) {
@@ -18,6 +18,15 @@ pub(crate) fn open() -> (Context, Pd) {
 
 pub(crate) fn small() -> QpOptions {
     QpOptions { sends: 4, receives: 4, receive_length: 64, ..QpOptions::default() }
+}
+
+pub(crate) fn few() -> SrqOptions {
+    SrqOptions { receives: 4, receive_length: 64 }
+}
+
+pub(crate) async fn send(qp: &aio::Qp, text: &str) {
+    let buffer = qp.pd().register(text.as_bytes().to_vec()).unwrap();
+    qp.send(buffer).await.0.unwrap();
 }
 
 /// Two connected QPs on one queue.
