@@ -15,6 +15,8 @@ const LINKS: [(u32, usize); 2] = [(9000, 4096), (1500, 1024)];
 const SMALL: usize = 8 + AROUND_PAYLOAD;
 /// Rounds of a ping-pong.
 const ROUNDS: u64 = 20_000;
+/// The same where a thread is woken for each packet.
+const WAKES: u64 = 5_000;
 /// BTH and ICRC, which every packet carries besides its payload.
 const AROUND_PAYLOAD: usize = 12 + 4;
 /// The port that the device itself uses; it is free between its runs.
@@ -121,24 +123,31 @@ fn beside_udp<T>(
     Ok(ours.into_iter().zip(more).collect())
 }
 
-/// Half round trips of 8 bytes. Both sides poll their completion queues: a side that spins on
-/// memory, as in `ib_write_lat`, needs one more processor for the thread that receives its packets.
+/// Half round trips of 8 bytes. With SENDs both sides poll their completion queues; with WRITEs a
+/// side spins on its memory meanwhile, and needs one more processor for the thread that receives
+/// its packets.
 pub(super) fn latency(reps: u32, report: &mut Report) -> Outcome<()> {
     let veth = Veth::new(1500)?;
     let place = veth.place();
-    let rounds = ROUNDS.to_string();
-    let args = ["-s", "8", "-n", &rounds];
-    let ours = || perftest::run(&place, "ib_send_lat", &args);
-    let (ours, theirs) = in_turns("wire-lat", reps, report, ours, || udp_ping(&place))?;
-    report.row(Row {
-        bench: "wire-lat",
-        what: "ib_send_lat, 8 bytes".to_owned(),
-        ours: ours.into(),
-        beside: format!("UDP, {SMALL} bytes"),
-        theirs: theirs.into(),
-        unit: "us",
-        target: Target::AtMost(1.5),
-    });
+    let programs = [
+        ("ib_send_lat", ROUNDS, Target::AtMost(1.5)),
+        ("ib_write_lat", WAKES, Target::None),
+    ];
+    for (program, rounds, target) in programs {
+        let rounds = rounds.to_string();
+        let args = ["-s", "8", "-n", &rounds];
+        let ours = || perftest::run(&place, program, &args);
+        let (ours, theirs) = in_turns("wire-lat", reps, report, ours, || udp_ping(&place))?;
+        report.row(Row {
+            bench: "wire-lat",
+            what: format!("{program}, 8 bytes"),
+            ours: ours.into(),
+            beside: format!("UDP, {SMALL} bytes"),
+            theirs: theirs.into(),
+            unit: "us",
+            target,
+        });
+    }
     Ok(())
 }
 

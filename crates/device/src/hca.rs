@@ -17,10 +17,10 @@ use crate::ids::CqId;
 use crate::memory::{self};
 use crate::nic::NicInfo;
 use crate::refusal::{Kind, Refusal, Result};
-use crate::thresholds::{
-    LAST_LEASE, LEASE, POLLS_TO_TAKE_OVER, POLLS_TO_YIELD, POLLS_TO_YIELD_AGAIN, SLOW_RETURN,
-};
+use crate::thresholds::{LAST_LEASE, LEASE, POLLS_TO_YIELD, POLLS_TO_YIELD_AGAIN, SLOW_RETURN};
 use crate::waits::Waits;
+
+use self::take_over::TakeOver;
 
 /// One NIC in this process.
 #[derive(Debug)]
@@ -40,6 +40,8 @@ struct Shared {
     activity: AtomicU64,
     /// Polls that found nothing since the program last waited for an event.
     empty_polls: AtomicU64,
+    /// How many of those it takes until it counts as polling.
+    take_over: TakeOver,
     /// Polls that found nothing since one found something, or since the core was last yielded.
     idle_polls: AtomicU64,
     /// How many of those it takes before the core is yielded.
@@ -59,6 +61,7 @@ static CLOSED: whole::Mutex<Counters> = whole::Mutex::new(Counters::ZERO);
 mod background;
 pub(crate) mod build;
 mod still;
+mod take_over;
 
 use build::build_engine;
 use still::Changing;
@@ -105,6 +108,7 @@ impl Hca {
             polling: AtomicBool::new(false),
             activity: AtomicU64::new(0),
             empty_polls: AtomicU64::new(0),
+            take_over: TakeOver::new(),
             idle_polls: AtomicU64::new(0),
             yield_after: AtomicU64::new(POLLS_TO_YIELD),
             stop: AtomicBool::new(false),
@@ -201,7 +205,7 @@ impl Hca {
         let shared = &*self.shared;
         let polls = shared.empty_polls.load(Ordering::Relaxed) + 1;
         shared.empty_polls.store(polls, Ordering::Relaxed);
-        if polls >= POLLS_TO_TAKE_OVER {
+        if polls >= shared.take_over.polls() {
             shared.polling.store(true, Ordering::Relaxed);
             engine.common.out.shm.doorbell().inspect(|bell| bell.set_awake());
             shared.waits.wake();
@@ -330,8 +334,43 @@ impl Drop for Hca {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use iba::{LKey, QpType, RKey, SendFlags, WrOpcode};
+    use transport::wr::{Data, SendWr, SgList, Sge};
+
     use super::*;
-    use crate::rig;
+    use crate::rig::{self, Objects, Process};
+
+    /// A program that polls for its own completions, and then spins on memory that its peer writes.
+    #[test]
+    fn a_program_whose_polls_left_something_needs_more_of_them_to_count_as_polling() {
+        let mut nic = rig::nic("take-over");
+        nic.config.force_udp = true;
+        let hca = Hca::start(&nic).expect("a VF is free");
+        let objects = Objects::new(&mut hca.lock());
+        let (qp, qpn) = objects.qp(&mut hca.lock(), QpType::Rc);
+        let mut peer = Process::new(&nic, QpType::Rc);
+        rig::to_rts(&mut hca.lock(), qp, QpType::Rc, &nic, peer.qpn);
+        peer.connect(&nic, qpn);
+        let began = Instant::now();
+        for at in 0.. {
+            if hca.shared.take_over.is_in_doubt() {
+                break;
+            }
+            assert!(began.elapsed() < Duration::from_secs(30), "{at} writes waited for nobody");
+            while !hca.shared.polling.load(Ordering::Relaxed) {
+                drop(hca.poll(objects.cq));
+            }
+            let sge = Sge { addr: 0, length: 1, lkey: LKey(peer.objects.mr.lkey) };
+            let data = Data::Sges(SgList::from_iter([sge]));
+            let wr = SendWr::new(at, WrOpcode::RdmaWrite, SendFlags::SIGNALED, data);
+            peer.post(SendWr { remote_addr: 0, rkey: RKey(objects.mr.rkey), ..wr });
+            while peer.completed().is_empty() {
+                rig::run(&mut [&mut peer.engine]);
+            }
+        }
+    }
 
     #[test]
     fn a_program_that_is_about_to_wait_no_longer_counts_as_polling() {

@@ -23,6 +23,9 @@ pub(crate) const LOOKS_PER_SOCKET: u32 = 8;
 pub(crate) const LOOKS_UNTIL_SILENT: u32 = 4096;
 /// After this many polls in a row, the program counts as polling.
 pub(crate) const POLLS_TO_TAKE_OVER: u64 = 64;
+/// The number doubles, up to this, each time that something waits for a program that counts as
+/// polling, and has paused: it polls for its own completions, and spins on memory between them.
+pub(crate) const POLLS_TO_TAKE_OVER_AT_MOST: u64 = 1 << 12;
 /// After this many polls in a row that found nothing, some tens of microseconds, the core is
 /// yielded: the peer may be waiting for it.
 pub(crate) const POLLS_TO_YIELD: u64 = 1 << 10;
@@ -77,6 +80,9 @@ pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(2);
 /// How long a program that polls may pause before the background thread makes progress in its
 /// place.
 pub(crate) const LEASE: Duration = LOOK_AGAIN;
+/// Without a poll in this time at the end of a lease, the program has paused. Longer than a program
+/// that polls takes to act on what it found.
+pub(crate) const PAUSE: Duration = Duration::from_micros(100);
 /// How long the end of a process waits for one of its threads that has the engine: its sockets may
 /// hold packets that others wait for.
 pub(crate) const LAST_LEASE: Duration = Duration::from_millis(50);

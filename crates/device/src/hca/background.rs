@@ -25,7 +25,7 @@ use threads::biased::MutexGuard;
 use super::Shared;
 use crate::engine::{Engine, Turn};
 use crate::panics;
-use crate::thresholds::{ACK_LOOK, LEASE, LINGER, LONGEST_SLEEP, STREAM, TURNS};
+use crate::thresholds::{ACK_LOOK, LEASE, LINGER, LONGEST_SLEEP, PAUSE, STREAM, TURNS};
 use crate::waits::Woken;
 
 /// What the thread does next.
@@ -57,6 +57,8 @@ struct Background<'a> {
     activity: u64,
     /// Datagrams taken at the last check for a stream.
     taken: u64,
+    /// Whether the program did not poll at the end of the lease.
+    has_paused: bool,
     /// When it last checked everything.
     looked: Instant,
     /// Whether datagrams wake it.
@@ -70,6 +72,7 @@ impl<'a> Background<'a> {
             mode: Mode::Busy(Woken::Otherwise),
             activity: 0,
             taken: 0,
+            has_paused: false,
             looked: Instant::now(),
             is_watching: false,
         }
@@ -99,15 +102,29 @@ impl<'a> Background<'a> {
     }
 
     /// Waits as the mode says.
-    fn wait(&self) -> Woken {
+    fn wait(&mut self) -> Woken {
         let waits = &self.shared.waits;
         match self.mode {
-            Mode::Polled => waits.wait(Some(LEASE), true),
+            Mode::Polled => self.wait_for_a_lease(),
             Mode::Watching => self.watch_what_waits(),
             Mode::Busy(woken) => woken,
             Mode::Lingering => Woken::Otherwise,
             Mode::Sleeping(most) => waits.wait(most, false),
         }
+    }
+
+    /// Sleeps as long as a program that polls may pause, and looks whether it has paused now.
+    fn wait_for_a_lease(&mut self) -> Woken {
+        let shared = self.shared;
+        self.has_paused = false;
+        let woken = shared.waits.wait(Some(LEASE - PAUSE), true);
+        if woken != Woken::Nothing {
+            return woken;
+        }
+        let activity = shared.activity.load(Ordering::Relaxed);
+        let woken = shared.waits.wait(Some(PAUSE), true);
+        self.has_paused = shared.activity.load(Ordering::Relaxed) == activity;
+        woken
     }
 
     /// Whether the program has polled since the last call.
@@ -118,8 +135,16 @@ impl<'a> Background<'a> {
     }
 
     /// While the program polls: does what its polls leave out.
-    fn beside_polls(&mut self, engine: &mut Engine, woken: Woken) -> Mode {
-        engine.progress(Turn::Everything);
+    fn beside_polls(&mut self, engine: &mut MutexGuard<'_, Engine>, woken: Woken) -> Mode {
+        let moved = engine.progress(Turn::Everything);
+        if mem::take(&mut self.has_paused) {
+            if moved {
+                self.shared.take_over.doubt();
+                return self.in_place_of_polls(engine, Woken::Otherwise);
+            }
+        } else if woken == Woken::Nothing {
+            self.shared.take_over.trust();
+        }
         let acks_waited = engine.delayed_acks.take_waited();
         let ops_waited = engine.held.take_waited();
         if matches!(self.mode, Mode::Polled | Mode::Watching) {
@@ -174,6 +199,10 @@ impl<'a> Background<'a> {
             }
         };
         let mut moved = engine.progress(first);
+        if moved && self.shared.take_over.is_in_doubt() {
+            // The program's polls had left this.
+            self.shared.empty_polls.store(0, Ordering::Relaxed);
+        }
         for _ in 0..TURNS {
             if !moved {
                 break;
@@ -218,8 +247,9 @@ impl<'a> Background<'a> {
 
     /// Sleeps as long as a program that polls may pause, and makes sure that no acknowledgement and
     /// no operation waits that long.
-    fn watch_what_waits(&self) -> Woken {
+    fn watch_what_waits(&mut self) -> Woken {
         let shared = self.shared;
+        self.has_paused = false;
         let mut left = LEASE;
         let mut seen = shared.activity.load(Ordering::Relaxed);
         let mut last_held = shared.waits.held();
@@ -227,6 +257,7 @@ impl<'a> Background<'a> {
             let woken = shared.waits.wait(Some(ACK_LOOK), true);
             left = left.saturating_sub(ACK_LOOK);
             if woken != Woken::Nothing || left.is_zero() {
+                self.has_paused = shared.activity.load(Ordering::Relaxed) == seen;
                 return woken;
             }
             // A poll releases acknowledgements that waited before it, so any that wait now are
