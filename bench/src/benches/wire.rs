@@ -129,10 +129,8 @@ fn beside_udp<T>(
 pub(super) fn latency(reps: u32, report: &mut Report) -> Outcome<()> {
     let veth = Veth::new(1500)?;
     let place = veth.place();
-    let programs = [
-        ("ib_send_lat", ROUNDS, Target::AtMost(1.5)),
-        ("ib_write_lat", WAKES, Target::None),
-    ];
+    let programs =
+        [("ib_send_lat", ROUNDS, Target::AtMost(1.5)), ("ib_write_lat", WAKES, Target::None)];
     for (program, rounds, target) in programs {
         let rounds = rounds.to_string();
         let args = ["-s", "8", "-n", &rounds];

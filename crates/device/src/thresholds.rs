@@ -25,7 +25,7 @@ pub(crate) const LOOKS_UNTIL_SILENT: u32 = 4096;
 pub(crate) const POLLS_TO_TAKE_OVER: u64 = 64;
 /// The number doubles, up to this, each time that something waits for a program that counts as
 /// polling, and has paused: it polls for its own completions, and spins on memory between them.
-pub(crate) const POLLS_TO_TAKE_OVER_AT_MOST: u64 = 1 << 12;
+pub(crate) const POLLS_TO_TAKE_OVER_AT_MOST: u64 = 1 << 14;
 /// After this many polls in a row that found nothing, some tens of microseconds, the core is
 /// yielded: the peer may be waiting for it.
 pub(crate) const POLLS_TO_YIELD: u64 = 1 << 10;
