@@ -42,7 +42,8 @@ struct Shared {
     empty_polls: AtomicU64,
     /// How many of those it takes until it counts as polling.
     take_over: TakeOver,
-    /// Polls that found nothing since one found something, or since the core was last yielded.
+    /// Polls that found nothing since one found something, or since the core was last yielded. If
+    /// there is none the program has something to do, and may not go on polling.
     idle_polls: AtomicU64,
     /// How many of those it takes before the core is yielded.
     yield_after: AtomicU64,
@@ -147,7 +148,11 @@ impl Hca {
     pub fn poll(&self, cq: CqId) -> EngineGuard<'_> {
         let mut engine = self.lock();
         engine.note_poll();
-        if engine.cq_is_empty(cq) { self.go_on(engine) } else { engine }
+        if engine.cq_is_empty(cq) {
+            return self.go_on(engine);
+        }
+        self.shared.idle_polls.store(0, Ordering::Relaxed);
+        engine
     }
 
     /// Makes progress, and locks the engine so that the caller can see the result. For callers that
@@ -354,19 +359,31 @@ mod tests {
         rig::to_rts(&mut hca.lock(), qp, QpType::Rc, &nic, peer.qpn);
         peer.connect(&nic, qpn);
         let began = Instant::now();
+        let write = |at: u64, rkey: u32, lkey: u32| {
+            let data =
+                Data::Sges(SgList::from_iter([Sge { addr: 0, length: 1, lkey: LKey(lkey) }]));
+            let wr = SendWr::new(at, WrOpcode::RdmaWrite, SendFlags::SIGNALED, data);
+            SendWr { remote_addr: 0, rkey: RKey(rkey), ..wr }
+        };
+        let (ours, theirs) = (objects.mr, peer.objects.mr);
         for at in 0.. {
             if hca.shared.take_over.is_in_doubt() {
                 break;
             }
             assert!(began.elapsed() < Duration::from_secs(30), "{at} writes waited for nobody");
-            while !hca.shared.polling.load(Ordering::Relaxed) {
+            let polled = Instant::now();
+            while !hca.shared.polling.load(Ordering::Relaxed) || polled.elapsed() < LEASE / 2 {
                 drop(hca.poll(objects.cq));
             }
-            let sge = Sge { addr: 0, length: 1, lkey: LKey(peer.objects.mr.lkey) };
-            let data = Data::Sges(SgList::from_iter([sge]));
-            let wr = SendWr::new(at, WrOpcode::RdmaWrite, SendFlags::SIGNALED, data);
-            peer.post(SendWr { remote_addr: 0, rkey: RKey(objects.mr.rkey), ..wr });
+            hca.lock().post_send(qp, write(at, theirs.rkey, ours.lkey)).expect("a good request");
+            while hca.poll(objects.cq).pop_wc(objects.cq).is_none() {
+                rig::run(&mut [&mut peer.engine]);
+            }
+            // The peer has polled since the one before.
+            peer.engine.held.note_poll();
+            peer.post(write(at, ours.rkey, theirs.lkey));
             while peer.completed().is_empty() {
+                assert!(began.elapsed() < Duration::from_secs(30), "write {at}");
                 rig::run(&mut [&mut peer.engine]);
             }
         }

@@ -9,8 +9,9 @@
 //! | [`Mode::Sleeping`] | sleeps | a doorbell, a datagram or the next deadline |
 //!
 //! In the first two modes the program polls, and no socket wakes the thread after the first time;
-//! in the second, an acknowledgement waits for the program's next request. In the others the
-//! program does not poll; while the thread lingers, a stream of datagrams arrives.
+//! in the second, an acknowledgement waits for the program's next request. Both also end if the
+//! program has paused at the end of the lease, and something waited. In the others the program does
+//! not poll; while the thread lingers, a stream of datagrams arrives.
 //!
 //! Peers know the mode (`link::shm::Doorbell`): they wake a process that sleeps, not one that
 //! polls, and for one that has polled for a whole lease they need not even check.
@@ -103,6 +104,7 @@ impl<'a> Background<'a> {
 
     /// Waits as the mode says.
     fn wait(&mut self) -> Woken {
+        self.has_paused = false;
         let waits = &self.shared.waits;
         match self.mode {
             Mode::Polled => self.wait_for_a_lease(),
@@ -116,15 +118,22 @@ impl<'a> Background<'a> {
     /// Sleeps as long as a program that polls may pause, and looks whether it has paused now.
     fn wait_for_a_lease(&mut self) -> Woken {
         let shared = self.shared;
-        self.has_paused = false;
         let woken = shared.waits.wait(Some(LEASE - PAUSE), true);
         if woken != Woken::Nothing {
             return woken;
         }
         let activity = shared.activity.load(Ordering::Relaxed);
         let woken = shared.waits.wait(Some(PAUSE), true);
-        self.has_paused = shared.activity.load(Ordering::Relaxed) == activity;
+        self.has_paused = woken == Woken::Nothing && self.has_left(activity);
         woken
+    }
+
+    /// Whether the program has not polled since this activity, and found something before. One that
+    /// found nothing has lost its processor, and polls on when it has one again.
+    fn has_left(&self, activity: u64) -> bool {
+        let shared = self.shared;
+        shared.activity.load(Ordering::Relaxed) == activity
+            && shared.idle_polls.load(Ordering::Relaxed) == 0
     }
 
     /// Whether the program has polled since the last call.
@@ -137,7 +146,7 @@ impl<'a> Background<'a> {
     /// While the program polls: does what its polls leave out.
     fn beside_polls(&mut self, engine: &mut MutexGuard<'_, Engine>, woken: Woken) -> Mode {
         let moved = engine.progress(Turn::Everything);
-        if mem::take(&mut self.has_paused) {
+        if self.has_paused {
             if moved {
                 self.shared.take_over.doubt();
                 return self.in_place_of_polls(engine, Woken::Otherwise);
@@ -163,7 +172,8 @@ impl<'a> Background<'a> {
 
     /// While the program does not poll: makes progress in its place.
     fn in_place_of_polls(&mut self, engine: &mut MutexGuard<'_, Engine>, woken: Woken) -> Mode {
-        if self.shared.polling.swap(false, Ordering::Relaxed) {
+        let has_stopped = self.shared.polling.swap(false, Ordering::Relaxed);
+        if has_stopped {
             // It has stopped. An occasional poll, as of a program that spins on memory between its
             // calls, does not count as polling.
             self.shared.empty_polls.store(0, Ordering::Relaxed);
@@ -172,7 +182,10 @@ impl<'a> Background<'a> {
             self.is_watching = engine.receivers.udp.watch(&self.shared.waits);
         }
         engine.common.out.shm.doorbell().inspect(|bell| bell.drain());
-        self.take_turns(engine, woken);
+        let moved = self.take_turns(engine, woken);
+        if moved && has_stopped && self.has_left(self.activity) {
+            self.shared.take_over.doubt();
+        }
         if self.is_stream(engine) && self.linger(engine) {
             return Mode::Lingering;
         }
@@ -188,8 +201,8 @@ impl<'a> Background<'a> {
         Mode::Sleeping(engine.fall_asleep(Some(most)))
     }
 
-    /// Gives the engine turns while they find something.
-    fn take_turns(&mut self, engine: &mut Engine, woken: Woken) {
+    /// Gives the engine turns while they find something. Returns whether the first one did.
+    fn take_turns(&mut self, engine: &mut Engine, woken: Woken) -> bool {
         // Datagrams alone are no reason to check everything else, which costs several system calls.
         let first = match woken {
             Woken::Datagrams => Turn::Datagrams,
@@ -198,17 +211,19 @@ impl<'a> Background<'a> {
                 Turn::Everything
             }
         };
-        let mut moved = engine.progress(first);
+        let moved = engine.progress(first);
         if moved && self.shared.take_over.is_in_doubt() {
             // The program's polls had left this.
             self.shared.empty_polls.store(0, Ordering::Relaxed);
         }
+        let mut goes_on = moved;
         for _ in 0..TURNS {
-            if !moved {
+            if !goes_on {
                 break;
             }
-            moved = engine.progress(Turn::Again);
+            goes_on = engine.progress(Turn::Again);
         }
+        moved
     }
 
     /// Whether a stream of datagrams has arrived since the last call.
@@ -249,7 +264,6 @@ impl<'a> Background<'a> {
     /// no operation waits that long.
     fn watch_what_waits(&mut self) -> Woken {
         let shared = self.shared;
-        self.has_paused = false;
         let mut left = LEASE;
         let mut seen = shared.activity.load(Ordering::Relaxed);
         let mut last_held = shared.waits.held();
@@ -257,7 +271,7 @@ impl<'a> Background<'a> {
             let woken = shared.waits.wait(Some(ACK_LOOK), true);
             left = left.saturating_sub(ACK_LOOK);
             if woken != Woken::Nothing || left.is_zero() {
-                self.has_paused = shared.activity.load(Ordering::Relaxed) == seen;
+                self.has_paused = woken == Woken::Nothing && self.has_left(seen);
                 return woken;
             }
             // A poll releases acknowledgements that waited before it, so any that wait now are

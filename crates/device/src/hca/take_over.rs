@@ -9,7 +9,8 @@ use crate::thresholds::{POLLS_TO_TAKE_OVER, POLLS_TO_TAKE_OVER_AT_MOST};
 /// From then on nothing wakes the background thread, so what arrives waits for the next poll. A
 /// program that polls only for its own completions, and spins on memory for what its peer writes
 /// (`ib_write_lat`), would wait for the end of the lease each time. So each time that something
-/// waited the number doubles, until such a program never has as many.
+/// waited the number doubles, until such a program never has as many. It does not if the last poll
+/// found nothing: then the program has lost its processor, and will go on polling.
 #[derive(Debug)]
 pub(super) struct TakeOver(AtomicU64);
 
