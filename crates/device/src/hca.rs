@@ -341,23 +341,18 @@ impl Drop for Hca {
 mod tests {
     use std::time::Duration;
 
-    use iba::{LKey, QpType, RKey, SendFlags, WrOpcode};
+    use iba::{LKey, RKey, SendFlags, WrOpcode};
     use transport::wr::{Data, SendWr, SgList, Sge};
 
     use super::*;
-    use crate::rig::{self, Objects, Process};
+    use crate::rig;
 
     /// A program that polls for its own completions, and then spins on memory that its peer writes.
     #[test]
     fn a_program_whose_polls_left_something_needs_more_of_them_to_count_as_polling() {
         let mut nic = rig::nic("take-over");
         nic.config.force_udp = true;
-        let hca = Hca::start(&nic).expect("a VF is free");
-        let objects = Objects::new(&mut hca.lock());
-        let (qp, qpn) = objects.qp(&mut hca.lock(), QpType::Rc);
-        let mut peer = Process::new(&nic, QpType::Rc);
-        rig::to_rts(&mut hca.lock(), qp, QpType::Rc, &nic, peer.qpn);
-        peer.connect(&nic, qpn);
+        let (hca, objects, qp, mut peer) = rig::hca_and_peer(&nic);
         let began = Instant::now();
         let write = |at: u64, rkey: u32, lkey: u32| {
             let data =

@@ -191,6 +191,18 @@ impl Process {
     }
 }
 
+/// A device with a background thread, its objects, and a QP of it that is connected to a process
+/// without a thread.
+pub(crate) fn hca_and_peer(nic: &NicInfo) -> (Hca, Objects, QpId, Process) {
+    let hca = Hca::start(nic).expect("a VF is free");
+    let objects = Objects::new(&mut hca.lock());
+    let (qp, qpn) = objects.qp(&mut hca.lock(), QpType::Rc);
+    let mut peer = Process::new(nic, QpType::Rc);
+    to_rts(&mut hca.lock(), qp, QpType::Rc, nic, peer.qpn);
+    peer.connect(nic, qpn);
+    (hca, objects, qp, peer)
+}
+
 /// A send of a few bytes.
 pub(crate) fn send(wr_id: u64, ud: Option<UdDest>) -> SendWr {
     let data = Data::Inline(SmallVec::from_slice(&wr_id.to_be_bytes()));

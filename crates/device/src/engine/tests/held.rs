@@ -7,10 +7,10 @@ use transport::RUN;
 use transport::wr::{Data, SendWr, SgList, Sge};
 use umem::{HostBuf, Umem};
 
+use crate::MrInfo;
 use crate::engine::Turn;
-use crate::rig::{self, Objects, Process, run};
+use crate::rig::{self, Process, run};
 use crate::thresholds::{LONGEST_HOLD, POSTS_AT_ONCE};
-use crate::{Hca, MrInfo};
 
 /// How many go at once before others wait.
 const FIRST: u64 = POSTS_AT_ONCE as u64;
@@ -262,12 +262,7 @@ fn a_region_that_is_gone_is_not_written() {
 fn the_thread_of_a_device_wakes_for_what_waits() {
     for polled in [false, true] {
         let nic = rig::nic(if polled { "held-polled" } else { "held-asleep" });
-        let hca = Hca::start(&nic).expect("a VF is free");
-        let objects = Objects::new(&mut hca.lock());
-        let (qp, qpn) = objects.qp(&mut hca.lock(), QpType::Rc);
-        let mut peer = Process::new(&nic, QpType::Rc);
-        rig::to_rts(&mut hca.lock(), qp, QpType::Rc, &nic, peer.qpn);
-        peer.connect(&nic, qpn);
+        let (hca, objects, qp, mut peer) = rig::hca_and_peer(&nic);
         let (memory, remote) = ordinary(&mut peer);
         objects.buffer.write(0, &[7; 64]).expect("inside");
         let post = |at: u64| {
