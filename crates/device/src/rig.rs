@@ -100,7 +100,7 @@ impl Objects {
         let cap = QpCap {
             max_send_wr: 64,
             max_recv_wr: 64,
-            max_send_sge: 1,
+            max_send_sge: 4,
             max_recv_sge: 1,
             max_inline_data: 64,
         };

@@ -222,6 +222,10 @@ pub trait Env {
     /// Raises an asynchronous event of the QP.
     fn event(&mut self, event: QpEvent);
 
+    /// The QP is in ERR from now on, by an error or by its program: nothing may reach memory in its
+    /// name any more (IBA 10.3.1).
+    fn entered_error(&mut self) {}
+
     /// The oldest request that the program posted to the send queue ended well, without a
     /// completion. Traces need this, and so the fast path does not tell.
     fn ended_silently(&mut self) {}

@@ -368,6 +368,7 @@ impl Qp {
     /// gives the reason.
     pub(crate) fn enter_error<E: Env>(&mut self, env: &mut E) {
         self.attr.state = QpState::Err;
+        env.entered_error();
         self.req.stop();
         self.resp.take_up_answers();
         self.flush(env);

@@ -12,6 +12,7 @@
 //! is given a packet can answer at once. No carrier names another, nor the engine.
 
 mod about;
+pub(crate) mod atomic;
 pub(crate) mod ether;
 pub(crate) mod fast_path;
 pub(crate) mod loopback;

@@ -471,8 +471,16 @@ impl QpEnv<'_, '_> {
         (peers.table().is_some() && is_clear).then_some(vf)
     }
 
-    fn parties(&self) -> Parties {
+    pub(super) fn parties(&self) -> Parties {
         Parties { own: self.context.qpn, peer: self.context.dest_qpn, pd: self.context.pd }
+    }
+
+    /// Counts operations that needed no packet.
+    #[inline]
+    fn count_direct(&mut self, operations: usize, bytes: u64) {
+        let counters = self.counters();
+        counters.direct_operations += operations as u64;
+        counters.direct_bytes += bytes;
     }
 }
 
@@ -551,28 +559,32 @@ impl<'p> Env for QpEnv<'_, 'p> {
     }
 
     fn one_sided(&mut self, op: &OneSided<'_>) -> Direct {
-        let Some(vf) = self.direct_peer() else { return Direct::Declined };
-        let parties = self.parties();
-        let Common { out, memory, .. } = &mut *self.common;
-        let outcome = out.shm.one_sided(vf, &memory.mrs, parties, op);
+        let outcome = if let Some(vf) = self.direct_peer() {
+            let parties = self.parties();
+            let Common { out, memory, .. } = &mut *self.common;
+            out.shm.one_sided(vf, &memory.mrs, parties, op)
+        } else if self.is_within() {
+            self.one_sided_within(op)
+        } else {
+            Direct::Declined
+        };
         if outcome == Direct::Done {
-            let counters = self.counters();
-            counters.direct_operations += 1;
-            counters.direct_bytes += u64::from(op.length);
+            self.count_direct(1, u64::from(op.length));
         }
         outcome
     }
 
     #[inline]
     fn one_sided_at_hand(&mut self, op: &OneSided<'_>) -> bool {
-        let Some(vf) = self.direct_peer() else { return false };
-        let parties = self.parties();
-        let Common { out, memory, .. } = &mut *self.common;
-        let is_done = out.shm.one_sided_at_hand(vf, &memory.mrs, parties, op);
+        let is_done = if let Some(vf) = self.direct_peer() {
+            let parties = self.parties();
+            let Common { out, memory, .. } = &mut *self.common;
+            out.shm.one_sided_at_hand(vf, &memory.mrs, parties, op)
+        } else {
+            self.is_within() && self.one_sided_within(op) == Direct::Done
+        };
         if is_done {
-            let counters = self.counters();
-            counters.direct_operations += 1;
-            counters.direct_bytes += u64::from(op.length);
+            self.count_direct(1, u64::from(op.length));
         }
         is_done
     }
@@ -587,15 +599,15 @@ impl<'p> Env for QpEnv<'_, 'p> {
         let parties = self.parties();
         let Common { out, memory, .. } = &mut *self.common;
         let done = out.shm.one_sided_run(vf, &memory.mrs, parties, ops);
-        let counters = self.counters();
-        counters.direct_operations += done as u64;
-        counters.direct_bytes += ops[..done].iter().map(|op| u64::from(op.length)).sum::<u64>();
+        self.count_direct(done, ops[..done].iter().map(|op| u64::from(op.length)).sum());
         done
     }
 
     fn is_direct(&self, op: &OneSided<'_>) -> bool {
-        let Some(vf) = self.context.route.peer() else { return false };
-        self.common.out.shm.is_direct(vf, op.rkey)
+        match self.context.route.peer() {
+            Some(vf) => self.common.out.shm.is_direct(vf, op.rkey),
+            None => self.is_within() && self.within(op).is_some(),
+        }
     }
 
     fn check_local(&self, sges: &[Sge], access: Access) -> Result<(), LocalError> {
@@ -760,6 +772,12 @@ impl<'p> Env for QpEnv<'_, 'p> {
         let others = self.context.others.iter().map(|other| (other.ctx, other.cookie));
         for (ctx, cookie) in std::iter::once(first).chain(others) {
             self.common.raise(ctx, event.into(), source, cookie);
+        }
+    }
+
+    fn entered_error(&mut self) {
+        if let Some(table) = self.common.out.shm.table() {
+            table.withdraw_qp(self.context.id);
         }
     }
 

@@ -52,6 +52,7 @@ mod tm;
 mod unasked_acks;
 mod view;
 mod window;
+mod within;
 mod xrc;
 
 use std::cmp::Reverse;

@@ -15,7 +15,9 @@ impl Engine {
     pub(super) fn publish_qp(&mut self, id: QpId) -> UnderWay {
         let Some(table) = self.table() else { return UnderWay::default() };
         let word = self.qps.get(id).and_then(|entry| {
-            let shared = entry.context.route.peer().is_some();
+            // Operations within the process ask the table, too.
+            let route = entry.context.route;
+            let shared = route.peer().is_some() || route.is_loopback();
             // The permissions of an XRC_RECV QP depend on the queue that a packet names.
             let is_fixed = entry.context.qp_type != QpType::XrcRecv;
             let open = shared && is_fixed && entry.qp.state().receives();

@@ -19,6 +19,7 @@ mod turns;
 mod tx_sockets;
 mod unasked_acks;
 mod view;
+mod within;
 
 use std::collections::HashSet;
 

@@ -19,12 +19,15 @@ const MIB: u64 = 1 << 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Carrier {
     Loopback,
+    /// Within the process, without packets.
+    Within,
     Ring,
     Direct,
     Udp,
 }
 
-const CARRIERS: [Carrier; 4] = [Carrier::Loopback, Carrier::Ring, Carrier::Direct, Carrier::Udp];
+const CARRIERS: [Carrier; 5] =
+    [Carrier::Loopback, Carrier::Within, Carrier::Ring, Carrier::Direct, Carrier::Udp];
 
 /// One end of a conversation.
 struct End {
@@ -40,7 +43,7 @@ fn ends(carrier: Carrier, importer: ImporterConfig) -> (End, End) {
     let device = soft::device(NicConfig {
         name,
         importer: Some(importer),
-        direct: carrier == Carrier::Direct,
+        direct: matches!(carrier, Carrier::Within | Carrier::Direct),
         force_udp: carrier == Carrier::Udp,
         udp_port: if carrier == Carrier::Udp { port::lease() } else { 4791 },
         ..NicConfig::default()
@@ -48,7 +51,7 @@ fn ends(carrier: Carrier, importer: ImporterConfig) -> (End, End) {
     .unwrap();
     let first = device.open().unwrap();
     let second = match carrier {
-        Carrier::Loopback | Carrier::Udp => first.clone(),
+        Carrier::Loopback | Carrier::Within | Carrier::Udp => first.clone(),
         Carrier::Ring | Carrier::Direct => soft::open_another(&device).unwrap(),
     };
     let end = |context: Context| {
@@ -98,7 +101,7 @@ fn assert_used(carrier: Carrier, end: &End) {
     let used = match carrier {
         Carrier::Loopback => counters.loopback_packets,
         Carrier::Ring => counters.tx_shm_packets,
-        Carrier::Direct => counters.direct_operations,
+        Carrier::Within | Carrier::Direct => counters.direct_operations,
         Carrier::Udp => counters.tx_udp_packets,
     };
     assert!(used > 0, "{carrier:?}: {counters:?}");

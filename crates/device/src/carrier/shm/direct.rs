@@ -19,18 +19,17 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 
 use descriptors::Known;
-use dmabuf::{Direction, GateSlot};
+use dmabuf::GateSlot;
 use iba::{Access, Qpn, RKey};
 use link::shm::{Outbound, OutboundState};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use smallvec::{Array, SmallVec};
 use transport::RUN;
-use transport::env::{AtomicOp, Direct, Local, LocalError, OneSided, OneSidedKind};
-use umem::{
-    CpuAccess, Fault, HostBuf, LocalPart, RemoteFault, RemotePart, RemoteProcess, Touch, Umem,
-};
+use transport::env::{AtomicOp, Direct, Local, OneSided, OneSidedKind};
+use umem::{Fault, HostBuf, LocalPart, RemoteFault, RemotePart, RemoteProcess, Touch, Umem};
 
 use super::table::{MrWords, PeerTable};
+use crate::carrier::atomic;
 use crate::ids::PdId;
 use crate::memory::mr::MrTable;
 use crate::payload::{for_each_sge, local_fault};
@@ -38,7 +37,7 @@ use crate::payload::{for_each_sge, local_fault};
 /// Mapped files kept for one peer.
 const MAX_MAPPED: usize = 256;
 /// Bytes between two checks of the table.
-const PIECE: u64 = 256 << 10;
+pub(crate) const PIECE: u64 = 256 << 10;
 /// Room for the inline bytes of operations that are carried out together.
 const INLINE: usize = 16 << 10;
 
@@ -364,8 +363,7 @@ impl DirectPeer {
     /// Whether the peer's QP lets us do something to regions of this protection domain.
     #[inline]
     fn may(&self, parties: Parties, need: Access, pd: u32) -> bool {
-        let qp = self.table.qp(parties.peer);
-        qp.is_some_and(|qp| qp.peer == parties.own && qp.access.contains(need) && qp.pd == pd)
+        self.table.qp(parties.peer).is_some_and(|qp| qp.lets(parties.own, need, pd))
     }
 
     fn copy(
@@ -422,47 +420,10 @@ impl DirectPeer {
         offset: u64,
         atomic: AtomicOp,
     ) -> Direct {
-        let Local::Sges(sges) = op.local else { return Direct::Declined };
-        let Some(there) = Self::map(&mut self.mapped, &mut self.files, op.rkey.0, words) else {
-            return Direct::Declined;
-        };
-        if !op.remote_addr.is_multiple_of(8) {
-            return Direct::Declined;
+        match Self::map(&mut self.mapped, &mut self.files, op.rkey.0, words) {
+            Some(there) => atomic::carry_out(mrs, pd, op, there, offset, atomic),
+            None => Direct::Declined,
         }
-        // Both ends are held in place before anything happens: an atomic cannot be undone.
-        let mut parts: SmallVec<[(Umem, u64, u64); 1]> = SmallVec::new();
-        let found = for_each_sge(mrs, pd, sges, 0, 8, Access::LOCAL_WRITE, |umem, at, length| {
-            parts.push((umem.clone(), at, u64::from(length)));
-            Ok(())
-        });
-        if let Err(error) = found {
-            return Direct::Local(error);
-        }
-        let mut ours: SmallVec<[CpuAccess<'_>; 1]> = SmallVec::new();
-        for (umem, ..) in &parts {
-            match umem.cpu_access(Direction::ToDevice) {
-                Ok(access) => ours.push(access),
-                Err(fault) => return Direct::Local(local_fault(&fault)),
-            }
-        }
-        let old = match atomic {
-            AtomicOp::CompareSwap { compare, swap } => there.compare_swap(offset, compare, swap),
-            AtomicOp::FetchAdd { add } => there.fetch_add(offset, add),
-        };
-        let Ok(old) = old else { return Direct::Declined };
-        let mut bytes = &old.to_ne_bytes()[..];
-        for (umem, (_, at, length)) in ours.iter().zip(&parts) {
-            let (piece, rest) = bytes.split_at(*length as usize);
-            bytes = rest;
-            if let Err(fault) = umem.write(*at, piece) {
-                return Direct::Local(match local_fault(&fault) {
-                    // It was carried out: a retry would do it twice.
-                    LocalError::NotPresent => LocalError::Fault,
-                    error => error,
-                });
-            }
-        }
-        Direct::Done
     }
 
     /// The peer's region in our own address space, if it is a file.

@@ -39,6 +39,12 @@ const MRS: usize = QPS + 8 * (1 << crate::qp::INDEX_BITS);
 const MAX_MRS: usize = 1 << 16;
 const MR_SIZE: usize = 128;
 const LENGTH: usize = MRS + MAX_MRS * MR_SIZE;
+/// The bit of a QP's word that says that its peer may use it.
+const QP_VALID: u64 = 1 << 63;
+
+const fn qp_at(index: usize) -> usize {
+    QPS + 8 * index
+}
 
 /// Our table.
 #[derive(Debug)]
@@ -80,6 +86,14 @@ pub(crate) struct QpWord {
     pub(crate) peer: Qpn,
     pub(super) access: Access,
     pub(crate) pd: u32,
+}
+
+impl QpWord {
+    /// Whether the QP lets a peer do something to regions of a protection domain.
+    #[inline]
+    pub(crate) fn lets(self, peer: Qpn, need: Access, pd: u32) -> bool {
+        self.peer == peer && self.access.contains(need) && self.pd == pd
+    }
 }
 
 /// The contents of a region's words.
@@ -146,16 +160,29 @@ impl Table {
     /// Publishes which peer may use a QP, or that none may. Returns true if that is a change.
     pub(crate) fn set_qp(&self, id: QpId, word: Option<QpWord>) -> bool {
         let bits = word.map_or(0, |word| {
-            1 << 63
+            QP_VALID
                 | pack_access(word.access) << 56
                 | u64::from(word.peer.value()) << 32
                 | u64::from(word.pd)
         });
-        let at = QPS + 8 * id.index();
+        let at = qp_at(id.index());
         // Only we write here.
         let before = self.memory.load_u64(at, Ordering::Relaxed).unwrap_or(0);
         self.store(at, bits);
         before != 0 && before != bits
+    }
+
+    /// Withdraws a QP that is in ERR. What else its word says stays, so that the next
+    /// [`Table::set_qp`] is a change: copies that began before may still be in progress.
+    pub(crate) fn withdraw_qp(&self, id: QpId) {
+        let at = qp_at(id.index());
+        let before = self.memory.load_u64(at, Ordering::Relaxed).unwrap_or(0);
+        self.store(at, before & !QP_VALID);
+    }
+
+    /// The word of a QP of this process.
+    pub(crate) fn qp(&self, qpn: Qpn) -> Option<QpWord> {
+        qp_word_in(&self.memory, qpn)
     }
 
     /// Whether the table has an entry for a region.
@@ -243,13 +270,7 @@ impl PeerTable {
 
     /// The word of a QP: which peer may use it.
     pub(super) fn qp(&self, qpn: Qpn) -> Option<QpWord> {
-        let index = qpn.value() as usize & ((1 << crate::qp::INDEX_BITS) - 1);
-        let bits = self.load(QPS + 8 * index);
-        (bits >> 63 == 1).then_some(QpWord {
-            peer: Qpn::new((bits >> 32) as u32),
-            access: unpack_access(bits >> 56),
-            pd: bits as u32,
-        })
+        qp_word_in(&self.memory, qpn)
     }
 
     /// The mark of a live process.
@@ -306,6 +327,18 @@ impl PeerTable {
 
 fn inode_of(fd: BorrowedFd<'_>) -> u64 {
     rustix::fs::fstat(fd).map_or(0, |stat| stat.st_ino)
+}
+
+/// The word of a QP in a table: which peer may use it.
+#[inline]
+fn qp_word_in(table: &HostBuf, qpn: Qpn) -> Option<QpWord> {
+    let index = qpn.value() as usize & ((1 << crate::qp::INDEX_BITS) - 1);
+    let bits = table.load_u64(qp_at(index), Ordering::SeqCst).unwrap_or(0);
+    (bits & QP_VALID != 0).then_some(QpWord {
+        peer: Qpn::new((bits >> 32) as u32),
+        access: unpack_access(bits >> 56),
+        pd: bits as u32,
+    })
 }
 
 /// The word for a QP, from what the engine knows about it.

@@ -1,6 +1,8 @@
 //! Operations for which all is at hand (`engine::at_hand`).
 
-use iba::{Access, AttrMask, LKey, QpAttr, QpType, RKey, SendFlags, WcOpcode, WcStatus, WrOpcode};
+use iba::{
+    Access, AttrMask, LKey, QpAttr, QpState, QpType, RKey, SendFlags, WcOpcode, WcStatus, WrOpcode,
+};
 use transport::wr::{Data, PlainOneSided, SendWr, SgList, Sge};
 use umem::Umem;
 
@@ -271,4 +273,36 @@ fn a_completion_with_a_timestamp_has_the_time() {
     pair.own.engine.stamp_completions();
     let write = request(&pair, 1, false);
     assert!(!pair.is_at_hand(&write));
+}
+
+/// IBA 10.3.1: a QP in ERR takes nothing, whatever brought it there.
+#[test]
+fn a_qp_in_err_is_not_written_to() {
+    let mut pair = Pair::new("hand-err");
+    let wrong = Data::Sges(SgList::from_iter([Sge { addr: 0, length: 8, lkey: LKey(0) }]));
+    pair.peer.post(SendWr::new(9, WrOpcode::Send, SendFlags::SIGNALED, wrong));
+    pair.peer.engine.progress(Turn::Everything);
+    let wc = pair.peer.engine.pop_wc(pair.peer.objects.cq).expect("it failed");
+    assert_eq!(wc.status, WcStatus::LocProtErr);
+    let write = request(&pair, 1, false);
+    assert!(!pair.is_at_hand(&write));
+    pair.post_by_queue(2);
+    pair.run();
+    assert!(pair.polled().is_none(), "it waits for an acknowledgement");
+    assert_eq!(pair.there(), vec![0; SIZE as usize]);
+}
+
+/// A program that moves its QP to ERR waits for the copies that began before.
+#[test]
+fn who_ends_a_qp_waits_for_copies_in_progress() {
+    let mut pair = Pair::new("hand-wait");
+    let rkey = pair.peer.objects.mr.rkey;
+    let vf = crate::qp::vf_of(pair.peer.qpn);
+    pair.own.engine.common.out.shm.hold(vf, rkey);
+    let attr = QpAttr { state: QpState::Err, ..QpAttr::default() };
+    let changed = pair.peer.engine.modify_qp(pair.peer.qp, &attr, AttrMask::STATE);
+    let mut under_way = changed.expect("any state may end");
+    assert!(pair.peer.engine.goes_on(&mut under_way));
+    pair.own.engine.common.out.shm.free(vf);
+    assert!(!pair.peer.engine.goes_on(&mut under_way));
 }

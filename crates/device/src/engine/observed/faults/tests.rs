@@ -31,6 +31,8 @@ impl Planned {
     fn new(test: &str, force_udp: bool, plan: impl FnOnce([Qpn; 2]) -> String) -> Self {
         let mut nic = rig::nic(test);
         nic.config.force_udp = force_udp;
+        // As under every plan: a packet carries each operation.
+        nic.config.direct = false;
         let mut engine = rig::engine(&nic);
         let objects = Objects::new(&mut engine);
         let from = [(); 2].map(|()| objects.qp(&mut engine, QpType::Rc));
