@@ -5,13 +5,13 @@ use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 
-use iba::{Access, QpEvent, RKey};
+use iba::{Access, QpEvent, Qpn, RKey};
 use transport::env::{
     AtomicOp, Counter, Direct, Local, LocalError, OneSided, OneSidedKind, RemoteError, Source, To,
     TransmitError,
 };
 use transport::tm::{Met, Taken};
-use transport::{Account, Completion, Env, RecvWr, Rx, Sge, Side, Skipped};
+use transport::{Account, Completion, Env, FastPacket, RecvWr, Rx, Sge, Side, Skipped};
 use wire::Headers;
 
 use crate::memory::Memory;
@@ -70,6 +70,10 @@ pub struct Host {
     pub accounts: Vec<Account>,
     /// What was counted.
     pub counters: HashMap<Counter, u64>,
+    /// The answer to [`Env::takes_fast`].
+    pub takes_fast: bool,
+    /// SENDs that took the fast path, from the queue or when they were posted.
+    pub sent_fast: u64,
     /// The answer to [`Env::peer_is_behind`].
     pub peer_is_behind: bool,
     /// Keys that were invalidated, in order.
@@ -135,6 +139,22 @@ impl Env for Host {
             }
         }
         Ok(packets)
+    }
+
+    fn takes_fast(&self) -> bool {
+        self.takes_fast
+    }
+
+    fn transmit_fast(
+        &mut self,
+        packet: FastPacket,
+        dest: Qpn,
+        source: Source<'_>,
+        length: u32,
+    ) -> Result<(), TransmitError> {
+        self.transmit(To::Peer, &packet.headers(dest, length), source, Skipped::default())?;
+        self.sent_fast += u64::from(matches!(packet, FastPacket::Send { .. }));
+        Ok(())
     }
 
     fn is_direct(&self, _: &OneSided<'_>) -> bool {

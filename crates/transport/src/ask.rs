@@ -44,6 +44,20 @@ impl Qp {
             || self.attr.timeout.duration().is_some_and(|timeout| timeout < SHORTEST_TIMEOUT)
     }
 
+    /// Whether the next packets ask for an acknowledgement whatever they carry: the window must
+    /// open before it is full.
+    pub(crate) fn must_ask(&self, packets: u32) -> bool {
+        let req = &self.req;
+        req.unasked + packets >= self.asks_each()
+            || req.in_flight() + packets >= self.window.packets()
+    }
+
+    /// At least one of this many packets asks.
+    pub(crate) fn asks_each(&self) -> u32 {
+        let window = self.window.packets();
+        (if self.path.reliable { window / 2 } else { window / 4 }).max(1)
+    }
+
     /// Sets whether somebody waits for each request of this QP, signaled or not, as a completion
     /// counter does: each then asks for an acknowledgement.
     pub fn set_counted(&mut self, is_counted: bool) {

@@ -67,6 +67,11 @@ pub trait Env {
         self.transmit(To::Peer, &packet.headers(dest, length), source, Skipped::default())
     }
 
+    /// Whether requests of the send queue may go by [`Env::transmit_fast`] at less cost.
+    fn takes_fast(&self) -> bool {
+        false
+    }
+
     /// Sends an Ethernet frame of a raw packet QP. On [`TransmitError::Blocked`] nothing happened.
     /// An environment without an Ethernet port has no such QPs, and refuses the memory.
     fn transmit_frame(&mut self, frame: Source<'_>, flags: SendFlags) -> Result<(), TransmitError> {

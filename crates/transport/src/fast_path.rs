@@ -14,9 +14,9 @@ use std::{mem, slice};
 
 use iba::{Psn, QpState, QpType, SendFlags, WcOpcode, WrOpcode};
 
-use crate::env::{Completion, Env, Side, Skipped, Source};
+use crate::env::{Completion, Env, Side, Skipped, Source, TransmitError};
 use crate::packet::payload;
-use crate::qp::Qp;
+use crate::qp::{Qp, Sent};
 use crate::retry::Acked;
 use crate::time::Time;
 use crate::wqe::Wqe;
@@ -68,7 +68,7 @@ impl Qp {
             let source =
                 Source::Sges { sges: slice::from_ref(&sge), offset: 0, length: sge.length };
             let ackreq = self.asks(flags.contains(SendFlags::SIGNALED), true);
-            if self.transmit_send(env, usual.psn, (flags, ackreq), source) {
+            if self.transmit_send(env, usual.psn, (flags, ackreq), source).is_ok() {
                 self.sq.push_back(Wqe::EMPTY);
                 if let Some(wqe) = self.sq.back_mut() {
                     // In place: to move it would wait for its parts to be written.
@@ -91,7 +91,7 @@ impl Qp {
         }
         let ackreq = self.asks(wqe.is_signaled(), true);
         let source = payload(&wr.data, 0, length);
-        if !self.transmit_send(env, clear.psn, (wr.flags, ackreq), source) {
+        if self.transmit_send(env, clear.psn, (wr.flags, ackreq), source).is_err() {
             return Ok(false);
         }
         if let Some(wqe) = self.sq.back_mut() {
@@ -108,8 +108,45 @@ impl Qp {
             && send.sge.length <= self.path.path_mtu.bytes()
     }
 
-    /// Sends a SEND of one packet. If that fails, the full path finds the reason again, and acts on
-    /// it.
+    /// Sends the request at the cursor, which has not begun, if it is a SEND of one packet and
+    /// nothing is unusual; this is what [`Qp::post_fast`] does for requests that were posted
+    /// together, or that had to wait. `None` if it takes the full path.
+    pub(crate) fn transmit_short<E: Env>(&mut self, env: &mut E, now: Time) -> Option<Sent> {
+        let req = &self.req;
+        let wqe = self.sq.get(req.index)?;
+        let is_usual = wqe.wr.opcode == WrOpcode::Send
+            && wqe.length <= self.path.path_mtu.bytes()
+            && self.is_fast()
+            && req.psn == req.max
+            && req.rd_atomic == 0
+            && !self.pace.is_limited()
+            && req.skipped == Skipped::default()
+            && req.outstanding() < self.window.packets()
+            && env.takes_fast();
+        if !is_usual {
+            return None;
+        }
+        let (psn, flags) = (req.psn, wqe.wr.flags);
+        let ackreq = self.asks(wqe.is_signaled(), true) || self.must_ask(1);
+        let source = payload(&wqe.wr.data, 0, wqe.length);
+        match self.transmit_send(env, psn, (flags, ackreq), source) {
+            Ok(()) => {}
+            Err(TransmitError::Blocked) => {
+                self.wait_for_room(now);
+                return Some(Sent::Blocked);
+            }
+            Err(_) => return None,
+        }
+        let wqe = self.sq.get_mut(self.req.index)?;
+        (wqe.begun, wqe.first) = (true, psn);
+        self.req.blocked = false;
+        self.req.sent_one(ackreq);
+        self.req.watch(now, &self.attr);
+        Some(Sent::Packets(1))
+    }
+
+    /// Sends a SEND of one packet. If its memory cannot be read, the full path finds the reason
+    /// again, and acts on it.
     #[inline]
     fn transmit_send<E: Env>(
         &self,
@@ -117,11 +154,11 @@ impl Qp {
         psn: Psn,
         (flags, ackreq): (SendFlags, bool),
         source: Source<'_>,
-    ) -> bool {
+    ) -> Result<(), TransmitError> {
         let se = flags.contains(SendFlags::SOLICITED);
         let packet = FastPacket::Send { psn, se, ackreq };
         let length = source.len();
-        env.transmit_fast(packet, self.attr.dest_qpn, source, length).is_ok()
+        env.transmit_fast(packet, self.attr.dest_qpn, source, length)
     }
 
     /// Starts the ACK timer if a packet that took the fast path asks for it. The clock is read only

@@ -57,6 +57,9 @@ impl Qp {
             return Sent::Nothing;
         }
         if !wqe.begun {
+            if let Some(sent) = self.transmit_short(env, now) {
+                return sent;
+            }
             match self.begin(env) {
                 Begin::Send => {}
                 Begin::Done => return Sent::Packets(1),
@@ -167,7 +170,7 @@ impl Qp {
         // The sequence numbers of READs carry answers, not requests: they have a limit of their
         // own.
         let window = self.window.packets();
-        let in_flight = req.outstanding().saturating_sub(req.read_psns);
+        let in_flight = req.in_flight();
         let has_room = if wqe.is_answered() {
             // The peer sends responses as fast as it can: only the number of requests slows it
             // down.
@@ -189,12 +192,9 @@ impl Qp {
         let of_packet = if wqe.is_answered() { Position::Only } else { position };
         let opcode = self.opcode(operation, of_packet);
         let mut headers = Headers::new(opcode, self.attr.dest_qpn, req.psn);
-        // Often enough that the window opens before it is full.
-        let often = if self.path.reliable { window / 2 } else { window / 4 };
         headers.bth.ackreq = self.qp_type.is_reliable()
             && (is_last && self.asks(wqe.is_signaled(), total == 1 && !wqe.is_answered())
-                || req.unasked + packets >= often.max(1)
-                || in_flight + packets >= window);
+                || self.must_ask(packets));
         describe(&mut headers, wqe, offset, position);
         if self.qp_type == QpType::XrcSend {
             headers.set_xrceth(Xrceth { srqn: Srqn::new(wqe.wr.srqn) });
@@ -202,7 +202,7 @@ impl Qp {
         let is_run = position == Position::Middle && !headers.bth.ackreq && self.may_run();
         if is_run {
             // The packets after it until one asks for an acknowledgement, and the last packet.
-            let until_asked = (often.max(1) - req.unasked).min(window - in_flight) - 1;
+            let until_asked = (self.asks_each() - req.unasked).min(window - in_flight) - 1;
             let middles = (left - 1) / mtu.bytes();
             packets = until_asked.min(middles).min(most as u32).max(1);
             chunk *= packets;
@@ -235,10 +235,7 @@ impl Qp {
         match sent {
             Ok(sent) => packets = sent,
             Err(TransmitError::Blocked) => {
-                // The carrier of a dead peer is full for ever: waiting for room is waiting for the
-                // peer.
-                self.req.blocked = true;
-                self.req.watch(now, &self.attr);
+                self.wait_for_room(now);
                 return Sent::Blocked;
             }
             // Not the peer's fault: no time runs, unless it owes an acknowledgement of packets
@@ -282,6 +279,13 @@ impl Qp {
         }
         // A packet that stands for many numbers counts as one.
         Sent::Packets(if is_run { packets } else { 1 })
+    }
+
+    /// The carrier takes no more now. That of a dead peer is full for ever: waiting for room is
+    /// waiting for the peer.
+    pub(crate) fn wait_for_room(&mut self, now: Time) {
+        self.req.blocked = true;
+        self.req.watch(now, &self.attr);
     }
 
     /// Whether packets from the middle of a message may be sent in one pass: they consist of their

@@ -155,10 +155,13 @@ fn state(net: &Net) -> Vec<String> {
 }
 
 /// Lets the same happen on two networks. Returns how many packets of one took the fast path, sent
-/// and received, and whether it ended in error.
-fn compare(seed: u64, rng: &mut Rng, options: Options, polls: Polls) -> ([u64; 2], bool) {
+/// when they were posted, received, and sent from the queue, and whether it ended in error.
+fn compare(seed: u64, rng: &mut Rng, options: Options, polls: Polls) -> ([u64; 3], bool) {
     let mut nets = [Net::pair(options.clone()), Net::pair(options)];
     nets[1].fast = Some(Rng::new(seed + 1));
+    for node in &mut nets[1].nodes {
+        node.host.takes_fast = true;
+    }
     for net in &mut nets {
         net.digest = Some(0);
         net.is_prompt = polls != Polls::Later;
@@ -185,7 +188,12 @@ fn compare(seed: u64, rng: &mut Rng, options: Options, polls: Polls) -> ([u64; 2
             assert_eq!(slow, fast, "seed {seed}, step {number}: {step:?}");
         }
     }
-    (nets[1].fasts, nets[1].nodes.iter().any(|node| node.qp.state() == QpState::Err))
+    let [posted, received] = nets[1].fasts;
+    let sent: u64 = nets[1].nodes.iter().map(|node| node.host.sent_fast).sum();
+    (
+        [posted, received, sent - posted],
+        nets[1].nodes.iter().any(|node| node.qp.state() == QpState::Err),
+    )
 }
 
 /// Varies what differs from run to run on any carrier.
@@ -198,12 +206,12 @@ fn vary(rng: &mut Rng, mut options: Options) -> Options {
 }
 
 fn compare_all(options: impl Fn(&mut Rng) -> (Options, Polls)) {
-    let (mut fasts, mut failed) = ([0; 2], 0);
+    let (mut fasts, mut failed) = ([0; 3], 0);
     for seed in 0..SEEDS {
         let mut rng = Rng::new(seed + 1);
         let (options, polls) = options(&mut rng);
         let (fast, is_failed) = compare(seed, &mut rng, options, polls);
-        fasts = [0, 1].map(|way| fasts[way] + fast[way]);
+        fasts = [0, 1, 2].map(|way| fasts[way] + fast[way]);
         failed += u64::from(is_failed);
     }
     println!("{fasts:?} packets took the fast path; {failed} runs ended in error");

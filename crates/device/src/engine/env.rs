@@ -536,6 +536,10 @@ impl<'p> Env for QpEnv<'_, 'p> {
         }
     }
 
+    fn takes_fast(&self) -> bool {
+        self.common.takes_fast(self.context.route)
+    }
+
     fn transmit_frame(&mut self, frame: Source<'_>, flags: SendFlags) -> Result<(), TransmitError> {
         self.send_frame(&frame, flags)
     }

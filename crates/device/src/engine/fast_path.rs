@@ -18,6 +18,7 @@ use super::common::Common;
 use super::delayed_acks::End;
 use super::env::QpEnv;
 use super::unasked_acks::UnaskedAcks;
+use crate::carrier::Route;
 use crate::carrier::fast_path::{Arrived, read};
 use crate::clock::Clock;
 use crate::counters::STAYS;
@@ -79,6 +80,14 @@ pub(super) fn deliver_record(
     Some(Took { id, owes, is_ack })
 }
 
+impl Common {
+    /// Whether packets by this route may take the fast path.
+    #[inline]
+    pub(super) fn takes_fast(&self, route: Route) -> bool {
+        self.is_plain() && (route.is_udp() || route.peer().is_some())
+    }
+}
+
 impl Engine {
     /// Takes the first record in a ring, if it can take the fast path.
     pub(super) fn receive_by_fast_path(&mut self) -> bool {
@@ -116,10 +125,9 @@ impl Engine {
             return Err(PostError::State(QpState::Reset).into());
         };
         let route = entry.context.route;
-        let is_plain = common.is_plain();
-        if entry.queued || !is_plain || !(route.is_udp() || route.peer().is_some()) {
+        if entry.queued || !common.takes_fast(route) {
             entry.qp.post_send_with(|to| request.fill(to))?;
-            if !is_plain {
+            if !common.is_plain() {
                 common.trace_posted(entry, 1, clock);
             }
             self.kick_posted(id);

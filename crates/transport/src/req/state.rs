@@ -83,6 +83,11 @@ impl Requester {
         self.psn.sub(self.una.value()).value()
     }
 
+    /// The same without those of READs, which carry answers.
+    pub(crate) fn in_flight(&self) -> u32 {
+        self.outstanding().saturating_sub(self.read_psns)
+    }
+
     /// Starts the ACK timer if it does not run (IBA 9.7.6.1.3).
     pub(crate) fn watch(&mut self, now: Time, attr: &QpAttr) {
         if self.ack_timer.is_none() && self.rnr_until.is_none() {

@@ -1,7 +1,7 @@
 //! The fast path over a wire.
 
 use iba::{Av, Gid, Qpn};
-use transport::env::{Source, TransmitError};
+use transport::env::{LocalError, Source, TransmitError};
 use transport::{AckWay, FastPacket};
 use zerocopy::IntoBytes;
 
@@ -60,8 +60,9 @@ impl QpEnv<'_, '_> {
         let av = Av { traffic_class, port_num: self.context.port, ..self.context.av };
         let Common { out, memory, nic, .. } = &mut *self.common;
         let (mrs, port) = (&memory.mrs, &nic.port);
-        // The full path reports the error.
-        let sgid = port.gids.get(usize::from(av.sgid_index)).ok_or(TransmitError::Blocked)?;
+        // The full path tries again, and counts the packet as dropped.
+        let no_gid = TransmitError::Memory(LocalError::Fault);
+        let sgid = port.gids.get(usize::from(av.sgid_index)).ok_or(no_gid)?;
         let headers = &words.as_bytes()[..size];
         out.udp
             .push_fast(*sgid, &av, dest, headers, length, |room| fill(mrs, pd, source, room, None))
