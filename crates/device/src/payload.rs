@@ -283,6 +283,7 @@ fn for_each_piece(
 }
 
 /// Visits the memory under `length` bytes at `offset` of a gather or scatter list.
+#[inline]
 pub(crate) fn for_each_sge(
     mrs: &MrTable,
     pd: PdId,
@@ -292,13 +293,22 @@ pub(crate) fn for_each_sge(
     access: Access,
     mut visit: impl FnMut(&Umem, u64, u32) -> Result<(), LocalError>,
 ) -> Result<(), LocalError> {
+    // Most lists have one element.
+    if let [sge] = sges
+        && length > 0
+        && offset + u64::from(length) <= u64::from(sge.length)
+        && !mrs.is_null(sge.lkey)
+    {
+        let (umem, at) = mrs.local(pd, sge.lkey, sge.addr.wrapping_add(offset), length, access)?;
+        return visit(umem, at, length);
+    }
     for_each_piece(sges.iter().map(|sge| sge.length), offset, length, |index, within, piece| {
         let sge = &sges[index];
         let key: LKey = sge.lkey;
         if mrs.is_null(key) {
             return mrs.for_each_null(piece, access, &mut visit);
         }
-        let (umem, at) = mrs.local(pd, key, sge.addr + within, piece, access)?;
+        let (umem, at) = mrs.local(pd, key, sge.addr.wrapping_add(within), piece, access)?;
         visit(umem, at, piece)
     })
 }
