@@ -20,6 +20,23 @@ pub(crate) struct QpEntry {
     pub(crate) deadline: Option<Time>,
 }
 
+impl QpEntry {
+    /// The process in whose ring there was no room for its next request, if it has nothing else to
+    /// do.
+    #[inline]
+    pub(crate) fn waits_for_ring(&self) -> Option<u16> {
+        self.context.route.peer().filter(|_| self.qp.waits_for_room())
+    }
+
+    /// The process in whose ring there must be room for its next request, if it has nothing else to
+    /// do.
+    #[inline]
+    pub(crate) fn needs_ring(&self) -> Option<u16> {
+        let needs_room = self.qp.waits_for_room() || self.qp.has_message();
+        self.context.route.peer().filter(|_| needs_room)
+    }
+}
+
 /// QPs by number: 10 bits of VF, 14 bits of index (`docs/ARCHITECTURE.md`).
 #[derive(Debug)]
 pub(crate) struct QpTable {

@@ -266,6 +266,25 @@ impl Qp {
         self.req.index < self.sq.len()
     }
 
+    /// Whether its carrier had no room for its next request, and nothing else is to be done.
+    #[inline]
+    pub fn waits_for_room(&self) -> bool {
+        self.req.blocked && self.has_unsent() && self.only_requests()
+    }
+
+    /// Whether it may send requests, and owes no answer.
+    fn only_requests(&self) -> bool {
+        self.state() == QpState::Rts && !self.owes_answers()
+    }
+
+    /// Whether its next request is a message, which a packet must carry, and nothing else is to be
+    /// done.
+    #[inline]
+    pub fn has_message(&self) -> bool {
+        let next = self.sq.get(self.req.index).filter(|_| self.only_requests());
+        next.is_some_and(|wqe| wqe.takes_receive())
+    }
+
     /// Whether answers to the peer wait to be sent. One that [stays](Qp::holds_ack) does not.
     pub fn owes_answers(&self) -> bool {
         self.resp.owes_answers() && !self.holds_ack() || self.owes_cnp()

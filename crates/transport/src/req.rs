@@ -242,6 +242,7 @@ impl Qp {
             // before this one. Of a copy that was sent earlier it may have taken none.
             Err(TransmitError::Memory(LocalError::NotPresent)) => {
                 env.count(Counter::PageFaultsPending);
+                self.req.blocked = false;
                 if self.req.psn == self.req.una {
                     self.req.ack_timer = None;
                 }

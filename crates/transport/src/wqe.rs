@@ -94,6 +94,17 @@ impl Wqe {
         self.wr.opcode.is_answered()
     }
 
+    /// Whether it takes a receive of the peer's.
+    pub(crate) const fn takes_receive(&self) -> bool {
+        matches!(
+            self.wr.opcode,
+            WrOpcode::Send
+                | WrOpcode::SendWithImm
+                | WrOpcode::SendWithInv
+                | WrOpcode::RdmaWriteWithImm
+        )
+    }
+
     /// Whether the answer brings bytes.
     pub(crate) const fn is_read_like(&self) -> bool {
         self.wr.opcode.is_read_like()

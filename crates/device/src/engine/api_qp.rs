@@ -582,20 +582,31 @@ impl Engine {
         if self.is_dead() {
             return;
         }
-        self.serve(id);
-        self.after_transmit();
+        if self.serve(id) {
+            self.after_transmit();
+        }
     }
 
     /// Sends what a request that was just posted makes.
     pub(super) fn kick_posted(&mut self, id: QpId) {
-        self.serve(id);
-        self.after_post(id);
+        if self.serve(id) {
+            self.after_post(id);
+        }
     }
 
-    fn serve(&mut self, id: QpId) {
+    /// Lets a QP send, unless it must wait for others.
+    fn serve(&mut self, id: QpId) -> bool {
+        let Self { qps, schedule, .. } = self;
+        if let Some(entry) = qps.get_mut(id)
+            && schedule.is_full_for(entry)
+        {
+            schedule.wait_for_room(entry);
+            return false;
+        }
         self.common.now = self.clock.now();
         self.transmit(id);
         self.join_delayed_acks();
+        true
     }
 
     /// Begins to close a context: destroys what its program left behind, in an order that leaves no

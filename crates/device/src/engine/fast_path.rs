@@ -120,12 +120,13 @@ impl Engine {
         if self.is_dead() {
             return Err(PostError::Dead.into());
         }
-        let Self { common, qps, clock, .. } = self;
+        let Self { common, qps, clock, schedule, .. } = self;
         let Some(entry) = qps.get_mut(id) else {
             return Err(PostError::State(QpState::Reset).into());
         };
         let route = entry.context.route;
-        if entry.queued || !common.takes_fast(route) {
+        let is_full = route.peer().is_some_and(|vf| schedule.full.contains(&vf));
+        if entry.queued || is_full || !common.takes_fast(route) {
             entry.qp.post_send_with(|to| request.fill(to))?;
             if !common.is_plain() {
                 common.trace_posted(entry, 1, clock);

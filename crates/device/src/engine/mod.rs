@@ -56,6 +56,7 @@ mod within;
 mod xrc;
 
 use std::cmp::Reverse;
+use std::mem;
 
 use transport::{Poll, Time};
 
@@ -85,7 +86,7 @@ use crate::ids::QpId;
 pub use crate::memory::mr::MrKind;
 pub use crate::memory::window::MwType;
 pub use crate::objects::tags::{TagOp, TagOpKind};
-use crate::qp::{QpTable, vf_of};
+use crate::qp::{QpEntry, QpTable, vf_of};
 
 /// Everything of one process on one NIC.
 #[derive(Debug)]
@@ -238,8 +239,12 @@ impl Engine {
         }
         let now = common.now;
         let burst = entry.context.route.burst();
-        let mut env = QpEnv::new(common, &mut entry.context);
-        let poll = entry.qp.poll_transmit(&mut env, now, burst);
+        let poll = if schedule.is_full_for(entry) {
+            Poll::Blocked
+        } else {
+            let mut env = QpEnv::new(common, &mut entry.context);
+            entry.qp.poll_transmit(&mut env, now, burst)
+        };
         if entry.qp.holds_ack() {
             schedule.unasked_acks.note(entry);
         }
@@ -253,10 +258,7 @@ impl Engine {
             }
             Poll::Blocked => {
                 let entry = self.qps.get_mut(id).expect("the QP was found above");
-                if !entry.queued {
-                    entry.queued = true;
-                    self.schedule.blocked.push(id);
-                }
+                self.schedule.wait_for_room(entry);
             }
         }
         poll != Poll::Blocked
@@ -338,7 +340,7 @@ impl Engine {
 
     fn run_ready(&mut self) -> bool {
         if !self.schedule.blocked.is_empty() {
-            for id in std::mem::take(&mut self.schedule.blocked) {
+            for id in mem::take(&mut self.schedule.blocked) {
                 self.schedule.ready.push_back(id);
             }
         }
@@ -347,14 +349,29 @@ impl Engine {
             return false;
         }
         let mut moved = false;
+        self.schedule.full.clear();
+        // QPs that need not try, as their ring is full. They are first next time.
+        let mut passed_over = Vec::new();
         while left > 0 {
             left -= 1;
             let Some(id) = self.schedule.ready.pop_front() else { break };
-            if let Some(entry) = self.qps.get_mut(id) {
-                entry.queued = false;
-                moved |= self.transmit(id);
-                self.flush_full_udp();
+            let Some(entry) = self.qps.get_mut(id) else { continue };
+            if self.schedule.is_full_for(entry) {
+                passed_over.push(id);
+                continue;
             }
+            entry.queued = false;
+            moved |= self.transmit(id);
+            if let Some(vf) = self.qps.get(id).and_then(QpEntry::waits_for_ring)
+                && !self.schedule.full.contains(&vf)
+            {
+                self.schedule.full.push(vf);
+            }
+            self.flush_full_udp();
+        }
+        if !passed_over.is_empty() {
+            passed_over.append(&mut self.schedule.blocked);
+            self.schedule.blocked = passed_over;
         }
         self.after_transmit();
         moved

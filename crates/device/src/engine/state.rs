@@ -2,11 +2,14 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
+use std::mem;
 
+use smallvec::SmallVec;
 use transport::Time;
 
 use super::unasked_acks::UnaskedAcks;
 use crate::ids::QpId;
+use crate::qp::QpEntry;
 
 /// When the background thread checks again without being woken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +50,8 @@ pub(super) struct Schedule {
     pub(super) ready: VecDeque<QpId>,
     /// QPs whose carrier has no room.
     pub(super) blocked: Vec<QpId>,
+    /// The processes in whose rings there was no room when QPs last had their turn.
+    pub(super) full: SmallVec<[u16; 4]>,
     /// Deadlines of QPs, some of which no longer apply.
     pub(super) timers: BinaryHeap<Reverse<(Time, u32)>>,
     /// QPs that were given packets, and may have answers.
@@ -56,10 +61,24 @@ pub(super) struct Schedule {
 }
 
 impl Schedule {
+    /// Whether others wait for room in the ring that a QP needs: then it has its turn behind them,
+    /// and none is tried in vain.
+    pub(super) fn is_full_for(&self, entry: &QpEntry) -> bool {
+        !self.full.is_empty() && entry.needs_ring().is_some_and(|vf| self.full.contains(&vf))
+    }
+
+    /// Has a QP wait for room, unless it waits for its turn already.
+    pub(super) fn wait_for_room(&mut self, entry: &mut QpEntry) {
+        if !mem::replace(&mut entry.queued, true) {
+            self.blocked.push(entry.context.id);
+        }
+    }
+
     /// Drops all of it.
     pub(super) fn clear(&mut self) {
         self.ready.clear();
         self.blocked.clear();
+        self.full.clear();
         self.timers.clear();
     }
 }

@@ -4,6 +4,7 @@ mod asleep;
 mod at_hand;
 mod delayed_acks;
 mod forwarded;
+mod full_ring;
 #[cfg(target_arch = "x86_64")]
 mod held;
 mod moderated;
