@@ -230,10 +230,22 @@ pub(crate) fn to_rts_on(
     nic: &NicInfo,
     peer: Qpn,
 ) {
+    to_rts_with(engine, id, qp_type, nic, peer, |attr| attr.port_num = port_num);
+}
+
+/// The same with other attributes.
+pub(crate) fn to_rts_with(
+    engine: &mut Engine,
+    id: QpId,
+    qp_type: QpType,
+    nic: &NicInfo,
+    peer: Qpn,
+    change: impl FnOnce(&mut QpAttr),
+) {
     use AttrMask as A;
     let mut attr = QpAttr {
         state: QpState::Init,
-        port_num,
+        port_num: 1,
         qkey: QKEY,
         access_flags: Access::LOCAL_WRITE | Access::REMOTE,
         path_mtu: Mtu::Mtu1024,
@@ -249,6 +261,7 @@ pub(crate) fn to_rts_on(
         rnr_retry: 7,
         ..QpAttr::default()
     };
+    change(&mut attr);
     let is_rc = qp_type == QpType::Rc;
     let (mut init, mut rtr, mut rts) = (A::PKEY_INDEX | A::PORT, A::empty(), A::SQ_PSN);
     init |= if qp_type == QpType::Ud { A::QKEY } else { A::ACCESS_FLAGS };

@@ -51,6 +51,9 @@ impl Qp {
             self.req.is_direct |= is_direct;
             return if is_direct && may_wait { Begin::Wait } else { Begin::Send };
         }
+        if !self.has_met_peer() {
+            return Begin::Send;
+        }
         if self.sq.len() > 1 && self.carry_out_run(env) {
             return Begin::Done;
         }
@@ -147,6 +150,14 @@ impl Qp {
         is_alike.then_some(op)
     }
 
+    /// Whether the peer takes part in the connection. The first operation is a packet, which tells
+    /// whether the peer is ready to receive and awaits our sequence numbers, and raises its event
+    /// that the connection is established. Nobody acknowledges on UC.
+    #[inline]
+    fn has_met_peer(&self) -> bool {
+        self.req.is_met || !self.qp_type.is_reliable()
+    }
+
     /// Whether nothing but the queue itself keeps an operation from being carried out without
     /// packets, and the queue takes one more.
     #[inline]
@@ -154,6 +165,7 @@ impl Qp {
         self.qp_type == QpType::Rc
             && self.state() == QpState::Rts
             && self.path.reliable
+            && self.has_met_peer()
             && self.req.is_quiet()
             && self.req.rnr_until.is_none()
             && !self.pace.is_limited()

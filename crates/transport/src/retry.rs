@@ -92,6 +92,7 @@ impl Qp {
             // The peer already has what was going to be sent again.
             req.go_back();
         }
+        req.is_met = true;
         req.retries = self.attr.retry_cnt;
         req.timeouts = 0;
         req.rnr_retries = self.attr.rnr_retry;

@@ -22,8 +22,12 @@ impl Engine {
             let is_fixed = entry.context.qp_type != QpType::XrcRecv;
             let open = shared && is_fixed && entry.qp.state().receives();
             open.then(|| {
-                let access = entry.qp.query().access_flags;
-                let access = access.difference(entry.context.cntrs.only_here());
+                let attr = entry.qp.query();
+                let mut access = attr.access_flags.difference(entry.context.cntrs.only_here());
+                // The responder has no room for an answer, and refuses each request for one.
+                if attr.max_dest_rd_atomic == 0 {
+                    access -= Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+                }
                 qp_word(entry.context.dest_qpn, access, entry.context.pd)
             })
         });

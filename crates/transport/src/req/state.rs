@@ -51,6 +51,8 @@ pub(crate) struct Requester {
     /// Operations of this connection are carried out without packets, and wait until nothing is in
     /// flight.
     pub(crate) is_direct: bool,
+    /// The peer has acknowledged something: it is there, and awaits the numbers that come next.
+    pub(crate) is_met: bool,
     /// In SQD: requests that were begun are not done yet.
     pub(crate) draining: bool,
     /// Operations carried out without packets just before `una`, which the packet with that number

@@ -4,9 +4,12 @@ use crate::prelude::*;
 
 /// A station on a carrier in memory that sends an acknowledgement nobody asked for only when it
 /// must, with three receives.
+fn options() -> Options {
+    Options { timeout: 14, sq_sig_all: false, ..Options::rc().over_memory(1024) }
+}
+
 fn station() -> Station {
-    let options = Options { timeout: 14, sq_sig_all: false, ..Options::rc().over_memory(1024) };
-    let mut s = Station::new(&options);
+    let mut s = Station::new(&options());
     s.acks_stay = true;
     for wr_id in [7, 8, 9] {
         s.post_recv(build::recv(wr_id, BASE, 10));
@@ -79,7 +82,7 @@ fn with_a_short_timeout_or_a_counter_each_asks() {
 fn where_operations_go_directly_each_asks() {
     let peer = Station::new(&Options::rc());
     let direct = |s: &mut Station| s.host.direct = Some(peer.host.memory.clone());
-    let mut s = station();
+    let mut s = met(options());
     direct(&mut s);
     s.post(build::write(1, BASE, 1, BASE + 64));
     recv_nothing!(s, 0);

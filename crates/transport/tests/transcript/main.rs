@@ -49,6 +49,18 @@ mod prelude {
         RQ_PSN.add(count)
     }
 
+    /// A station whose peer has acknowledged a message: the one before `sq(0)`.
+    pub(crate) fn met(options: Options) -> Station {
+        let first = sq(0).sub(1);
+        let mut s = Station::new(&Options { sq_psn: first, ..options });
+        let signaled = SendWr { flags: SendFlags::SIGNALED, ..build::send(99, BASE, 0) };
+        s.post(signaled);
+        recv!(s, 0, packet(Opcode::RcSendOnly, first).ackreq());
+        send!(s, 0, ack(first, 1));
+        s.sent(99, WcStatus::Success);
+        s
+    }
+
     /// `length` bytes that differ from their neighbours.
     pub(crate) fn bytes(length: usize) -> Vec<u8> {
         (0..length).map(|at| (at * 7 + at / 256) as u8).collect()

@@ -55,9 +55,9 @@ fn only_the_last_packet_may_end_within_an_mtu() {
     recv!(s, 0, nak(rq(0), 0, Syndrome::Nak(NakCode::InvalidRequest)));
 }
 
-/// A station whose peer's memory can be reached.
+/// A station whose peer's memory can be reached, and which has acknowledged a message.
 fn direct() -> Station {
-    let mut s = Station::new(&options());
+    let mut s = met(options());
     let peer = options().host();
     s.host.direct = Some(peer.memory);
     s
@@ -133,6 +133,21 @@ fn what_may_wait_is_alike_and_alone_in_its_queue() {
     s.at(0);
     s.post(build::write(6, BASE, 8, BASE));
     assert!(s.qp.last_that_may_wait().is_none(), "the send is under way");
+}
+
+/// It tells whether the peer is there and awaits these sequence numbers.
+#[test]
+fn the_first_operation_of_a_connection_is_a_packet() {
+    let mut s = Station::new(&options());
+    s.host.direct = Some(options().host().memory);
+    s.post(build::write(1, BASE, 8, BASE));
+    recv!(s, 0, packet(Opcode::RcWriteOnly, sq(0)).with_reth(BASE, 8).ackreq(), &[0; 8]);
+    send!(s, 1, ack(sq(0), 1));
+    s.sent(1, WcStatus::Success);
+    s.post(build::write(2, BASE, 8, BASE));
+    recv_nothing!(s, 1);
+    s.sent(2, WcStatus::Success);
+    assert_eq!(s.host.direct_done, 1);
 }
 
 #[test]

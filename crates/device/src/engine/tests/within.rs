@@ -1,7 +1,7 @@
 //! One-sided operations between QPs of one process (`engine::within`).
 
 use iba::{
-    Access, AttrMask, LKey, QpAttr, QpState, QpType, Qpn, RKey, SendFlags, WcStatus, WrOpcode,
+    Access, AttrMask, LKey, Psn, QpAttr, QpState, QpType, Qpn, RKey, SendFlags, WcStatus, WrOpcode,
 };
 use smallvec::SmallVec;
 use transport::wr::{Bind, Data, PlainOneSided, SendWr, SgList, Sge};
@@ -20,6 +20,8 @@ struct Two {
     engine: Engine,
     ends: [Objects; 2],
     qps: [(QpId, Qpn); 2],
+    /// What had been counted before the test began.
+    before: (u64, u64),
 }
 
 impl Two {
@@ -27,13 +29,21 @@ impl Two {
         Self::on(&rig::nic(test), qp_type)
     }
 
+    /// After the first operation, which is a packet: it tells whether the peer is there.
     fn on(nic: &NicInfo, qp_type: QpType) -> Self {
+        let mut two = Self::strangers(nic, qp_type);
+        assert_eq!(two.post(two.write()), [WcStatus::Success]);
+        two.before = two.counts();
+        two
+    }
+
+    fn strangers(nic: &NicInfo, qp_type: QpType) -> Self {
         let mut engine = rig::engine(nic);
         let ends = [(); 2].map(|()| Objects::new(&mut engine));
         let qps = [&ends[0], &ends[1]].map(|end| end.qp(&mut engine, qp_type));
         rig::to_rts(&mut engine, qps[0].0, qp_type, nic, qps[1].1);
         rig::to_rts(&mut engine, qps[1].0, qp_type, nic, qps[0].1);
-        Self { engine, ends, qps }
+        Self { engine, ends, qps, before: (0, 0) }
     }
 
     fn sge(&self, addr: u64, length: u32) -> Sge {
@@ -75,13 +85,13 @@ impl Two {
     /// Operations that needed no packet, and packets.
     fn counts(&self) -> (u64, u64) {
         let counters = self.engine.counters();
-        (counters.direct_operations, counters.loopback_packets)
+        let (direct, packets) = self.before;
+        (counters.direct_operations - direct, counters.loopback_packets - packets)
     }
 
-    fn set_access(&mut self, access_flags: Access) {
-        let attr = QpAttr { access_flags, ..QpAttr::default() };
-        let changed = self.engine.modify_qp(self.qps[1].0, &attr, AttrMask::ACCESS_FLAGS);
-        let _ = changed.expect("allowed in RTS");
+    /// Changes attributes of the second QP.
+    fn modify(&mut self, attr: QpAttr, mask: AttrMask) {
+        let _ = self.engine.modify_qp(self.qps[1].0, &attr, mask).expect("allowed in its state");
     }
 
     /// Moves the second QP to ERR as an error does: it posts a request with a wrong key.
@@ -119,6 +129,42 @@ fn they_are_over_when_they_are_posted_and_need_no_packet() {
     assert_eq!(two.post(SendWr { compare_add: 42, swap: 7, ..swap }), [WcStatus::Success]);
     assert_eq!(u64::from_ne_bytes(two.get(1, THERE)), 7);
     assert_eq!(two.counts(), (4, 0));
+}
+
+/// What hardware would find with its first packet is found.
+#[test]
+fn the_first_operation_is_a_packet() {
+    let nic = rig::nic("within-first");
+    let mut two = Two::strangers(&nic, QpType::Rc);
+    assert_eq!(two.post(two.write()), [WcStatus::Success]);
+    // The WRITE, and its acknowledgement.
+    assert_eq!(two.counts(), (0, 2));
+    assert_eq!(two.post(two.write()), [WcStatus::Success]);
+    assert_eq!(two.counts(), (1, 2));
+
+    let mut two = Two::strangers(&nic, QpType::Rc);
+    two.put(0, HERE, b"a write!");
+    let reset = QpAttr { state: QpState::Reset, ..QpAttr::default() };
+    two.modify(reset, AttrMask::STATE);
+    assert_eq!(two.post(two.write()), [], "nobody acknowledges");
+    assert_eq!((two.get(1, THERE), two.counts().0), ([0; 8], 0));
+}
+
+#[test]
+fn a_peer_without_room_for_answers_answers_nothing() {
+    let nic = rig::nic("within-no-room");
+    let mut two = Two::on(&nic, QpType::Rc);
+    two.modify(QpAttr { state: QpState::Reset, ..QpAttr::default() }, AttrMask::STATE);
+    let (first, second) = (two.qps[0].1, two.qps[1].0);
+    // The first QP has sent one packet, and received none but its acknowledgement.
+    rig::to_rts_with(&mut two.engine, second, QpType::Rc, &nic, first, |attr| {
+        (attr.max_dest_rd_atomic, attr.rq_psn) = (0, Psn::new(1));
+    });
+    assert_eq!(two.post(two.write()), [WcStatus::Success]);
+    assert_eq!(two.counts(), (1, 0));
+    let read = two.request(WrOpcode::RdmaRead, &[two.sge(HERE, 8)]);
+    assert_eq!(two.post(read), [WcStatus::RemInvReqErr]);
+    assert_eq!(two.counts().0, 1);
 }
 
 /// The form in which every interface posts a plain operation first.
@@ -185,7 +231,10 @@ fn a_refusal_ends_both() {
         ("a domain that is not the peer's", RemAccessErr, |two, wr| {
             wr.rkey = RKey(two.ends[0].mr.rkey)
         }),
-        ("no right on the QP", RemInvReqErr, |two, _| two.set_access(Access::REMOTE_READ)),
+        ("no right on the QP", RemInvReqErr, |two, _| {
+            let access_flags = Access::REMOTE_READ;
+            two.modify(QpAttr { access_flags, ..QpAttr::default() }, AttrMask::ACCESS_FLAGS);
+        }),
         ("a window of another QP", RemAccessErr, |two, wr| {
             let (_, key) = two.engine.alloc_mw(two.ends[1].pd, MwType::Two).expect("below max_mw");
             let other = two.ends[1].qp(&mut two.engine, QpType::Rc);
@@ -269,6 +318,5 @@ fn without_a_table_they_are_packets() {
     nic.config.direct = false;
     let mut two = Two::on(&nic, QpType::Rc);
     assert_eq!(two.post(two.write()), [WcStatus::Success]);
-    // The WRITE, and its acknowledgement.
     assert_eq!(two.counts(), (0, 2));
 }
