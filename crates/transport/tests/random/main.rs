@@ -238,7 +238,10 @@ impl Run {
         net.fast = rng.chance(500).then(|| Rng::new(seed + 1));
         // Some arrive together and are handled together.
         net.joins = Rng::new(seed + 2).chance(500);
-        for node in &net.nodes {
+        // So do some that wait in their queue.
+        let takes_fast = Rng::new(seed + 4).chance(500);
+        for node in &mut net.nodes {
+            node.host.takes_fast = takes_fast;
             let mut memory = node.host.memory.borrow_mut();
             memory.absent = absent;
             memory.absent_for = absent_for;
