@@ -8,6 +8,7 @@ use crate::carrier::shm::UnderWay;
 use crate::carrier::shm::table::{Table, qp_word};
 use crate::ids::{MrId, QpId};
 use crate::memory::mr::{Mr, MrKind};
+use crate::qp::vf_of;
 
 impl Engine {
     /// Publishes, or withdraws, the right of a QP's peer to use it without our engine. Copies in
@@ -31,7 +32,12 @@ impl Engine {
                 qp_word(entry.context.dest_qpn, access, entry.context.pd)
             })
         });
-        if table.set_qp(id, word) { self.all_copies() } else { UnderWay::default() }
+        // What a QP of this process does is over when the engine is free.
+        let is_elsewhere = |peer| vf_of(peer) != self.common.nic.vf;
+        match table.set_qp(id, word).filter(|peer| is_elsewhere(*peer)) {
+            Some(_) => self.all_copies(),
+            None => UnderWay::default(),
+        }
     }
 
     /// Withdraws everything that peers may access without our engine.

@@ -5,7 +5,6 @@
 //! away holds the engine, as the caller does here. What is in any way unusual is declined: a packet
 //! finds it again, and says what is wrong.
 
-use iba::Access;
 use transport::env::{Direct, Local, LocalError, OneSided, OneSidedKind};
 use umem::Umem;
 
@@ -26,11 +25,7 @@ impl QpEnv<'_, '_> {
 
     /// The memory that an operation names, if the QP that it is for lets this one use it.
     pub(super) fn within(&self, op: &OneSided<'_>) -> Option<(&Umem, u64)> {
-        let need = match op.kind {
-            OneSidedKind::Write => Access::REMOTE_WRITE,
-            OneSidedKind::Read => Access::REMOTE_READ,
-            OneSidedKind::Atomic(_) => Access::REMOTE_ATOMIC,
-        };
+        let need = op.kind.remote_access();
         let (parties, mrs) = (self.parties(), &self.common.memory.mrs);
         let qp = self.common.out.shm.table()?.qp(parties.peer)?;
         if !qp.lets(parties.own, need, qp.pd) {
@@ -66,7 +61,7 @@ impl QpEnv<'_, '_> {
             }
             Local::Sges(sges) => sges,
         };
-        let need = if is_write { Access::empty() } else { Access::LOCAL_WRITE };
+        let need = op.kind.local_access();
         // A list of which one element is refused changes nothing.
         if sges.len() > 1 {
             mrs.check_local(pd, sges, need)?;

@@ -1,6 +1,6 @@
 //! Operations that the device carries out on the peer's memory without packets.
 
-use iba::RKey;
+use iba::{Access, RKey};
 
 use super::refusal::{LocalError, RemoteError};
 use crate::wr::Sge;
@@ -66,6 +66,27 @@ pub enum OneSidedKind {
     Read,
     /// An atomic; the old value goes to the local list.
     Atomic(AtomicOp),
+}
+
+impl OneSidedKind {
+    /// What the peer must allow.
+    #[inline]
+    pub const fn remote_access(self) -> Access {
+        match self {
+            Self::Write => Access::REMOTE_WRITE,
+            Self::Read => Access::REMOTE_READ,
+            Self::Atomic(_) => Access::REMOTE_ATOMIC,
+        }
+    }
+
+    /// What the program's own memory must allow: the others store there.
+    #[inline]
+    pub const fn local_access(self) -> Access {
+        match self {
+            Self::Write => Access::empty(),
+            Self::Read | Self::Atomic(_) => Access::LOCAL_WRITE,
+        }
+    }
 }
 
 /// The outcome of a [`OneSided`] operation.

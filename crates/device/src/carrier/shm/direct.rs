@@ -246,11 +246,10 @@ impl DirectPeer {
     ) -> bool {
         let RKey(key) = op.rkey;
         let Local::Sges([sge]) = op.local else { return false };
-        let (need, local_need) = match op.kind {
-            OneSidedKind::Write => (Access::REMOTE_WRITE, Access::empty()),
-            OneSidedKind::Read => (Access::REMOTE_READ, Access::LOCAL_WRITE),
-            OneSidedKind::Atomic(_) => return false,
-        };
+        if matches!(op.kind, OneSidedKind::Atomic(_)) {
+            return false;
+        }
+        let (need, local_need) = (op.kind.remote_access(), op.kind.local_access());
         let Some(Mapped { words, umem: Some(there) }) = self.mapped.get(key) else { return false };
         let Some(offset) = words.offset_of(op) else { return false };
         if u64::from(op.length) > PIECE || !words.access.contains(need) || mrs.is_null(sge.lkey) {
@@ -345,11 +344,7 @@ impl DirectPeer {
     /// Permissions are decided as the target's responder decides them. Requests that it would
     /// refuse are declined here, so that the refusal comes from the target itself.
     fn check(&self, parties: Parties, op: &OneSided<'_>) -> Option<(MrWords, u64)> {
-        let need = match op.kind {
-            OneSidedKind::Write => Access::REMOTE_WRITE,
-            OneSidedKind::Read => Access::REMOTE_READ,
-            OneSidedKind::Atomic(_) => Access::REMOTE_ATOMIC,
-        };
+        let need = op.kind.remote_access();
         // Memory mapped here stays when the peer ends, and so does its table.
         if !self.process.lives() {
             return None;
@@ -472,8 +467,7 @@ fn local_parts<A: Array<Item = LocalRange>>(
             Ok(())
         }
         Local::Sges(sges) => {
-            let is_write = op.kind == OneSidedKind::Write;
-            let need = if is_write { Access::empty() } else { Access::LOCAL_WRITE };
+            let need = op.kind.local_access();
             for_each_sge(mrs, pd, sges, 0, op.length, need, |umem, at, length| {
                 umem.for_each_part(at, u64::from(length), |umem, at, length| {
                     parts.push((umem.clone(), at, length));

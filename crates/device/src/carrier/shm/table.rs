@@ -157,8 +157,9 @@ impl Table {
         let _ = self.memory.store_u64(offset, word, Ordering::SeqCst);
     }
 
-    /// Publishes which peer may use a QP, or that none may. Returns true if that is a change.
-    pub(crate) fn set_qp(&self, id: QpId, word: Option<QpWord>) -> bool {
+    /// Publishes which peer may use a QP, or that none may. If that is a change, returns the peer
+    /// that may still act on what was there before.
+    pub(crate) fn set_qp(&self, id: QpId, word: Option<QpWord>) -> Option<Qpn> {
         let bits = word.map_or(0, |word| {
             QP_VALID
                 | pack_access(word.access) << 56
@@ -169,7 +170,7 @@ impl Table {
         // Only we write here.
         let before = self.memory.load_u64(at, Ordering::Relaxed).unwrap_or(0);
         self.store(at, bits);
-        before != 0 && before != bits
+        (before != 0 && before != bits).then_some(peer_in(before))
     }
 
     /// Withdraws a QP that is in ERR. What else its word says stays, so that the next
@@ -329,13 +330,18 @@ fn inode_of(fd: BorrowedFd<'_>) -> u64 {
     rustix::fs::fstat(fd).map_or(0, |stat| stat.st_ino)
 }
 
+/// The peer in the word of a QP.
+const fn peer_in(bits: u64) -> Qpn {
+    Qpn::new((bits >> 32) as u32)
+}
+
 /// The word of a QP in a table: which peer may use it.
 #[inline]
 fn qp_word_in(table: &HostBuf, qpn: Qpn) -> Option<QpWord> {
     let index = qpn.value() as usize & ((1 << crate::qp::INDEX_BITS) - 1);
     let bits = table.load_u64(qp_at(index), Ordering::SeqCst).unwrap_or(0);
     (bits & QP_VALID != 0).then_some(QpWord {
-        peer: Qpn::new((bits >> 32) as u32),
+        peer: peer_in(bits),
         access: unpack_access(bits >> 56),
         pd: bits as u32,
     })
