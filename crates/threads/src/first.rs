@@ -34,7 +34,7 @@ impl First {
     /// Does it if nobody has. When this returns it is done.
     #[inline]
     pub fn call(&self, act: impl FnOnce()) {
-        if self.state.load(Ordering::Acquire) != DONE {
+        if !self.is_done() {
             self.run(act);
         }
     }
@@ -42,6 +42,17 @@ impl First {
     #[cold]
     fn run(&self, act: impl FnOnce()) {
         let _section = Section::begin();
+        self.run_outside(act);
+    }
+
+    /// Whether it was done.
+    #[inline]
+    pub(crate) fn is_done(&self) -> bool {
+        self.state.load(Ordering::Acquire) == DONE
+    }
+
+    /// As [`First::call`], for what sections need. A fork may split it: the child does it again.
+    pub(crate) fn run_outside(&self, act: impl FnOnce()) {
         // CAST: a process number.
         let here = std::process::id() as i32;
         loop {
@@ -55,7 +66,7 @@ impl First {
                 }
                 Err(DONE) => return,
                 Err(there) if there == here => yield_now(),
-                // It was split after all, before forks were watched: its thread is not here.
+                // It was split, as forks were not watched yet: its thread is not here.
                 Err(there) => {
                     let _ =
                         self.state.compare_exchange(there, 0, Ordering::Relaxed, Ordering::Relaxed);

@@ -10,8 +10,10 @@
 
 use std::cell::Cell;
 use std::marker::PhantomData;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::yield_now;
+
+use crate::first::First;
 
 /// Threads of this process that are in a section.
 static INSIDE: AtomicU32 = AtomicU32::new(0);
@@ -21,6 +23,8 @@ static FORKS: AtomicU32 = AtomicU32::new(0);
 thread_local! {
     /// How many sections this thread is in, one inside the other.
     static DEPTH: Cell<u32> = const { Cell::new(0) };
+    /// Whether it is registering the handlers.
+    static REGISTERS: Cell<bool> = const { Cell::new(false) };
 }
 
 /// No other thread forks while this exists.
@@ -96,16 +100,20 @@ impl Handlers {
 }
 
 /// From now on forks wait. Other handlers of forks are registered later, inside of a section, and
-/// handlers that prepare a fork are called in the reverse order: these come last.
+/// handlers that prepare a fork are called in the reverse order: these come last. So they are
+/// registered once: those of a thread that came second would be called before others, which wait
+/// for threads that then wait for the fork.
 fn watch() {
-    static WATCHED: AtomicBool = AtomicBool::new(false);
-    if WATCHED.load(Ordering::Acquire) {
+    static WATCHED: First = First::new();
+    // A signal handler may have interrupted the very thread that is at it.
+    if WATCHED.is_done() || REGISTERS.get() {
         return;
     }
-    // Two threads may both register them. Then they are called twice, which does no harm. Without
-    // them a fork may split a section.
-    Handlers { prepare: Some(prepare), parent: Some(parent), child: Some(child) }.register();
-    WATCHED.store(true, Ordering::Release);
+    WATCHED.run_outside(|| {
+        REGISTERS.set(true);
+        Handlers { prepare: Some(prepare), parent: Some(parent), child: Some(child) }.register();
+        REGISTERS.set(false);
+    });
 }
 
 /// The sections that a fork of this thread does not wait for.
