@@ -116,12 +116,7 @@ impl Qp {
         let wqe = self.sq.get(req.index)?;
         let is_usual = wqe.wr.opcode == WrOpcode::Send
             && wqe.length <= self.path.path_mtu.bytes()
-            && self.is_fast()
-            && req.psn == req.max
-            && req.rd_atomic == 0
-            && !self.pace.is_limited()
-            && req.skipped == Skipped::default()
-            && req.outstanding() < self.window.packets()
+            && self.sends_fast()
             && env.takes_fast();
         if !is_usual {
             return None;
@@ -176,17 +171,24 @@ impl Qp {
         let req = &self.req;
         let ack = if self.ack_delay.has_stayed() { self.resp.only_ack() } else { None };
         let is_clear = req.index == self.sq.len()
-            && self.is_fast()
+            && self.sends_fast()
             && !self.owes_cnp()
             && (ack.is_some() || !self.resp.has_answers())
-            && req.psn == req.max
             && req.rnr_until.is_none()
-            && !req.blocked
+            && !req.blocked;
+        is_clear.then_some(Clear { psn: req.psn, ack })
+    }
+
+    /// Whether the next packet may take the fast path, as far as the packets before it matter.
+    #[inline]
+    fn sends_fast(&self) -> bool {
+        let req = &self.req;
+        self.is_fast()
+            && req.psn == req.max
             && req.rd_atomic == 0
             && !self.pace.is_limited()
             && req.skipped == Skipped::default()
-            && req.outstanding() < self.window.packets();
-        is_clear.then_some(Clear { psn: req.psn, ack })
+            && req.outstanding() < self.window.packets()
     }
 
     /// Notes that the last request was sent in one packet, and sends the acknowledgement behind it.
