@@ -16,7 +16,6 @@ use crate::carrier::Route;
 use crate::carrier::fast_path::Prefix;
 use crate::carrier::loopback::{LoopPacket, LoopPayload};
 use crate::carrier::shm::PushError;
-use crate::carrier::shm::direct::Parties;
 use crate::carrier::shm::record::{MAX_PREFIX, Record, write_prefix};
 use crate::carrier::udp::ecn;
 use crate::counters::{Counters, STAYS};
@@ -457,30 +456,6 @@ impl QpEnv<'_, '_> {
                 Ok(())
             },
         )
-    }
-}
-
-impl QpEnv<'_, '_> {
-    /// The process whose memory this QP may reach without a packet now.
-    fn direct_peer(&mut self) -> Option<u16> {
-        let vf = self.context.route.peer()?;
-        let peers = &mut self.common.out.shm;
-        // Earlier packets of an unreliable QP may still be in the ring: nothing must overtake them.
-        let is_reliable = self.context.qp_type.is_reliable();
-        let is_clear = is_reliable || !peers.has_unread(vf, self.context.ring_position);
-        (peers.table().is_some() && is_clear).then_some(vf)
-    }
-
-    pub(super) fn parties(&self) -> Parties {
-        Parties { own: self.context.qpn, peer: self.context.dest_qpn, pd: self.context.pd }
-    }
-
-    /// Counts operations that needed no packet.
-    #[inline]
-    fn count_direct(&mut self, operations: usize, bytes: u64) {
-        let counters = self.counters();
-        counters.direct_operations += operations as u64;
-        counters.direct_bytes += bytes;
     }
 }
 

@@ -23,6 +23,7 @@ mod comp_cntr;
 pub(crate) mod delayed_acks;
 mod deliver;
 mod descriptors;
+mod direct;
 mod env;
 mod explain;
 mod failures;
@@ -362,10 +363,8 @@ impl Engine {
             }
             entry.queued = false;
             moved |= self.transmit(id);
-            if let Some(vf) = self.qps.get(id).and_then(QpEntry::waits_for_ring)
-                && !self.schedule.full.contains(&vf)
-            {
-                self.schedule.full.push(vf);
+            if let Some(vf) = self.qps.get(id).and_then(QpEntry::waits_for_ring) {
+                self.schedule.note_full(vf);
             }
             self.flush_full_udp();
         }

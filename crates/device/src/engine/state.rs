@@ -67,6 +67,13 @@ impl Schedule {
         !self.full.is_empty() && entry.needs_ring().is_some_and(|vf| self.full.contains(&vf))
     }
 
+    /// There is no room in the ring to a process.
+    pub(super) fn note_full(&mut self, vf: u16) {
+        if !self.full.contains(&vf) {
+            self.full.push(vf);
+        }
+    }
+
     /// Has a QP wait for room, unless it waits for its turn already.
     pub(super) fn wait_for_room(&mut self, entry: &mut QpEntry) {
         if !mem::replace(&mut entry.queued, true) {
