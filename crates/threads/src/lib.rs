@@ -23,7 +23,6 @@ pub mod barrier;
 pub mod biased;
 pub mod first;
 pub mod fork;
-#[cfg(not(loom))]
 pub mod futex;
 mod number;
 mod spawn;

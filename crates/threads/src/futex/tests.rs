@@ -1,11 +1,13 @@
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use lock_api::RawMutex as _;
 
-use super::*;
+use super::raw::Mutex;
+use super::state::{IMPATIENT, LOCKED, ONE, WOKEN};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -114,14 +116,30 @@ fn a_lock_without_its_waiters_is_free_afterwards() {
     let held = lock.lock();
     // SAFETY: it is not unlocked.
     let raw = unsafe { lock.raw() };
-    raw.state.store(LOCKED | IMPATIENT | (3 * ONE), Ordering::Relaxed);
+    raw.state().word().store(LOCKED | IMPATIENT | (3 * ONE), Ordering::Relaxed);
     raw.forget_waiters();
     assert!(!raw.try_lock());
     drop(held);
     assert_eq!(state(&lock), 0);
 }
 
+/// A thread that was woken and has no processor yet is as the tests see it: a word that says so.
+#[test]
+fn whoever_was_woken_is_not_woken_again() {
+    let lock = Mutex::new(());
+    // SAFETY: it is not unlocked.
+    let word = unsafe { lock.raw() }.state().word();
+    word.store(ONE, Ordering::Relaxed);
+    drop(lock.lock());
+    assert_eq!(state(&lock), ONE | WOKEN, "it sleeps, and was woken");
+    let held = lock.lock();
+    assert_eq!(state(&lock), ONE | WOKEN | LOCKED, "the lock is free for others");
+    drop(held);
+    assert_eq!(state(&lock), ONE | WOKEN);
+    word.store(0, Ordering::Relaxed);
+}
+
 fn state<T>(lock: &Mutex<T>) -> u32 {
     // SAFETY: it is not unlocked.
-    unsafe { lock.raw() }.state.load(Ordering::Relaxed)
+    unsafe { lock.raw() }.state().word().load(Ordering::Relaxed)
 }
