@@ -45,7 +45,11 @@ struct Shared {
     /// Polls that found nothing since one found something, or since the core was last yielded. If
     /// there is none the program has something to do, and may not go on polling.
     idle_polls: AtomicU64,
-    /// How many of those it takes before the core is yielded.
+    /// Calls of the program, with progress or without.
+    calls: AtomicU64,
+    /// How often the program was about to wait for an event.
+    waits_begun: AtomicU64,
+    /// How many idle polls it takes before the core is yielded.
     yield_after: AtomicU64,
     stop: AtomicBool,
 }
@@ -111,6 +115,8 @@ impl Hca {
             empty_polls: AtomicU64::new(0),
             take_over: TakeOver::new(),
             idle_polls: AtomicU64::new(0),
+            calls: AtomicU64::new(0),
+            waits_begun: AtomicU64::new(0),
             yield_after: AtomicU64::new(POLLS_TO_YIELD),
             stop: AtomicBool::new(false),
         });
@@ -129,7 +135,11 @@ impl Hca {
     /// Locks the engine.
     #[inline]
     pub fn lock(&self) -> EngineGuard<'_> {
-        EngineGuard::new(self.shared.engine.lock())
+        let shared = &*self.shared;
+        let engine = EngineGuard::new(shared.engine.lock());
+        // Only threads of the program count here, under the lock.
+        shared.calls.store(shared.calls.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        engine
     }
 
     /// Locks the engine, unless it stays locked for `patience`.
@@ -244,7 +254,9 @@ impl Hca {
 
     /// The background thread makes progress from now on, until the program polls again.
     fn hand_over(&self, engine: &mut Engine) {
-        self.shared.empty_polls.store(0, Ordering::Relaxed);
+        let shared = &*self.shared;
+        shared.empty_polls.store(0, Ordering::Relaxed);
+        shared.waits_begun.store(shared.waits_begun.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         if self.shared.polling.swap(false, Ordering::Relaxed) {
             engine.common.out.shm.doorbell().inspect(|bell| bell.set_sleeping());
             engine.progress(Turn::Everything);

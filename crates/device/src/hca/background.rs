@@ -2,7 +2,7 @@
 //!
 //! | mode | what the thread does | until |
 //! |---|---|---|
-//! | [`Mode::Polled`] | every [`LEASE`] what polls leave out | a lease without a poll |
+//! | [`Mode::Polled`] | every [`LEASE`] what polls leave out | a lease without polls |
 //! | [`Mode::Watching`] | a look every [`ACK_LOOK`] | the lease is over |
 //! | [`Mode::Busy`] | a turn after the other | one finds nothing |
 //! | [`Mode::Lingering`] | looks for the next train, without sleep | [`LINGER`] without one |
@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 use threads::biased::MutexGuard;
 
 use super::Shared;
+use super::take_over::Calls;
 use crate::engine::{Engine, Turn};
 use crate::panics;
 use crate::thresholds::{ACK_LOOK, LEASE, LINGER, LONGEST_SLEEP, PAUSE, STREAM, TURNS};
@@ -56,6 +57,7 @@ struct Background<'a> {
     mode: Mode,
     /// The program's calls that had made progress at the last check whether it polls.
     activity: u64,
+    calls: Calls,
     /// Datagrams taken at the last check for a stream.
     taken: u64,
     /// Whether the program did not poll at the end of the lease.
@@ -72,6 +74,7 @@ impl<'a> Background<'a> {
             shared,
             mode: Mode::Busy(Woken::Otherwise),
             activity: 0,
+            calls: Calls::new(Instant::now()),
             taken: 0,
             has_paused: false,
             looked: Instant::now(),
@@ -91,7 +94,7 @@ impl<'a> Background<'a> {
                 return;
             }
             engine.wake_up();
-            self.mode = if self.program_polls() {
+            self.mode = if self.program_polls(&engine) {
                 self.beside_polls(&mut engine, woken)
             } else {
                 self.in_place_of_polls(&mut engine, woken)
@@ -122,29 +125,46 @@ impl<'a> Background<'a> {
         if woken != Woken::Nothing {
             return woken;
         }
-        let activity = shared.activity.load(Ordering::Relaxed);
+        let calls = shared.calls.load(Ordering::Relaxed);
         let woken = shared.waits.wait(Some(PAUSE), true);
-        self.has_paused = woken == Woken::Nothing && self.has_left(activity);
+        self.has_paused = woken == Woken::Nothing && self.has_left(calls);
         woken
     }
 
-    /// Whether the program has not polled since this activity, and found something before. One that
-    /// found nothing has lost its processor, and polls on when it has one again.
-    fn has_left(&self, activity: u64) -> bool {
+    /// Whether the program has made no call since it had made so many, and its last poll found
+    /// something. One that found nothing has lost its processor, and polls on when it has one
+    /// again.
+    fn has_left(&self, calls: u64) -> bool {
         let shared = self.shared;
-        shared.activity.load(Ordering::Relaxed) == activity
+        shared.calls.load(Ordering::Relaxed) == calls
             && shared.idle_polls.load(Ordering::Relaxed) == 0
     }
 
-    /// Whether the program has polled since the last call.
-    fn program_polls(&mut self) -> bool {
-        let activity = self.shared.activity.load(Ordering::Relaxed);
-        self.shared.polling.load(Ordering::Relaxed)
-            && mem::replace(&mut self.activity, activity) != activity
+    /// Whether the program polls, or makes so many calls that it will.
+    fn program_polls(&mut self, engine: &Engine) -> bool {
+        let shared = self.shared;
+        let activity = shared.activity.load(Ordering::Relaxed);
+        let is_active = mem::replace(&mut self.activity, activity) != activity;
+        let calls = shared.calls.load(Ordering::Relaxed);
+        let waits_begun = shared.waits_begun.load(Ordering::Relaxed);
+        let leases = self.calls.leases(calls, waits_begun, Instant::now());
+        if shared.polling.load(Ordering::Relaxed) {
+            return is_active || leases > 0;
+        }
+        if leases < shared.take_over.leases() {
+            return false;
+        }
+        shared.polling.store(true, Ordering::Relaxed);
+        engine.common.out.shm.doorbell().inspect(|bell| bell.set_awake());
+        true
     }
 
     /// While the program polls: does what its polls leave out.
     fn beside_polls(&mut self, engine: &mut MutexGuard<'_, Engine>, woken: Woken) -> Mode {
+        if woken == Woken::Otherwise {
+            // It was rung before the program polled, and would wake the thread again and again.
+            engine.common.out.shm.doorbell().inspect(|bell| bell.drain());
+        }
         let moved = engine.progress(Turn::Everything);
         if self.has_paused {
             if moved {
@@ -182,8 +202,9 @@ impl<'a> Background<'a> {
             self.is_watching = engine.receivers.udp.watch(&self.shared.waits);
         }
         engine.common.out.shm.doorbell().inspect(|bell| bell.drain());
+        let calls = self.shared.calls.load(Ordering::Relaxed);
         let moved = self.take_turns(engine, woken);
-        if moved && has_stopped && self.has_left(self.activity) {
+        if moved && has_stopped && self.has_left(calls) {
             self.shared.take_over.doubt();
         }
         if self.is_stream(engine) && self.linger(engine) {
@@ -266,18 +287,20 @@ impl<'a> Background<'a> {
         let shared = self.shared;
         let mut left = LEASE;
         let mut seen = shared.activity.load(Ordering::Relaxed);
+        let mut calls = shared.calls.load(Ordering::Relaxed);
         let mut last_held = shared.waits.held();
         loop {
             let woken = shared.waits.wait(Some(ACK_LOOK), true);
             left = left.saturating_sub(ACK_LOOK);
             if woken != Woken::Nothing || left.is_zero() {
-                self.has_paused = woken == Woken::Nothing && self.has_left(seen);
+                self.has_paused = woken == Woken::Nothing && self.has_left(calls);
                 return woken;
             }
             // A poll releases acknowledgements that waited before it, so any that wait now are
             // younger than the last check. Taking the lock would be expensive for the program: the
             // lock is biased to it, and each of its calls is slower for a while after another
             // thread has taken it.
+            calls = shared.calls.load(Ordering::Relaxed);
             let activity = shared.activity.load(Ordering::Relaxed);
             let held = shared.waits.held();
             let is_stuck = held.is_some() && held == mem::replace(&mut last_held, held);

@@ -1,8 +1,9 @@
 //! When a program counts as polling.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
-use crate::thresholds::{POLLS_TO_TAKE_OVER, POLLS_TO_TAKE_OVER_AT_MOST};
+use crate::thresholds::{BETWEEN_CALLS, LEASE, POLLS_TO_TAKE_OVER, POLLS_TO_TAKE_OVER_AT_MOST};
 
 /// How many polls it takes until the program counts as polling.
 ///
@@ -23,6 +24,11 @@ impl TakeOver {
         self.0.load(Ordering::Relaxed)
     }
 
+    /// How many leases full of calls it takes instead.
+    pub(super) fn leases(&self) -> u64 {
+        self.polls() / POLLS_TO_TAKE_OVER
+    }
+
     /// Whether something waited for a poll lately.
     pub(super) fn is_in_doubt(&self) -> bool {
         self.polls() > POLLS_TO_TAKE_OVER
@@ -41,9 +47,63 @@ impl TakeOver {
     }
 }
 
+/// The calls of the program, as the background thread sees them when it wakes.
+///
+/// A program that sends as fast as it can posts, and finds completions in almost every poll, above
+/// all if the thread is woken for each acknowledgement and takes it: there would never be enough
+/// polls that find nothing, and the two would stand in each other's way.
+#[derive(Debug)]
+pub(super) struct Calls {
+    counted: u64,
+    waits_begun: u64,
+    since: Instant,
+    /// Leases full of calls, in a row.
+    leases: u64,
+}
+
+impl Calls {
+    pub(super) fn new(now: Instant) -> Self {
+        Self { counted: 0, waits_begun: 0, since: now, leases: 0 }
+    }
+
+    /// For how many leases in a row the program has made call after call, and has not waited for
+    /// an event, when it has made `calls` and waited for `waits_begun` events.
+    pub(super) fn leases(&mut self, calls: u64, waits_begun: u64, now: Instant) -> u64 {
+        let took = now.duration_since(self.since);
+        let waited = waits_begun != self.waits_begun;
+        if took < LEASE && !waited {
+            return self.leases;
+        }
+        let count = u32::try_from(calls.wrapping_sub(self.counted)).unwrap_or(u32::MAX);
+        let is_full = !waited && took <= BETWEEN_CALLS * count;
+        let leases = if is_full { self.leases + 1 } else { 0 };
+        *self = Self { counted: calls, waits_begun, since: now, leases };
+        leases
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+
+    #[test]
+    fn a_lease_is_full_of_calls_if_they_are_many_and_none_waits() {
+        let began = Instant::now();
+        let mut calls = Calls::new(began);
+        let mut leases = |micros, made, waits_begun| {
+            calls.leases(made, waits_begun, began + Duration::from_micros(micros))
+        };
+        assert_eq!(leases(100, 1000, 0), 0, "too early to tell");
+        assert_eq!(leases(2000, 1000, 0), 1);
+        assert_eq!(leases(3000, 1000, 0), 1, "no whole lease has passed");
+        assert_eq!(leases(4000, 1200, 0), 2);
+        assert_eq!(leases(6000, 1399, 0), 0, "one call too few");
+        assert_eq!(leases(9000, 2000, 0), 1);
+        assert_eq!(leases(9010, 3000, 1), 0, "it waited for an event");
+        assert_eq!(leases(12_000, 4000, 1), 1);
+    }
 
     #[test]
     fn doubt_grows_fast_and_ends_slowly_and_both_end() {
