@@ -354,6 +354,8 @@ mod tests {
     use std::time::Duration;
 
     use iba::{LKey, RKey, SendFlags, WrOpcode};
+    use rustix::event::{PollFd, PollFlags, poll};
+    use rustix::time::Timespec;
     use transport::wr::{Data, SendWr, SgList, Sge};
 
     use super::*;
@@ -409,5 +411,44 @@ mod tests {
         assert_eq!(hca.shared.empty_polls.load(Ordering::Relaxed), 0);
         drop(hca.poll_any());
         assert!(!polls(), "one poll is not polling");
+    }
+
+    /// A peer rings it that saw the thread asleep, right before the program began to poll.
+    #[test]
+    fn a_bell_that_was_rung_is_heard_beside_a_program_that_polls() {
+        let hca = Hca::start(&rig::nic("rung-beside-polls")).expect("a VF is free");
+        let polls = || hca.shared.polling.load(Ordering::Relaxed);
+        let is_rung = || {
+            let engine = hca.poll_any();
+            let bell = engine.common.out.shm.doorbell().expect("peers are served");
+            let mut fds = [PollFd::from_borrowed_fd(bell.fd(), PollFlags::IN)];
+            poll(&mut fds, Some(&Timespec::default())).expect("a descriptor of ours") > 0
+        };
+        let began = Instant::now();
+        // On a busy machine the program may not poll for so long that the thread takes its place.
+        loop {
+            while !polls() {
+                drop(hca.poll_any());
+            }
+            hca.lock().common.out.shm.doorbell().inspect(|bell| bell.ring());
+            while is_rung() && polls() {
+                assert!(began.elapsed() < Duration::from_secs(30), "nobody hears it");
+            }
+            if polls() {
+                break;
+            }
+        }
+    }
+
+    #[test]
+    fn a_program_that_makes_call_after_call_counts_as_polling() {
+        let hca = Hca::start(&rig::nic("call-after-call")).expect("a VF is free");
+        let began = Instant::now();
+        while !hca.shared.polling.load(Ordering::Relaxed) {
+            assert!(began.elapsed() < Duration::from_secs(30), "it never counts");
+            // No poll finds nothing, as there is none.
+            hca.lock().common.out.shm.doorbell().inspect(|bell| bell.ring());
+        }
+        assert_eq!(hca.shared.empty_polls.load(Ordering::Relaxed), 0);
     }
 }
