@@ -1,5 +1,5 @@
-//! A loom model: every interleaving of threads that lock and unlock, of which some give up. One that
-//! sleeps and that nobody wakes is a deadlock, which loom reports.
+//! A loom model: every interleaving of threads that lock and unlock, of which some give up. One
+//! that sleeps and that nobody wakes is a deadlock, which loom reports.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p peerdma-threads --lib --release models`
 
