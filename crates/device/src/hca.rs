@@ -45,7 +45,7 @@ struct Shared {
     /// Polls that found nothing since one found something, or since the core was last yielded. If
     /// there is none the program has something to do, and may not go on polling.
     idle_polls: AtomicU64,
-    /// Calls of the program, with progress or without.
+    /// Posts and polls of the program, with progress or without.
     calls: AtomicU64,
     /// How often the program was about to wait for an event.
     waits_begun: AtomicU64,
@@ -135,10 +135,17 @@ impl Hca {
     /// Locks the engine.
     #[inline]
     pub fn lock(&self) -> EngineGuard<'_> {
-        let shared = &*self.shared;
-        let engine = EngineGuard::new(shared.engine.lock());
+        EngineGuard::new(self.shared.engine.lock())
+    }
+
+    /// Locks the engine for a call of the data path: a post or a poll. A program that makes many of
+    /// them counts as polling.
+    #[inline]
+    pub fn lock_for_data(&self) -> EngineGuard<'_> {
+        let engine = self.lock();
         // Only threads of the program count here, under the lock.
-        shared.calls.store(shared.calls.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        let calls = &self.shared.calls;
+        calls.store(calls.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         engine
     }
 
@@ -156,7 +163,7 @@ impl Hca {
     #[doc(alias = "ibv_poll_cq")]
     #[inline]
     pub fn poll(&self, cq: CqId) -> EngineGuard<'_> {
-        let mut engine = self.lock();
+        let mut engine = self.lock_for_data();
         engine.note_poll();
         if engine.cq_is_empty(cq) {
             return self.go_on(engine);
@@ -169,7 +176,7 @@ impl Hca {
     /// read a counter repeatedly, as [`Hca::poll`] is for queues.
     #[doc(alias = "ibv_read_comp_cntr")]
     pub fn poll_any(&self) -> EngineGuard<'_> {
-        self.go_on(self.lock())
+        self.go_on(self.lock_for_data())
     }
 
     /// Makes progress for a program that polls.
@@ -249,6 +256,8 @@ impl Hca {
     pub fn about_to_wait(&self) {
         if self.shared.polling.load(Ordering::Relaxed) {
             self.hand_over(&mut self.lock());
+        } else {
+            self.shared.waits_begun.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -256,11 +265,11 @@ impl Hca {
     fn hand_over(&self, engine: &mut Engine) {
         let shared = &*self.shared;
         shared.empty_polls.store(0, Ordering::Relaxed);
-        shared.waits_begun.store(shared.waits_begun.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-        if self.shared.polling.swap(false, Ordering::Relaxed) {
+        shared.waits_begun.fetch_add(1, Ordering::Relaxed);
+        if shared.polling.swap(false, Ordering::Relaxed) {
             engine.common.out.shm.doorbell().inspect(|bell| bell.set_sleeping());
             engine.progress(Turn::Everything);
-            self.shared.waits.wake();
+            shared.waits.wake();
         }
     }
 }
@@ -447,7 +456,7 @@ mod tests {
         while !hca.shared.polling.load(Ordering::Relaxed) {
             assert!(began.elapsed() < Duration::from_secs(30), "it never counts");
             // No poll finds nothing, as there is none.
-            hca.lock().common.out.shm.doorbell().inspect(|bell| bell.ring());
+            hca.lock_for_data().common.out.shm.doorbell().inspect(|bell| bell.ring());
         }
         assert_eq!(hca.shared.empty_polls.load(Ordering::Relaxed), 0);
     }

@@ -26,8 +26,8 @@ pub(crate) const POLLS_TO_TAKE_OVER: u64 = 64;
 /// The number doubles, up to this, each time that something waits for a program that counts as
 /// polling, and has paused: it polls for its own completions, and spins on memory between them.
 pub(crate) const POLLS_TO_TAKE_OVER_AT_MOST: u64 = 1 << 14;
-/// A program also counts as polling after a [`LEASE`] of calls with no more than this between two
-/// of them, in the mean.
+/// A program also counts as polling after a [`LEASE`] of posts and polls with no more than this
+/// between two of them, in the mean.
 pub(crate) const BETWEEN_CALLS: Duration = Duration::from_micros(10);
 /// After this many polls in a row that found nothing, some tens of microseconds, the core is
 /// yielded: the peer may be waiting for it.

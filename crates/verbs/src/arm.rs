@@ -65,6 +65,12 @@ impl<Id> On<Id> {
         self.hca.lock()
     }
 
+    /// The same for a call of the data path.
+    #[inline]
+    pub(crate) fn lock_for_data(&self) -> EngineGuard<'_> {
+        self.hca.lock_for_data()
+    }
+
     pub(crate) fn alive(&self) -> Result<EngineGuard<'_>> {
         self.hca.alive()
     }

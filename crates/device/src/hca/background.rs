@@ -131,16 +131,16 @@ impl<'a> Background<'a> {
         woken
     }
 
-    /// Whether the program has made no call since it had made so many, and its last poll found
-    /// something. One that found nothing has lost its processor, and polls on when it has one
-    /// again.
+    /// Whether the program has neither posted nor polled since it had made so many calls, and its
+    /// last poll found something. One that found nothing has lost its processor, and polls on when
+    /// it has one again.
     fn has_left(&self, calls: u64) -> bool {
         let shared = self.shared;
         shared.calls.load(Ordering::Relaxed) == calls
             && shared.idle_polls.load(Ordering::Relaxed) == 0
     }
 
-    /// Whether the program polls, or makes so many calls that it will.
+    /// Whether the program polls, or posts so much that it will.
     fn program_polls(&mut self, engine: &Engine) -> bool {
         let shared = self.shared;
         let activity = shared.activity.load(Ordering::Relaxed);

@@ -47,7 +47,7 @@ impl TakeOver {
     }
 }
 
-/// The calls of the program, as the background thread sees them when it wakes.
+/// The posts and polls of the program, as the background thread sees them when it wakes.
 ///
 /// A program that sends as fast as it can posts, and finds completions in almost every poll, above
 /// all if the thread is woken for each acknowledgement and takes it: there would never be enough
