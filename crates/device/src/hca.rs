@@ -34,7 +34,8 @@ struct Shared {
     /// Nearly free for a thread that polls.
     engine: Arc<biased::Mutex<Engine>>,
     waits: Arc<Waits>,
-    /// Whether the program polls, so that the background thread only checks that it still does.
+    /// Whether the program counts as polling, so that the background thread only checks that it
+    /// still does.
     polling: AtomicBool,
     /// Calls of the program that made progress.
     activity: AtomicU64,
@@ -42,8 +43,8 @@ struct Shared {
     empty_polls: AtomicU64,
     /// How many of those it takes until it counts as polling.
     take_over: TakeOver,
-    /// Polls that found nothing since one found something, or since the core was last yielded. If
-    /// there is none the program has something to do, and may not go on polling.
+    /// Polls that found nothing since one found something, or since a post, or since the core was
+    /// last yielded. If there is none the program has something to do, and may not go on polling.
     idle_polls: AtomicU64,
     /// Posts and polls of the program, with progress or without.
     calls: AtomicU64,
@@ -138,10 +139,16 @@ impl Hca {
         EngineGuard::new(self.shared.engine.lock())
     }
 
-    /// Locks the engine for a call of the data path: a post or a poll. A program that makes many of
-    /// them counts as polling.
+    /// Locks the engine for a post. A program that posts and polls much counts as polling.
     #[inline]
-    pub fn lock_for_data(&self) -> EngineGuard<'_> {
+    pub fn lock_to_post(&self) -> EngineGuard<'_> {
+        let engine = self.lock_to_poll();
+        self.shared.idle_polls.store(0, Ordering::Relaxed);
+        engine
+    }
+
+    #[inline]
+    fn lock_to_poll(&self) -> EngineGuard<'_> {
         let engine = self.lock();
         // Only threads of the program count here, under the lock.
         let calls = &self.shared.calls;
@@ -163,7 +170,7 @@ impl Hca {
     #[doc(alias = "ibv_poll_cq")]
     #[inline]
     pub fn poll(&self, cq: CqId) -> EngineGuard<'_> {
-        let mut engine = self.lock_for_data();
+        let mut engine = self.lock_to_poll();
         engine.note_poll();
         if engine.cq_is_empty(cq) {
             return self.go_on(engine);
@@ -176,7 +183,7 @@ impl Hca {
     /// read a counter repeatedly, as [`Hca::poll`] is for queues.
     #[doc(alias = "ibv_read_comp_cntr")]
     pub fn poll_any(&self) -> EngineGuard<'_> {
-        self.go_on(self.lock_for_data())
+        self.go_on(self.lock_to_poll())
     }
 
     /// Makes progress for a program that polls.
@@ -254,10 +261,11 @@ impl Hca {
     /// some milliseconds, what brings the event and the first message behind it. It costs next to
     /// nothing if the program does not poll.
     pub fn about_to_wait(&self) {
-        if self.shared.polling.load(Ordering::Relaxed) {
+        // ORDERING: the addition before the load. The thread stores and loads the other way round,
+        // so that one of the two sees the other.
+        self.shared.waits_begun.fetch_add(1, Ordering::SeqCst);
+        if self.shared.polling.load(Ordering::SeqCst) {
             self.hand_over(&mut self.lock());
-        } else {
-            self.shared.waits_begun.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -455,8 +463,13 @@ mod tests {
         let began = Instant::now();
         while !hca.shared.polling.load(Ordering::Relaxed) {
             assert!(began.elapsed() < Duration::from_secs(30), "it never counts");
-            // No poll finds nothing, as there is none.
-            hca.lock_for_data().common.out.shm.doorbell().inspect(|bell| bell.ring());
+            // No poll finds nothing, as there is none. The thread looks when it is woken.
+            for post in 0..64 {
+                let engine = hca.lock_to_post();
+                if post == 0 {
+                    engine.common.out.shm.doorbell().inspect(|bell| bell.ring());
+                }
+            }
         }
         assert_eq!(hca.shared.empty_polls.load(Ordering::Relaxed), 0);
     }

@@ -29,6 +29,8 @@ pub(crate) const POLLS_TO_TAKE_OVER_AT_MOST: u64 = 1 << 14;
 /// A program also counts as polling after a [`LEASE`] of posts and polls with no more than this
 /// between two of them, in the mean.
 pub(crate) const BETWEEN_CALLS: Duration = Duration::from_micros(10);
+/// The number of such leases doubles likewise, up to this.
+pub(crate) const LEASES_TO_TAKE_OVER_AT_MOST: u64 = 1 << 14;
 /// After this many polls in a row that found nothing, some tens of microseconds, the core is
 /// yielded: the peer may be waiting for it.
 pub(crate) const POLLS_TO_YIELD: u64 = 1 << 10;

@@ -10,7 +10,8 @@
 //!
 //! A thread that was woken may wait for a processor for long, above all if the one that unlocks
 //! never sleeps and has a higher priority. Until it has come the others pay for it with no system
-//! call: none is woken a second time.
+//! call: an unlock wakes nobody while one that was woken has not looked yet, unless it hands the
+//! lock over.
 
 #![allow(unsafe_code, reason = "a lock promises that one holds it at a time")]
 

@@ -65,10 +65,10 @@ impl<Id> On<Id> {
         self.hca.lock()
     }
 
-    /// The same for a call of the data path.
+    /// The same for a post.
     #[inline]
-    pub(crate) fn lock_for_data(&self) -> EngineGuard<'_> {
-        self.hca.lock_for_data()
+    pub(crate) fn lock_to_post(&self) -> EngineGuard<'_> {
+        self.hca.lock_to_post()
     }
 
     pub(crate) fn alive(&self) -> Result<EngineGuard<'_>> {

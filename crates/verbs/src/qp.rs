@@ -319,7 +319,7 @@ impl Qp {
     pub fn post_send(&self, request: &SendRequest) -> std::result::Result<(), PostError> {
         let wr = request.check(self.0.pd.context())?;
         match &self.0.arm {
-            Arm::Soft(on) => on.lock_for_data().post_send(on.id, wr),
+            Arm::Soft(on) => on.lock_to_post().post_send(on.id, wr),
             Arm::Hard(qp) => {
                 let (ah, window) = request.hard();
                 qp.post_send(wr, ah, window)
@@ -339,7 +339,7 @@ impl Qp {
     /// [`Qp::post_send`] for a request in its shortest form.
     pub(crate) fn post_plain(&self, plain: Plain) -> std::result::Result<(), PostError> {
         match &self.0.arm {
-            Arm::Soft(on) => on.lock_for_data().post_send(on.id, plain),
+            Arm::Soft(on) => on.lock_to_post().post_send(on.id, plain),
             Arm::Hard(qp) => {
                 let mut wr = SendWr::EMPTY;
                 plain.fill(&mut wr)?;
@@ -357,7 +357,7 @@ impl Qp {
             Ok(())
         };
         match &self.0.arm {
-            Arm::Soft(on) => on.lock_for_data().post_recv_with(on.id, fill),
+            Arm::Soft(on) => on.lock_to_post().post_recv_with(on.id, fill),
             Arm::Hard(qp) => {
                 let mut wr = RecvWr::EMPTY;
                 fill(&mut wr)?;

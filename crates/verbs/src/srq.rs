@@ -131,7 +131,7 @@ impl Srq {
         let mut wr = RecvWr { wr_id, ..RecvWr::EMPTY };
         put(&mut wr.sges, local);
         match &self.0.arm {
-            Arm::Soft(on) => on.lock_for_data().post_srq_recv(on.id, wr),
+            Arm::Soft(on) => on.lock_to_post().post_srq_recv(on.id, wr),
             Arm::Hard(srq) => srq.post_recv(&wr).map_err(|error| {
                 let kind = match error {
                     PostError::Full(_) => Kind::NoMemory,

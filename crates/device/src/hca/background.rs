@@ -2,16 +2,17 @@
 //!
 //! | mode | what the thread does | until |
 //! |---|---|---|
-//! | [`Mode::Polled`] | every [`LEASE`] what polls leave out | a lease without polls |
+//! | [`Mode::Polled`] | every [`LEASE`] what polls leave out | a lease without a poll |
 //! | [`Mode::Watching`] | a look every [`ACK_LOOK`] | the lease is over |
 //! | [`Mode::Busy`] | a turn after the other | one finds nothing |
 //! | [`Mode::Lingering`] | looks for the next train, without sleep | [`LINGER`] without one |
 //! | [`Mode::Sleeping`] | sleeps | a doorbell, a datagram or the next deadline |
 //!
-//! In the first two modes the program polls, and no socket wakes the thread after the first time;
-//! in the second, an acknowledgement waits for the program's next request. Both also end if the
-//! program has paused at the end of the lease, and something waited. In the others the program does
-//! not poll; while the thread lingers, a stream of datagrams arrives.
+//! In the first two modes the program counts as polling, since its polls found nothing many times,
+//! or it posts and polls without a pause ([`take_over`](super::take_over)). No socket wakes the
+//! thread then after the first time; in the second, an acknowledgement waits for the program's next
+//! request. Both also end if the program has paused at the end of the lease, and something waited.
+//! In the others the program does not poll; while the thread lingers, a stream of datagrams arrives.
 //!
 //! Peers know the mode (`link::shm::Doorbell`): they wake a process that sleeps, not one that
 //! polls, and for one that has polled for a whole lease they need not even check.
@@ -60,7 +61,7 @@ struct Background<'a> {
     calls: Calls,
     /// Datagrams taken at the last check for a stream.
     taken: u64,
-    /// Whether the program did not poll at the end of the lease.
+    /// Whether the program neither posted nor polled at the end of the lease.
     has_paused: bool,
     /// When it last checked everything.
     looked: Instant,
@@ -135,12 +136,21 @@ impl<'a> Background<'a> {
     /// last poll found something. One that found nothing has lost its processor, and polls on when
     /// it has one again.
     fn has_left(&self, calls: u64) -> bool {
-        let shared = self.shared;
-        shared.calls.load(Ordering::Relaxed) == calls
-            && shared.idle_polls.load(Ordering::Relaxed) == 0
+        self.shared.calls.load(Ordering::Relaxed) == calls && self.has_work()
     }
 
-    /// Whether the program polls, or posts so much that it will.
+    /// Whether the last call of the program was a post, or a poll that found something.
+    fn has_work(&self) -> bool {
+        self.shared.idle_polls.load(Ordering::Relaxed) == 0
+    }
+
+    /// Something waited for the program, which counted as polling.
+    fn doubt(&mut self) {
+        self.shared.take_over.doubt();
+        self.calls.start_again();
+    }
+
+    /// Whether the program has polled since the last call, or posts and polls so much that it will.
     fn program_polls(&mut self, engine: &Engine) -> bool {
         let shared = self.shared;
         let activity = shared.activity.load(Ordering::Relaxed);
@@ -149,12 +159,17 @@ impl<'a> Background<'a> {
         let waits_begun = shared.waits_begun.load(Ordering::Relaxed);
         let leases = self.calls.leases(calls, waits_begun, Instant::now());
         if shared.polling.load(Ordering::Relaxed) {
-            return is_active || leases > 0;
+            return is_active;
         }
         if leases < shared.take_over.leases() {
             return false;
         }
-        shared.polling.store(true, Ordering::Relaxed);
+        // ORDERING: the store before the load; `Hca::about_to_wait` adds before it loads.
+        shared.polling.store(true, Ordering::SeqCst);
+        if shared.waits_begun.load(Ordering::SeqCst) != waits_begun {
+            shared.polling.store(false, Ordering::Relaxed);
+            return false;
+        }
         engine.common.out.shm.doorbell().inspect(|bell| bell.set_awake());
         true
     }
@@ -168,7 +183,7 @@ impl<'a> Background<'a> {
         let moved = engine.progress(Turn::Everything);
         if self.has_paused {
             if moved {
-                self.shared.take_over.doubt();
+                self.doubt();
                 return self.in_place_of_polls(engine, Woken::Otherwise);
             }
         } else if woken == Woken::Nothing {
@@ -202,10 +217,9 @@ impl<'a> Background<'a> {
             self.is_watching = engine.receivers.udp.watch(&self.shared.waits);
         }
         engine.common.out.shm.doorbell().inspect(|bell| bell.drain());
-        let calls = self.shared.calls.load(Ordering::Relaxed);
         let moved = self.take_turns(engine, woken);
-        if moved && has_stopped && self.has_left(calls) {
-            self.shared.take_over.doubt();
+        if moved && has_stopped && self.has_work() {
+            self.doubt();
         }
         if self.is_stream(engine) && self.linger(engine) {
             return Mode::Lingering;

@@ -3,30 +3,37 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use crate::thresholds::{BETWEEN_CALLS, LEASE, POLLS_TO_TAKE_OVER, POLLS_TO_TAKE_OVER_AT_MOST};
+use crate::thresholds::{
+    BETWEEN_CALLS, LEASE, LEASES_TO_TAKE_OVER_AT_MOST, POLLS_TO_TAKE_OVER,
+    POLLS_TO_TAKE_OVER_AT_MOST,
+};
 
-/// How many polls it takes until the program counts as polling.
+/// What it takes until the program counts as polling: polls that find nothing, or leases full of
+/// posts and polls.
 ///
 /// From then on nothing wakes the background thread, so what arrives waits for the next poll. A
 /// program that polls only for its own completions, and spins on memory for what its peer writes
 /// (`ib_write_lat`), would wait for the end of the lease each time. So each time that something
-/// waited the number doubles, until such a program never has as many. It does not if the last poll
-/// found nothing: then the program has lost its processor, and will go on polling.
+/// waited both numbers double, until such a program never has as many polls, and as many leases
+/// only twice in a minute. They do not if the last poll found nothing: then the program has lost
+/// its processor, and will go on polling.
 #[derive(Debug)]
-pub(super) struct TakeOver(AtomicU64);
+pub(super) struct TakeOver {
+    polls: AtomicU64,
+    leases: AtomicU64,
+}
 
 impl TakeOver {
     pub(super) const fn new() -> Self {
-        Self(AtomicU64::new(POLLS_TO_TAKE_OVER))
+        Self { polls: AtomicU64::new(POLLS_TO_TAKE_OVER), leases: AtomicU64::new(1) }
     }
 
     pub(super) fn polls(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+        self.polls.load(Ordering::Relaxed)
     }
 
-    /// How many leases full of calls it takes instead.
     pub(super) fn leases(&self) -> u64 {
-        self.polls() / POLLS_TO_TAKE_OVER
+        self.leases.load(Ordering::Relaxed)
     }
 
     /// Whether something waited for a poll lately.
@@ -36,14 +43,17 @@ impl TakeOver {
 
     /// Something waited for a program that counted as polling and did not poll.
     pub(super) fn doubt(&self) {
-        self.0.store((2 * self.polls()).min(POLLS_TO_TAKE_OVER_AT_MOST), Ordering::Relaxed);
+        let twice = |number: u64, most: u64| (2 * number).min(most);
+        self.polls.store(twice(self.polls(), POLLS_TO_TAKE_OVER_AT_MOST), Ordering::Relaxed);
+        self.leases.store(twice(self.leases(), LEASES_TO_TAKE_OVER_AT_MOST), Ordering::Relaxed);
     }
 
     /// The program polled at the end of a lease. Less is gained by that than lost by one
     /// [`TakeOver::doubt`]: a program that spins on memory may be polling at that moment.
     pub(super) fn trust(&self) {
-        let polls = self.polls();
-        self.0.store((polls - polls / 16).max(POLLS_TO_TAKE_OVER), Ordering::Relaxed);
+        let less = |number: u64, least: u64| (number - number.div_ceil(16)).max(least);
+        self.polls.store(less(self.polls(), POLLS_TO_TAKE_OVER), Ordering::Relaxed);
+        self.leases.store(less(self.leases(), 1), Ordering::Relaxed);
     }
 }
 
@@ -64,6 +74,11 @@ pub(super) struct Calls {
 impl Calls {
     pub(super) fn new(now: Instant) -> Self {
         Self { counted: 0, waits_begun: 0, since: now, leases: 0 }
+    }
+
+    /// The program did not poll for what waited: what it did before does not count.
+    pub(super) fn start_again(&mut self) {
+        self.leases = 0;
     }
 
     /// For how many leases in a row the program has made call after call, and has not waited for
@@ -103,6 +118,8 @@ mod tests {
         assert_eq!(leases(9000, 2000, 0), 1);
         assert_eq!(leases(9010, 3000, 1), 0, "it waited for an event");
         assert_eq!(leases(12_000, 4000, 1), 1);
+        calls.start_again();
+        assert_eq!(calls.leases(4500, 1, began + Duration::from_micros(13_000)), 0);
     }
 
     #[test]
@@ -110,19 +127,22 @@ mod tests {
         let take_over = TakeOver::new();
         assert!(!take_over.is_in_doubt());
         take_over.trust();
-        assert_eq!(take_over.polls(), POLLS_TO_TAKE_OVER);
+        assert_eq!((take_over.polls(), take_over.leases()), (POLLS_TO_TAKE_OVER, 1));
         take_over.doubt();
-        assert_eq!(take_over.polls(), 2 * POLLS_TO_TAKE_OVER);
+        assert_eq!((take_over.polls(), take_over.leases()), (2 * POLLS_TO_TAKE_OVER, 2));
         take_over.trust();
         assert!(take_over.is_in_doubt());
         for _ in 0..100 {
             take_over.doubt();
         }
         assert_eq!(take_over.polls(), POLLS_TO_TAKE_OVER_AT_MOST);
+        assert_eq!(take_over.leases(), LEASES_TO_TAKE_OVER_AT_MOST);
         let leases = (0..1000).take_while(|_| {
             take_over.trust();
             take_over.is_in_doubt()
         });
         assert!((50..200).contains(&leases.count()));
+        (0..1000).for_each(|_| take_over.trust());
+        assert_eq!(take_over.leases(), 1);
     }
 }

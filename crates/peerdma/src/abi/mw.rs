@@ -87,7 +87,7 @@ pub(crate) unsafe extern "C" fn bind_mw(qp: *mut Qp, mw: *mut Mw, how: *mut MwBi
         };
         let flags = SendFlags::from_bits_retain(how.send_flags);
         let wr = SendWr::new(how.wr_id, WrOpcode::BindMw, flags, bind);
-        let posted = own.hca.lock().post_send(own.id, wr);
+        let posted = own.hca.lock_to_post().post_send(own.id, wr);
         if let Err(error) = posted {
             return lists::refused("send", &error);
         }

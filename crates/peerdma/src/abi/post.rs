@@ -34,7 +34,7 @@ pub(crate) unsafe extern "C" fn post_send(
         let own = unsafe { qp::own(qp) };
         // SAFETY: as above.
         let is_ud = unsafe { (*qp).qp_type } == QpType::Ud as u32;
-        let mut engine = own.hca.lock_for_data();
+        let mut engine = own.hca.lock_to_post();
         let mut is_queued = false;
         let post = |c: &mut SendWr| {
             let is_only = c.next.is_null() && !is_queued;
@@ -65,7 +65,7 @@ pub(crate) unsafe extern "C" fn post_recv(
     data("ibv_post_recv", libc::EIO, || {
         // SAFETY: contract: the QP is one of ours.
         let own = unsafe { qp::own(qp) };
-        let mut engine = own.hca.lock_for_data();
+        let mut engine = own.hca.lock_to_post();
         let post = |c: &mut RecvWr| {
             let posted = engine.post_recv_with(own.id, |to| {
                 to.wr_id = c.wr_id;
@@ -87,7 +87,7 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     data("ibv_post_srq_recv", libc::EIO, || {
         // SAFETY: contract: the queue is one of ours.
         let own = unsafe { SrqObject::own(srq) };
-        let mut engine = own.hca.lock_for_data();
+        let mut engine = own.hca.lock_to_post();
         let post = |c: &mut RecvWr| {
             // SAFETY: contract: the list that a request names is valid.
             let wr = unsafe { recv_wr(c) }?;

@@ -34,7 +34,7 @@ pub(crate) unsafe extern "C" fn post_srq_ops(
     data("ibv_post_srq_ops", libc::EIO, || {
         // SAFETY: contract: the queue is one of ours.
         let own = unsafe { SrqObject::own(srq) };
-        let mut engine = own.hca.lock_for_data();
+        let mut engine = own.hca.lock_to_post();
         let post = |c: &mut OpsWr| {
             // SAFETY: contract: the list that an operation names is valid.
             let op = unsafe { tag_op(c) }?;

@@ -147,7 +147,7 @@ unsafe extern "C" fn post_recv(wq: *mut Wq, first: *mut RecvWr, bad: *mut *mut R
     data("ibv_post_wq_recv", libc::EIO, || {
         // SAFETY: contract: the work queue is one of ours.
         let own = unsafe { WqObject::own(wq) };
-        let mut engine = own.hca.lock_for_data();
+        let mut engine = own.hca.lock_to_post();
         let post = |c: &mut RecvWr| {
             // SAFETY: contract: the list that a request names is valid.
             let wr = unsafe { lists::recv_wr(c) }?;

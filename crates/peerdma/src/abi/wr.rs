@@ -112,7 +112,7 @@ unsafe extern "C" fn complete(qp: *mut QpEx) -> c_int {
         let own = unsafe { own_ex(qp) };
         check_turn(own);
         let answer = data("ibv_wr_complete", libc::EIO, || {
-            let mut engine = own.hca.lock_for_data();
+            let mut engine = own.hca.lock_to_post();
             // SAFETY: it is within its turn.
             let batch = unsafe { own.batch.get() };
             if batch.is_bad {

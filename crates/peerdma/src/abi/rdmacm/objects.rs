@@ -178,12 +178,12 @@ impl Pair {
     }
 
     pub(in crate::abi) fn post_send(&self, wr: SendWr) -> Answer {
-        let posted = self.domain.hca.lock().post_send(self.id, wr);
+        let posted = self.domain.hca.lock_to_post().post_send(self.id, wr);
         posted.map_err(|error| Failure(lists::refused("send", &error)))
     }
 
     pub(in crate::abi) fn post_recv(&self, wr: RecvWr) -> Answer {
-        let posted = self.domain.hca.lock().post_recv(self.id, wr);
+        let posted = self.domain.hca.lock_to_post().post_recv(self.id, wr);
         posted.map_err(|error| Failure(lists::refused("recv", &error)))
     }
 }
