@@ -12,7 +12,8 @@
 //! or it posts and polls without a pause ([`take_over`](super::take_over)). No socket wakes the
 //! thread then after the first time; in the second, an acknowledgement waits for the program's next
 //! request. Both also end if the program has paused at the end of the lease, and something waited.
-//! In the others the program does not poll; while the thread lingers, a stream of datagrams arrives.
+//! In the others the program does not count as polling; while the thread lingers, a stream of
+//! datagrams arrives.
 //!
 //! Peers know the mode (`link::shm::Doorbell`): they wake a process that sleeps, not one that
 //! polls, and for one that has polled for a whole lease they need not even check.

@@ -1,6 +1,7 @@
-//! A loom model: every interleaving of threads that lock and unlock, of which some give up. One
-//! that sleeps without a limit and that nobody wakes is a deadlock, which loom reports. A sleep with
-//! a limit ends at once, so that a wake that comes too late to it is not seen.
+//! A loom model: every interleaving of threads that lock and unlock, of which some give up.
+//!
+//! A thread that sleeps without a limit and that nobody wakes is a deadlock, which loom reports. A
+//! sleep with a limit ends at once, so a wake that comes too late to it is not seen.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p peerdma-threads --lib --release models`
 
