@@ -96,6 +96,8 @@ impl<'a> Background<'a> {
                 return;
             }
             engine.wake_up();
+            // A bell that stays rung would wake the thread again and again, whatever the mode.
+            engine.common.out.shm.doorbell().inspect(|bell| bell.drain());
             self.mode = if self.program_polls(&engine) {
                 self.beside_polls(&mut engine, woken)
             } else {
@@ -177,10 +179,6 @@ impl<'a> Background<'a> {
 
     /// While the program polls: does what its polls leave out.
     fn beside_polls(&mut self, engine: &mut MutexGuard<'_, Engine>, woken: Woken) -> Mode {
-        if woken == Woken::Otherwise {
-            // It was rung before the program polled, and would wake the thread again and again.
-            engine.common.out.shm.doorbell().inspect(|bell| bell.drain());
-        }
         let moved = engine.progress(Turn::Everything);
         if self.has_paused {
             if moved {
@@ -217,7 +215,6 @@ impl<'a> Background<'a> {
         if !self.is_watching {
             self.is_watching = engine.receivers.udp.watch(&self.shared.waits);
         }
-        engine.common.out.shm.doorbell().inspect(|bell| bell.drain());
         let moved = self.take_turns(engine, woken);
         if moved && has_stopped && self.has_work() {
             self.doubt();

@@ -25,7 +25,7 @@ const LOOKS: u32 = 40;
 #[cfg(loom)]
 const LOOKS: u32 = 1;
 
-/// Who has the lock, and who waits.
+/// Whether a thread has the lock, and how many wait for it.
 #[derive(Debug)]
 pub(super) struct State {
     word: AtomicU32,
