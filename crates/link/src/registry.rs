@@ -33,6 +33,7 @@ mod list;
 mod look;
 pub(crate) mod message;
 mod name;
+mod probe;
 mod quota;
 mod socket;
 

@@ -73,7 +73,7 @@ impl Engine {
         are_ours
             && peers.waits().look().is_ok()
             && peers.claim.iter().all(|claim| claim.look().is_ok())
-            && self.cm.directory.iter().all(|directory| directory.look().is_ok())
+            && self.cm.directory.iter_mut().all(|directory| directory.look().is_ok())
             && self.receivers.udp.has_descriptors()
     }
 }

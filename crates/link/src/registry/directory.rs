@@ -23,6 +23,7 @@ use rustix::net::{SocketAddrUnix, SocketFlags};
 
 use super::fetch::Post;
 use super::message::{Message, Received, recv};
+use super::probe::Probe;
 use super::socket::{PAUSE, new_socket, spare_fd};
 
 /// Connections of processes that ask, of which the oldest is dropped to make room: for our user's
@@ -35,6 +36,9 @@ const MAX_LOOKUPS: usize = 256;
 /// Events taken in one call.
 const BATCH: usize = 64;
 const BACKLOG: i32 = 1024;
+/// The number of entries whose descriptors are checked in one pass; the others have their turn in
+/// the next.
+const ENTRIES_PER_LOOK: usize = 64;
 /// How long a holder may take to identify itself before the log names it.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// The key of the event that is raised when processes that wait may be served again.
@@ -163,7 +167,12 @@ pub struct Directory {
     is_short: bool,
     resume: Arc<Post<()>>,
     entries: BTreeMap<u64, Entry>,
+    /// The names that we asked for.
+    asked: BTreeMap<String, u64>,
     next: u64,
+    probe: Probe,
+    /// The entry at which the next check of descriptors begins.
+    looked: u64,
 }
 
 /// A claimed name.
@@ -180,8 +189,20 @@ impl Directory {
         let spare = spare_fd(&epoll);
         let resume = Post::new()?;
         epoll::add(&epoll, &*resume, epoll::EventData::new_u64(RESUME), epoll::EventFlags::IN)?;
-        let (nic, paused, entries) = (nic.to_owned(), Vec::new(), BTreeMap::new());
-        Ok(Self { nic, vf, epoll, spare, paused, is_short: false, resume, entries, next: 0 })
+        Ok(Self {
+            nic: nic.to_owned(),
+            vf,
+            epoll,
+            spare,
+            paused: Vec::new(),
+            is_short: false,
+            resume,
+            entries: BTreeMap::new(),
+            asked: BTreeMap::new(),
+            next: 0,
+            probe: Probe::default(),
+            looked: 0,
+        })
     }
 
     fn address(&self, name: &str) -> Result<SocketAddrUnix, Errno> {
@@ -240,16 +261,12 @@ impl Directory {
         self.occupant(name).is_some()
     }
 
-    /// The same for any of several names, which takes one socket.
-    pub fn is_any_held(&self, names: &[String]) -> bool {
-        // Without a descriptor nothing is known to be free.
-        let Ok(socket) = new_socket() else { return true };
-        // A socket that was refused can try again.
-        let is_free = |name: &String| {
-            let tried = self.address(name).and_then(|at| rustix::net::connect(&socket, &at));
-            tried == Err(Errno::CONNREFUSED)
-        };
-        !names.iter().all(is_free)
+    /// The same for any of several names.
+    pub fn is_any_held(&mut self, names: &[String]) -> bool {
+        names.iter().any(|name| match self.address(name) {
+            Ok(at) => self.probe.is_held(&at),
+            Err(_) => true,
+        })
     }
 
     /// The process that listens. A socket that has the name but does not listen is noticed only
@@ -265,11 +282,7 @@ impl Directory {
 
     /// The owner of a name.
     pub fn lookup(&mut self, name: &str) -> Holder {
-        let known = self.entries.iter().find_map(|(key, entry)| match entry {
-            Entry::Lookup { name: known, .. } if known == name => Some(*key),
-            _ => None,
-        });
-        if let Some(key) = known
+        if let Some(&key) = self.asked.get(name)
             && self.listen(key)
         {
             return self.answer(key);
@@ -287,17 +300,16 @@ impl Directory {
         let said = Said::Nothing { since: Instant::now(), is_told: false };
         let entry = Entry::Lookup { name: name.to_owned(), socket, holder, said };
         let Ok(key) = self.add(entry) else { return Holder::Asked };
+        self.asked.insert(name.to_owned(), key);
         if self.listen(key) { self.answer(key) } else { Holder::Nobody }
     }
 
     fn make_room(&mut self) {
-        let is_lookup = |entry: &Entry| matches!(entry, Entry::Lookup { .. });
-        if self.entries.values().filter(|entry| is_lookup(entry)).count() < MAX_LOOKUPS {
+        if self.asked.len() < MAX_LOOKUPS {
             return;
         }
-        let oldest = self.entries.iter().find(|(_, entry)| is_lookup(entry));
-        if let Some(key) = oldest.map(|(key, _)| *key) {
-            self.remove(key);
+        if let Some(&oldest) = self.asked.values().min() {
+            self.remove(oldest);
         }
     }
 
@@ -482,6 +494,9 @@ impl Directory {
     fn remove(&mut self, key: u64) -> Option<Entry> {
         let entry = self.entries.remove(&key)?;
         let _ = epoll::delete(&self.epoll, &entry);
+        if let Entry::Lookup { name, .. } = &entry {
+            self.asked.remove(name);
+        }
         Some(entry)
     }
 
@@ -493,15 +508,19 @@ impl Directory {
         })
     }
 
-    /// Checks that its descriptors are still the same files ([`Known::look`]).
+    /// Checks that its descriptors are still the same files ([`Known::look`]): of many entries,
+    /// some at a time.
     ///
     /// # Errors
     ///
     /// EBADF if one is not.
-    pub fn look(&self) -> io::Result<()> {
+    pub fn look(&mut self) -> io::Result<()> {
         self.epoll.look()?;
         self.resume.look()?;
-        Ok(self.entries.values().try_for_each(Entry::look)?)
+        let mut left = self.entries.range(self.looked..);
+        left.by_ref().take(ENTRIES_PER_LOOK).try_for_each(|(_, entry)| entry.look())?;
+        self.looked = left.next().map_or(0, |(key, _)| *key);
+        Ok(())
     }
 
     /// For the child after a fork: closes the descriptors and touches nothing else, since the names
@@ -513,6 +532,7 @@ impl Directory {
     pub(crate) fn inherited(&self, out: &mut Vec<Inherited>) {
         out.extend([self.epoll.inherited(), self.resume.inherited()]);
         out.extend(self.spare.as_ref().map(Known::inherited));
+        out.extend(self.probe.inherited());
         out.extend(self.entries.values().map(Entry::inherited));
     }
 }
@@ -612,5 +632,30 @@ mod tests {
         assert_eq!(c.lookup("x"), Holder::Asked);
         b.poll();
         assert_eq!(c.lookup("x"), Holder::Vf(5));
+    }
+
+    #[test]
+    fn descriptors_are_checked_some_at_a_time() {
+        let (mut a, _) = pair("look");
+        let last = (0..=ENTRIES_PER_LOOK).map(|name| a.claim(&name.to_string()).expect("free"));
+        let NameKey(last) = last.last().expect("there are some");
+        for begins_at in [last, 0, last] {
+            a.look().expect("nobody closed one");
+            assert_eq!(a.looked, begins_at);
+        }
+        a.release(NameKey(last));
+        a.look().expect("nobody closed one");
+        assert_eq!(a.looked, 0);
+    }
+
+    #[test]
+    fn the_oldest_question_makes_room() {
+        let (mut a, mut b) = pair("room");
+        for name in 0..=MAX_LOOKUPS {
+            a.claim(&name.to_string()).expect("free");
+            assert_eq!(b.lookup(&name.to_string()), Holder::Asked);
+        }
+        assert_eq!((b.asked.len(), b.entries.len()), (MAX_LOOKUPS, MAX_LOOKUPS));
+        assert!(!b.asked.contains_key("0") && b.asked.contains_key("1"));
     }
 }

@@ -19,6 +19,7 @@ mod describe;
 mod endpoint;
 mod events;
 mod gsi;
+mod passed;
 mod path;
 mod ports;
 mod service;

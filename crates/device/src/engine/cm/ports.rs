@@ -127,7 +127,7 @@ impl Ports {
     ) -> Result<SocketAddr> {
         let mut names = Vec::new();
         if bound.port == 0 {
-            bound.port = self.free_port(directory, &bound)?;
+            bound.port = self.free_port(directory, &bound, own)?;
         } else {
             self.check(id, &bound)?;
             names = self.take_names(directory, &bound, own)?;
@@ -273,9 +273,14 @@ impl Ports {
     }
 
     /// A port that no process has.
-    fn free_port(&mut self, directory: &mut Directory, bound: &Bound) -> Result<u16> {
+    fn free_port(
+        &mut self,
+        directory: &mut Directory,
+        bound: &Bound,
+        own: &[IpAddr],
+    ) -> Result<u16> {
         loop {
-            if let Some(port) = self.free_in_blocks(directory, bound) {
+            if let Some(port) = self.free_in_blocks(directory, bound, own) {
                 return Ok(port);
             }
             if !self.claim_block(directory, bound.space)? {
@@ -284,16 +289,16 @@ impl Ports {
         }
     }
 
-    fn free_in_blocks(&mut self, directory: &Directory, bound: &Bound) -> Option<u16> {
-        let service = |port| bound.space.service_id(port);
-        let is_free = |port: &u16| {
-            let names = [
-                any_name(service(*port), true),
-                any_name(service(*port), false),
-                name_of(service(*port), bound.ip),
-            ];
-            !directory.is_any_held(&names)
-        };
+    /// A port of our blocks of which nobody has a name that we would have. The names of a wildcard
+    /// are among them, since it has one on each address.
+    fn free_in_blocks(
+        &mut self,
+        directory: &mut Directory,
+        bound: &Bound,
+        own: &[IpAddr],
+    ) -> Option<u16> {
+        let is_free =
+            |port: &u16| !directory.is_any_held(&Bound { port: *port, ..*bound }.names(own));
         let port = self.unused(bound.space).find(is_free)?;
         self.next = port.wrapping_add(1);
         Some(port)

@@ -10,6 +10,7 @@ use wire::cm::CommId;
 
 use super::crowd::Crowd;
 use super::endpoint::{Endpoint, Role};
+use super::passed::Passed;
 use super::ports::{self, Ports};
 use crate::ids::CmId;
 use crate::mad::Arrived;
@@ -29,18 +30,6 @@ const ACK_DELAY: u8 = 15;
 const MAX_ENDPOINTS: usize = 1 << 16;
 /// Datagrams that wait for a carrier, or for the answer to which process listens.
 pub(super) const MAX_UNSENT: usize = 4096;
-/// The most requests whose process is remembered, for messages that name neither service nor
-/// communication id.
-const MAX_REMEMBERED: usize = 1024;
-
-/// A forwarded request: its sender, and the process that got it.
-#[derive(Clone, Copy, Debug)]
-struct Remembered {
-    from: Gid,
-    id: CommId,
-    vf: u16,
-}
-
 /// Where to send a datagram on this host.
 pub(super) enum Target {
     Vf(u16),
@@ -93,7 +82,7 @@ pub(super) struct Mads {
     pub(super) waiting: VecDeque<Arrived>,
     pub(super) unheard: Unheard,
     pub(super) crowded: Crowd,
-    remembered: VecDeque<Remembered>,
+    passed: Passed,
     psn: Psn,
 }
 
@@ -128,7 +117,7 @@ impl CmService {
                 waiting: VecDeque::new(),
                 unheard: Unheard::default(),
                 crowded: Crowd::default(),
-                remembered: VecDeque::new(),
+                passed: Passed::default(),
                 psn: Psn::new((random >> 32) as u32),
             },
         }
@@ -236,7 +225,9 @@ impl CmService {
                         // We have the name but do not listen.
                         Holder::Vf(own) if own == vf => return Target::Nobody,
                         Holder::Vf(vf) => {
-                            self.remember(from, id, vf);
+                            if let Some(id) = id {
+                                self.mads.passed.remember(from, id, vf);
+                            }
                             return Target::Vf(vf);
                         }
                     }
@@ -244,23 +235,10 @@ impl CmService {
                 Target::Nobody
             }
             CmRoute::Unknown => {
-                let known = |known: &&Remembered| known.from == from && Some(known.id) == id;
-                self.mads
-                    .remembered
-                    .iter()
-                    .find(known)
-                    .map_or(Target::Nobody, |known| Target::Vf(known.vf))
+                let known = id.and_then(|id| self.mads.passed.to(from, id));
+                known.map_or(Target::Nobody, Target::Vf)
             }
         }
-    }
-
-    fn remember(&mut self, from: Gid, id: Option<CommId>, vf: u16) {
-        let Some(id) = id else { return };
-        self.mads.remembered.retain(|known| (known.from, known.id) != (from, id));
-        if self.mads.remembered.len() >= MAX_REMEMBERED {
-            self.mads.remembered.pop_front();
-        }
-        self.mads.remembered.push_back(Remembered { from, id, vf });
     }
 
     /// Keeps a datagram until it can be sent; without room it is lost, as datagrams may be. There
