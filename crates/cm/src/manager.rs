@@ -478,8 +478,9 @@ impl Cm {
     /// disconnected and refused them, as the kernel does for a process that ends.
     pub fn peer_gone(&mut self, now: Time, remote: iba::Gid, via: u16) {
         let is_its = |conn: &Conn| conn.peer.remote == remote && conn.peer.via == Some(via);
-        let theirs: Vec<_> =
+        let mut theirs: Vec<_> =
             self.table.iter().filter(|(_, conn)| is_its(conn)).map(|(id, _)| id).collect();
+        theirs.sort_unstable();
         for id in theirs {
             let Some(conn) = self.table.get_mut(id) else { continue };
             let refused = || {

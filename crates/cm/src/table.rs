@@ -1,8 +1,10 @@
 //! The connections, and the tables to find one.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeSet, HashMap};
 
 use iba::{Guid, Qpn, Time};
+use rustc_hash::FxHashMap;
 use wire::cm::CommId;
 
 use crate::CmError;
@@ -15,17 +17,18 @@ pub(crate) struct Table {
     prefix: u32,
     index_bits: u8,
     next: u32,
-    conns: BTreeMap<CommId, Conn>,
+    /// The ids are ours, so that no peer can choose such as collide.
+    conns: FxHashMap<CommId, Box<Conn>>,
     // A sender may lie about itself, so its message is compared only with that sender's own
     // connections. Otherwise a sender that names another's id or QP would end the other's
     // connection, or prevent one.
     /// By the peer's channel adapter and its id, to recognise a duplicate of a REQ.
-    by_remote_id: BTreeMap<(Origin, Guid, CommId), CommId>,
+    by_remote_id: HashMap<(Origin, Guid, CommId), CommId>,
     /// By the peer's channel adapter and its QP, to recognise a connection that the peer has
     /// forgotten.
-    by_remote_qpn: BTreeMap<(Origin, Guid, Qpn), CommId>,
+    by_remote_qpn: HashMap<(Origin, Guid, Qpn), CommId>,
     /// Requests for services, by their sender and its id for them.
-    by_request: BTreeMap<(Origin, CommId), CommId>,
+    by_request: HashMap<(Origin, CommId), CommId>,
     deadlines: BTreeSet<(Time, CommId)>,
 }
 
@@ -35,10 +38,10 @@ impl Table {
             prefix: local.prefix,
             index_bits: local.index_bits.clamp(1, 31),
             next: local.start,
-            conns: BTreeMap::new(),
-            by_remote_id: BTreeMap::new(),
-            by_remote_qpn: BTreeMap::new(),
-            by_request: BTreeMap::new(),
+            conns: FxHashMap::default(),
+            by_remote_id: HashMap::new(),
+            by_remote_qpn: HashMap::new(),
+            by_request: HashMap::new(),
             deadlines: BTreeSet::new(),
         }
     }
@@ -48,15 +51,16 @@ impl Table {
     }
 
     pub(crate) fn get(&self, id: CommId) -> Option<&Conn> {
-        self.conns.get(&id)
+        self.conns.get(&id).map(Box::as_ref)
     }
 
     pub(crate) fn get_mut(&mut self, id: CommId) -> Option<&mut Conn> {
-        self.conns.get_mut(&id)
+        self.conns.get_mut(&id).map(Box::as_mut)
     }
 
+    /// In no order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (CommId, &Conn)> {
-        self.conns.iter().map(|(id, conn)| (*id, conn))
+        self.conns.iter().map(|(id, conn)| (*id, &**conn))
     }
 
     /// Adds a connection under the next free id. An id is reused only after all others, so that a
@@ -70,8 +74,10 @@ impl Table {
             let id = self.prefix | self.next & mask;
             self.next = self.next.wrapping_add(1);
             // 0 means "none" in messages.
-            if id != 0 && !self.conns.contains_key(&id) {
-                self.conns.insert(id, conn);
+            if id != 0
+                && let Entry::Vacant(free) = self.conns.entry(id)
+            {
+                free.insert(Box::new(conn));
                 return Ok(id);
             }
         }

@@ -1,6 +1,6 @@
 //! Event channels.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ pub struct EventChannel(pub(super) Arc<Channel>);
 pub(super) struct Channel {
     pub(super) context: Context,
     pub(super) arm: Arm<SoftChannel, sysverbs::CmChannel>,
-    ids: Mutex<BTreeMap<Key, Weak<Inner>>>,
+    ids: Mutex<HashMap<Key, Weak<Inner>>>,
 }
 
 /// A channel of the software device.
@@ -36,14 +36,14 @@ pub(super) struct SoftChannel {
 }
 
 /// What events call an identifier.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Key {
     Soft(CmId),
     Hard(usize),
 }
 
 impl Channel {
-    pub(super) fn ids(&self) -> MutexGuard<'_, BTreeMap<Key, Weak<Inner>>> {
+    pub(super) fn ids(&self) -> MutexGuard<'_, HashMap<Key, Weak<Inner>>> {
         self.ids.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

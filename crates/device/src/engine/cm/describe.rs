@@ -16,9 +16,11 @@ mod state {
 }
 
 impl CmService {
-    /// Every endpoint.
+    /// Every endpoint, by its number.
     pub(crate) fn describe(&self) -> impl Iterator<Item = view::CmId> {
-        self.endpoints.iter().map(|(id, endpoint)| describe(*id, endpoint))
+        let mut all: Vec<_> = self.endpoints.iter().collect();
+        all.sort_unstable_by_key(|(id, _)| **id);
+        all.into_iter().map(|(id, endpoint)| describe(*id, endpoint))
     }
 }
 

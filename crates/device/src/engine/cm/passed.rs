@@ -1,7 +1,7 @@
 //! Which process of this host got a request, for messages that name neither service nor
 //! communication id.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 
 use iba::Gid;
 use wire::cm::CommId;
@@ -12,7 +12,7 @@ const MOST: usize = 1024;
 /// The last requests that were passed on, by their sender and its id.
 #[derive(Debug, Default)]
 pub(super) struct Passed {
-    to: BTreeMap<(Gid, CommId), u16>,
+    to: HashMap<(Gid, CommId), u16>,
     /// In the order in which they first came.
     order: VecDeque<(Gid, CommId)>,
 }

@@ -12,6 +12,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use link::registry::{Directory, NameError, NameKey};
 
+use rustc_hash::FxHashMap;
+
 use crate::ids::CmId;
 use crate::random::random;
 use crate::rdma_cm::PortSpace;
@@ -103,11 +105,11 @@ struct Held {
 /// The ports of this process.
 #[derive(Debug, Default)]
 pub(super) struct Ports {
-    bound: BTreeMap<CmId, Held>,
+    bound: FxHashMap<CmId, Held>,
     /// The names that we hold, and how many endpoints use each.
     names: BTreeMap<String, (NameKey, usize)>,
     /// How many endpoints use each port.
-    users: BTreeMap<(PortSpace, u16), usize>,
+    users: FxHashMap<(PortSpace, u16), usize>,
     /// The blocks of ephemeral ports of this process, by their first port, with a bit for each port
     /// in use. They stay until the device is closed: a port is not reused soon.
     blocks: BTreeMap<(PortSpace, u16), u64>,

@@ -1,11 +1,12 @@
 //! The state of connection management: endpoints, ports, connections, and datagrams that wait.
 
-use std::collections::btree_map::Entry;
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 
 use ::cm::{Cm, ListenId, Local, Route as CmRoute, Transmit};
 use iba::{Gid, PKey, Psn, Time};
 use link::registry::{Directory, Holder, VF_COUNT};
+use rustc_hash::FxHashMap;
 use wire::cm::CommId;
 
 use super::crowd::Crowd;
@@ -64,9 +65,10 @@ pub(crate) struct CmService {
     /// `None` where there are no descriptors left, and in a forked child.
     pub(crate) directory: Option<Directory>,
     pub(super) ports: Ports,
-    pub(super) endpoints: BTreeMap<CmId, Endpoint>,
+    /// By numbers of ours, as those of connections.
+    pub(super) endpoints: FxHashMap<CmId, Box<Endpoint>>,
     next_id: u32,
-    pub(super) by_conn: BTreeMap<CommId, CmId>,
+    pub(super) by_conn: FxHashMap<CommId, CmId>,
     pub(super) by_listener: BTreeMap<ListenId, CmId>,
     pub(super) mads: Mads,
     /// Processes of this host that have just gone.
@@ -107,9 +109,9 @@ impl CmService {
             cm: Cm::new(local),
             directory,
             ports: Ports::default(),
-            endpoints: BTreeMap::new(),
+            endpoints: FxHashMap::default(),
             next_id: 0,
-            by_conn: BTreeMap::new(),
+            by_conn: FxHashMap::default(),
             by_listener: BTreeMap::new(),
             lost: Vec::new(),
             mads: Mads {
@@ -139,7 +141,9 @@ impl CmService {
 
     /// The device failed: notifies every endpoint, and frees the ports.
     pub(crate) fn fail(&mut self) {
-        for (id, endpoint) in &mut self.endpoints {
+        let mut all: Vec<_> = self.endpoints.iter_mut().collect();
+        all.sort_unstable_by_key(|(id, _)| **id);
+        for (id, endpoint) in all {
             endpoint.role = Role::Over;
             endpoint.tell(*id, EventKind::DeviceRemoval);
         }
@@ -194,7 +198,7 @@ impl CmService {
             let id = CmId(self.next_id);
             self.next_id = self.next_id.wrapping_add(1);
             if let Entry::Vacant(free) = self.endpoints.entry(id) {
-                free.insert(endpoint);
+                free.insert(Box::new(endpoint));
                 return Ok(id);
             }
         }
