@@ -276,7 +276,8 @@ impl Hca {
         shared.waits_begun.fetch_add(1, Ordering::Relaxed);
         if shared.polling.swap(false, Ordering::Relaxed) {
             engine.common.out.shm.doorbell().inspect(|bell| bell.set_sleeping());
-            engine.progress(Turn::Everything);
+            // What came before the bell was to be rung. Datagrams wake the thread.
+            engine.progress(Turn::Rung);
             shared.waits.wake();
         }
     }

@@ -10,23 +10,27 @@ use rustix::io::Errno;
 
 use crate::refusal::{Kind, Refusal, Result};
 
-/// What ended a wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What ended a wait, in the order of how much is to be checked then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Woken {
     /// Nothing: the time has passed.
     Nothing,
-    /// Datagrams, and nothing else.
+    /// A bell: of a peer that put something into its ring, or of this process.
+    Rung,
+    /// Datagrams, and at most a bell besides.
     Datagrams,
     /// Anything else.
     Otherwise,
 }
 
 /// How a descriptor is registered with epoll.
-const DATAGRAMS: u64 = 1;
 const OTHER: u64 = 0;
+const DATAGRAMS: u64 = 1;
+const DOORBELL: u64 = 2;
+const WAKE: u64 = 3;
 
-/// Two sets of descriptors: those that always wake the thread, and those that wake it only while
-/// the program does not poll, since a poll takes datagrams itself.
+/// Two sets of descriptors: those that always wake the thread, and these with those that wake it
+/// only while the program does not poll, since a poll takes datagrams itself.
 #[derive(Debug)]
 pub(crate) struct Waits {
     always: Known,
@@ -46,19 +50,30 @@ impl Waits {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(refused)?;
         let waits =
             Self { always: set()?, idle: set()?, wake: Known::new(wake), held: AtomicU64::new(0) };
-        waits.add_always(&waits.wake);
-        waits.add_idle(&waits.always);
+        waits.add_to_both(&waits.wake, WAKE);
         Ok(waits)
     }
 
     /// Adds a descriptor that wakes the thread at all times. Closing it removes it.
     pub(crate) fn add_always(&self, fd: impl AsFd) {
-        Self::add(&self.always, fd, OTHER);
+        self.add_to_both(fd, OTHER);
+    }
+
+    /// The same for the bell that peers ring.
+    pub(crate) fn add_doorbell(&self, fd: impl AsFd) {
+        self.add_to_both(fd, DOORBELL);
+    }
+
+    /// In one set within the other, it would not be known which of them is readable.
+    fn add_to_both(&self, fd: impl AsFd, what: u64) {
+        Self::add(&self.always, &fd, what);
+        Self::add(&self.idle, &fd, what);
     }
 
     /// Removes a descriptor that [`Waits::add_always`] added.
     pub(crate) fn remove_always(&self, fd: impl AsFd) {
-        let _ = epoll::delete(&self.always, fd);
+        let _ = epoll::delete(&self.always, &fd);
+        let _ = epoll::delete(&self.idle, &fd);
     }
 
     /// Adds a descriptor that wakes the thread while the program does not poll.
@@ -132,17 +147,19 @@ impl Waits {
         let mut events = [epoll::Event {
             flags: epoll::EventFlags::empty(),
             data: epoll::EventData::new_u64(OTHER),
-        }; 4];
+        }; 8];
         // An interrupted wait is a short one.
         let count = epoll::wait(set, &mut events[..], timeout.as_ref()).unwrap_or(0);
-        if count == 0 {
-            return Woken::Nothing;
-        }
-        if events[..count].iter().all(|event| event.data.u64() == DATAGRAMS) {
-            return Woken::Datagrams;
-        }
-        let _ = rustix::io::read(&self.wake, &mut [0u8; 8]);
-        Woken::Otherwise
+        let woken = |event: &epoll::Event| match event.data.u64() {
+            DATAGRAMS => Woken::Datagrams,
+            DOORBELL => Woken::Rung,
+            WAKE => {
+                let _ = rustix::io::read(&self.wake, &mut [0u8; 8]);
+                Woken::Rung
+            }
+            _ => Woken::Otherwise,
+        };
+        events[..count].iter().map(woken).max().unwrap_or(Woken::Nothing)
     }
 }
 
@@ -168,5 +185,32 @@ mod tests {
         assert_eq!(woken(), Woken::Nothing);
         assert!(waits.add_datagrams(&socket));
         assert_eq!(woken(), Woken::Datagrams, "a datagram that came in the meantime still waits");
+    }
+
+    #[test]
+    fn what_is_most_to_check_is_told_of_what_woke() {
+        let waits = Waits::new().expect("descriptors are free");
+        let polls = [false, true];
+        let woken = |program_polls| waits.wait(Some(Duration::ZERO), program_polls);
+        for program_polls in polls {
+            waits.wake();
+            assert_eq!(woken(program_polls), Woken::Rung);
+            assert_eq!(woken(program_polls), Woken::Nothing, "it was silenced");
+        }
+        let bell = || eventfd(1, EventfdFlags::CLOEXEC).expect("descriptors are free");
+        let doorbell = bell();
+        waits.add_doorbell(&doorbell);
+        assert_eq!(polls.map(woken), [Woken::Rung; 2]);
+        let socket = UdpSocket::bind("127.0.0.1:0").expect("lo is up");
+        socket.send_to(b"x", socket.local_addr().expect("bound")).expect("lo is up");
+        assert!(waits.add_datagrams(&socket));
+        assert_eq!(polls.map(woken), [Woken::Datagrams, Woken::Rung]);
+        let other = bell();
+        waits.add_always(&other);
+        assert_eq!(polls.map(woken), [Woken::Otherwise; 2]);
+        waits.remove_always(&other);
+        assert_eq!(polls.map(woken), [Woken::Datagrams, Woken::Rung]);
+        waits.add_idle(&other);
+        assert_eq!(polls.map(woken), [Woken::Otherwise, Woken::Rung]);
     }
 }

@@ -5,12 +5,13 @@
 //! | turn | the clock | rings, QPs that are ready | sockets | rare things | timers |
 //! |---|---|---|---|---|---|
 //! | [`Turn::Call`], [`Turn::Poll`] | sometimes | yes | busy ones | no | with the clock |
-//! | [`Turn::Again`] | yes | yes | busy ones | no | yes |
+//! | [`Turn::Rung`] | yes | yes | busy ones | no | yes |
+//! | [`Turn::Again`] | yes | yes | likely ones | no | yes |
 //! | [`Turn::Datagrams`] | yes | yes | all | no | yes |
 //! | [`Turn::Everything`] | yes | yes | all | yes | yes |
 //!
 //! A turn of the program reads the clock once in [`POLLS_PER_CLOCK`] turns that find nothing. Busy
-//! sockets are those where something arrived recently.
+//! sockets are those where something arrived recently; likely ones are these and, occasionally, others.
 //!
 //! Rare things are peers that come and go, the netdev, names of services, steering
 //! ([`Engine::housekeeping`]). A table in `hca::background` says when the thread has its turns.
@@ -27,6 +28,9 @@ pub enum Turn {
     Call,
     /// A call of a program that polls, whose acknowledgements may wait for its next call.
     Poll,
+    /// The background thread, when its bell rang, and no socket that has datagrams would go
+    /// unnoticed.
+    Rung,
     /// The background thread, right after it found something.
     Again,
     /// The background thread, when datagrams came to any socket.
@@ -50,7 +54,9 @@ impl Engine {
                 moved
             }
             Turn::Poll => self.carry_out_held() | self.take_turn(true),
-            Turn::Again | Turn::Datagrams | Turn::Everything => self.take_turn_of_thread(turn),
+            Turn::Rung | Turn::Again | Turn::Datagrams | Turn::Everything => {
+                self.take_turn_of_thread(turn)
+            }
         }
     }
 
@@ -63,10 +69,17 @@ impl Engine {
         if self.is_dead() {
             return false;
         }
-        let look = if turn == Turn::Again { Look::Likely } else { Look::Everywhere };
+        let (look, is_rung) = match turn {
+            Turn::Datagrams | Turn::Everything => (Look::Everywhere, false),
+            _ => (Look::Likely, turn == Turn::Rung),
+        };
         moved |= self.receive_local();
-        moved |= self.receive_udp(look);
-        moved |= self.receive_frames();
+        if !is_rung || self.receivers.udp.is_hot() {
+            moved |= self.receive_udp(look);
+        }
+        if !is_rung || self.receivers.frames_are_hot() {
+            moved |= self.receive_frames();
+        }
         moved |= self.run_cm();
         moved |= self.run_ready();
         moved |= self.fire_timers();

@@ -29,7 +29,9 @@ use super::Shared;
 use super::take_over::Calls;
 use crate::engine::{Engine, Turn};
 use crate::panics;
-use crate::thresholds::{ACK_LOOK, LEASE, LINGER, LONGEST_SLEEP, PAUSE, STREAM, TURNS};
+use crate::thresholds::{
+    ACK_LOOK, LEASE, LINGER, LONGEST_BETWEEN_LOOKS, LONGEST_SLEEP, PAUSE, STREAM, TURNS,
+};
 use crate::waits::Woken;
 
 /// What the thread does next.
@@ -179,7 +181,9 @@ impl<'a> Background<'a> {
 
     /// While the program polls: does what its polls leave out.
     fn beside_polls(&mut self, engine: &mut MutexGuard<'_, Engine>, woken: Woken) -> Mode {
-        let moved = engine.progress(Turn::Everything);
+        // A bell rings mostly as the program begins to poll. Its polls make progress, and wait for
+        // the lock meanwhile.
+        let moved = woken != Woken::Rung && engine.progress(Turn::Everything);
         if self.has_paused {
             if moved {
                 self.doubt();
@@ -223,8 +227,10 @@ impl<'a> Background<'a> {
             return Mode::Lingering;
         }
         engine.common.out.shm.doorbell().inspect(|bell| bell.set_sleeping());
-        // What arrived between the last check and the flag has not rung.
-        if engine.progress(Turn::Again) || engine.has_ready() {
+        // What arrived between the last check and the flag has not rung. Datagrams wake the thread
+        // however old they are.
+        let last = if self.is_watching { Turn::Rung } else { Turn::Again };
+        if engine.progress(last) || engine.has_ready() {
             // Everything else must be checked from time to time, however much arrives.
             let is_due = self.looked.elapsed() >= LEASE;
             return Mode::Busy(if is_due { Woken::Otherwise } else { Woken::Datagrams });
@@ -236,12 +242,13 @@ impl<'a> Background<'a> {
 
     /// Gives the engine turns while they find something. Returns whether the first one did.
     fn take_turns(&mut self, engine: &mut Engine, woken: Woken) -> bool {
-        // Datagrams alone are no reason to check everything else, which costs several system calls.
-        let first = match woken {
-            Woken::Datagrams => Turn::Datagrams,
-            Woken::Nothing | Woken::Otherwise => {
+        // To check what woke nobody costs a dozen system calls.
+        let (first, then) = match woken {
+            Woken::Rung if !self.must_look(engine) => (Turn::Rung, Turn::Rung),
+            Woken::Datagrams => (Turn::Datagrams, Turn::Again),
+            Woken::Nothing | Woken::Rung | Woken::Otherwise => {
                 self.looked = Instant::now();
-                Turn::Everything
+                (Turn::Everything, Turn::Again)
             }
         };
         let moved = engine.progress(first);
@@ -254,9 +261,16 @@ impl<'a> Background<'a> {
             if !goes_on {
                 break;
             }
-            goes_on = engine.progress(Turn::Again);
+            goes_on = engine.progress(then);
         }
         moved
+    }
+
+    /// Whether everything must be checked although a bell alone has rung.
+    fn must_look(&self, engine: &Engine) -> bool {
+        !self.is_watching
+            || engine.has_lost_peers()
+            || self.looked.elapsed() >= LONGEST_BETWEEN_LOOKS
     }
 
     /// Whether a stream of datagrams has arrived since the last call.

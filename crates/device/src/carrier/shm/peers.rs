@@ -139,7 +139,7 @@ impl Peers {
         waits: Arc<Waits>,
     ) -> Self {
         waits.add_always(&claim);
-        waits.add_always(claim.doorbell().fd());
+        waits.add_doorbell(claim.doorbell().fd());
         Self {
             claim: Some(claim),
             ring_size,

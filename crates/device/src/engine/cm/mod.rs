@@ -82,6 +82,11 @@ impl Engine {
         }
     }
 
+    /// Whether processes of this host have just gone, whose connections end soon.
+    pub(crate) fn has_lost_peers(&self) -> bool {
+        !self.cm.lost.is_empty()
+    }
+
     /// Ends the connections of processes of this host that are gone.
     pub(super) fn cm_peers_gone(&mut self, vfs: &[u16]) {
         // Their last messages are still in the queue.
