@@ -69,10 +69,11 @@ impl Engine {
         self.life = Life::Failed(why.into());
         // Before anything that might panic again.
         for (_, ctx) in &mut self.common.objects.ctxs {
-            let event = EventType::DeviceFatal;
-            ctx.events.push(AsyncEvent { event, source: EventSource::Device, cookie: 0 });
+            let (event, source) = (EventType::DeviceFatal, EventSource::Device);
+            let event = AsyncEvent { event, source, cookie: 0 };
+            ctx.events.push(event, &mut self.common.objects.bells);
         }
-        self.cm.fail();
+        self.cm.fail(&mut self.common.objects.bells);
         self.stop();
         self.withdraw_everything();
         self.receivers.close();

@@ -8,6 +8,7 @@ use transport::wr::{RecvWr, Request};
 
 use crate::engine::Engine;
 use crate::ids::{CqId, QpId};
+use crate::objects::bell::Ringing;
 use crate::objects::cq::Wc;
 
 /// The engine, locked. Work begun under it is always completed: dropping it wakes the background
@@ -17,12 +18,14 @@ pub struct EngineGuard<'a> {
     engine: biased::MutexGuard<'a, Engine>,
     /// Whether more or less work may be left than before.
     is_changed: bool,
+    /// Fields are dropped in their order: these ring when the engine is unlocked.
+    ringing: Ringing,
 }
 
 impl<'a> EngineGuard<'a> {
     #[inline]
     pub(crate) fn new(engine: biased::MutexGuard<'a, Engine>) -> Self {
-        Self { engine, is_changed: false }
+        Self { engine, is_changed: false, ringing: Ringing::default() }
     }
 
     /// [`Engine::post_send`]. A WRITE or READ of which all is at hand is carried out, and leaves
@@ -100,6 +103,10 @@ impl Drop for EngineGuard<'_> {
     fn drop(&mut self) {
         if self.is_changed {
             self.engine.mind_alarm();
+        }
+        let bells = &mut self.engine.common.objects.bells;
+        if !bells.is_empty() {
+            self.ringing.0 = bells.take();
         }
     }
 }

@@ -237,7 +237,7 @@ impl Hca {
         if polls >= shared.take_over.polls() {
             shared.polling.store(true, Ordering::Relaxed);
             engine.common.out.shm.doorbell().inspect(|bell| bell.set_awake());
-            shared.waits.wake();
+            engine.wake_thread();
         }
     }
 
@@ -278,7 +278,7 @@ impl Hca {
             engine.common.out.shm.doorbell().inspect(|bell| bell.set_sleeping());
             // What came before the bell was to be rung. Datagrams wake the thread.
             engine.progress(Turn::Rung);
-            shared.waits.wake();
+            engine.wake_thread();
         }
     }
 }
@@ -294,7 +294,8 @@ pub fn finish_records() {
     let finish = move || {
         for hca in open {
             // A thread that stopped when the process ended may hold the lock forever.
-            if let Some(mut engine) = hca.shared.engine.try_lock_for(LAST_LEASE) {
+            let locked = hca.shared.engine.try_lock_for(LAST_LEASE);
+            if let Some(mut engine) = locked.map(EngineGuard::new) {
                 engine.carry_out_held();
                 engine.send_delayed_acks();
                 engine.send_unasked_acks();

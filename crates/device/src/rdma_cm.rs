@@ -33,15 +33,15 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use descriptors::Known;
 use iba::{Gid, Mtu, QKey, QpType, Qpn};
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::event::EventfdFlags;
 use threads::whole::Mutex;
 
 pub use ::cm::{Ece, PortSpace, RejReason, SidrStatus};
 
 pub use crate::ids::CmId;
-use crate::refusal::{Kind, Refusal, Result};
+use crate::objects::bell::Bell;
+use crate::refusal::Result;
 
 /// Bytes of private data that a program may put into each message (IBA 12.6, less the 36 bytes of
 /// the RDMA-CM header where there is one). The receiver always sees the whole field, padded with
@@ -243,13 +243,16 @@ pub enum EventKind {
 pub trait Sink: Send + Sync + fmt::Debug {
     /// Takes an event.
     fn deliver(&self, event: Event);
+
+    /// Tells the program of the events that were taken. The engine is unlocked.
+    fn ring(&self) {}
 }
 
 /// A sink that keeps events behind a descriptor that can be polled: it is readable exactly while an
-/// event waits.
+/// event waits, and no thread holds the engine.
 #[derive(Debug)]
 pub struct Queue {
-    fd: Known,
+    bell: Bell,
     events: Mutex<VecDeque<Event>>,
 }
 
@@ -259,20 +262,13 @@ impl Queue {
     /// # Errors
     /// [`Kind::NoMemory`] if there are no descriptors left.
     pub fn new() -> Result<Self> {
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::SEMAPHORE | EventfdFlags::NONBLOCK;
-        let fd = eventfd(0, flags)
-            .map_err(|error| Refusal::new(Kind::NoMemory, format!("eventfd: {error}")))?;
-        Ok(Self { fd: Known::marked(fd), events: Mutex::default() })
+        Ok(Self { bell: Bell::new(EventfdFlags::NONBLOCK)?, events: Mutex::default() })
     }
 
     /// Takes the oldest event, if there is one.
     pub fn pop(&self) -> Option<Event> {
-        let mut events = self.events.lock();
-        let event = events.pop_front()?;
-        if self.fd.look().is_ok() {
-            // Each event counted one; the lock keeps count and queue together.
-            let _ = rustix::io::read(&self.fd, &mut [0u8; 8]);
-        }
+        let event = self.events.lock().pop_front()?;
+        self.bell.take_count();
         Some(event)
     }
 
@@ -291,10 +287,7 @@ impl Queue {
             if let EventKind::ConnectRequest { new, .. } = event.kind {
                 whose.push(new);
             }
-            if self.fd.look().is_ok() {
-                // As in `pop`.
-                let _ = rustix::io::read(&self.fd, &mut [0u8; 8]);
-            }
+            self.bell.take_count();
             taken.push(event);
         }
         *events = rest;
@@ -304,18 +297,19 @@ impl Queue {
 
 impl Sink for Queue {
     fn deliver(&self, event: Event) {
-        let mut events = self.events.lock();
-        events.push_back(event);
-        if self.fd.look().is_ok() {
-            // An eventfd refuses a write only at 2^64 - 1, which no queue in memory reaches.
-            let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
-        }
+        // The bell has the event no later than the queue, so that whoever takes it finds its count.
+        self.bell.add();
+        self.events.lock().push_back(event);
+    }
+
+    fn ring(&self) {
+        self.bell.ring();
     }
 }
 
 impl AsFd for Queue {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.bell.as_fd()
     }
 }
 

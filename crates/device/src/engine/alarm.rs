@@ -112,6 +112,11 @@ impl Engine {
         }
     }
 
+    /// Wakes the background thread once the engine is unlocked.
+    pub(crate) fn wake_thread(&mut self) {
+        self.common.objects.bells.of_thread(self.common.out.shm.waits());
+    }
+
     fn compare_alarm(&mut self) {
         let sleeps_beyond = |deadline| match self.alarm {
             Alarm::Awake => false,
@@ -127,7 +132,7 @@ impl Engine {
         };
         if is_beyond {
             self.alarm = Alarm::Awake;
-            self.common.out.shm.waits().wake();
+            self.wake_thread();
         }
     }
 

@@ -65,7 +65,7 @@ impl Engine {
             cq.channel.and_then(|c| self.common.objects.channels.get_mut(c.index()))
             && channel.events.is_empty()
         {
-            channel.events.push(id);
+            channel.events.push(id, &mut self.common.objects.bells);
         }
     }
 

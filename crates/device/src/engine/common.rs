@@ -134,7 +134,7 @@ impl Common {
         if let Some(channel) =
             cq.channel.and_then(|c: ChannelId| self.objects.channels.get_mut(c.index()))
         {
-            channel.events.push(id);
+            channel.events.push(id, &mut self.objects.bells);
         }
     }
 
@@ -156,7 +156,7 @@ impl Common {
         tracing::debug!(target: "peerdma::event", ?event, ?source, "asynchronous event");
         self.trace_event(event);
         if let Some(ctx) = self.objects.ctxs.get_mut(ctx.index()) {
-            ctx.events.push(AsyncEvent { event, source, cookie });
+            ctx.events.push(AsyncEvent { event, source, cookie }, &mut self.objects.bells);
         }
     }
 
@@ -166,7 +166,8 @@ impl Common {
         for (_, ctx) in &mut self.objects.ctxs {
             for port in 1..=self.nic.attr.phys_port_cnt {
                 let source = EventSource::Port(port);
-                ctx.events.push(AsyncEvent { event, source, cookie: 0 });
+                let event = AsyncEvent { event, source, cookie: 0 };
+                ctx.events.push(event, &mut self.objects.bells);
             }
         }
     }

@@ -29,6 +29,7 @@ use umem::{HostBuf, Umem};
 
 use crate::ids::{DmId, MrId, PdId};
 use crate::memory::mr::{Mr, MrKind, MrTable};
+use crate::objects::bell::Bells;
 use crate::objects::charges::Charge;
 use crate::objects::events::EventQueue;
 use crate::objects::uses::Uses;
@@ -147,11 +148,14 @@ fn qp_numbers_carry_the_vf_and_leave_out_the_special_ones() {
 
 #[test]
 fn an_event_counts_on_the_descriptor_until_it_is_removed() {
-    let mut queue = EventQueue::new().unwrap();
+    let (mut queue, mut bells) = (EventQueue::new().unwrap(), Bells::default());
     for event in 0..5 {
-        queue.push(event);
+        queue.push(event, &mut bells);
     }
-    queue.remove(|event| event % 2 == 1);
+    // One of them has not been told yet, another has.
+    queue.remove(|event| *event == 1);
+    bells.ring();
+    queue.remove(|event| *event == 3);
     for expected in [0, 2, 4] {
         assert_eq!(rustix::io::read(&queue, &mut [0u8; 8]), Ok(8));
         assert_eq!(queue.pop(), Some(expected));

@@ -28,6 +28,7 @@ use threads::biased::MutexGuard;
 use super::Shared;
 use super::take_over::Calls;
 use crate::engine::{Engine, Turn};
+use crate::guard::EngineGuard;
 use crate::panics;
 use crate::thresholds::{
     ACK_LOOK, LEASE, LINGER, LONGEST_BETWEEN_LOOKS, LONGEST_SLEEP, PAUSE, STREAM, TURNS,
@@ -52,7 +53,7 @@ pub(super) fn run_to_the_end(shared: &Shared) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(run)) {
         let why = format!("its thread panicked: {}", panics::words(&*panic));
         tracing::error!(target: "peerdma::panic", "{why}");
-        shared.engine.lock().fail(&why);
+        EngineGuard::new(shared.engine.lock()).fail(&why);
     }
 }
 
@@ -93,22 +94,33 @@ impl<'a> Background<'a> {
                 return;
             }
             let mut engine = self.shared.engine.lock();
-            engine.look_at_descriptors();
-            if engine.is_dead() {
-                return;
-            }
-            engine.wake_up();
-            // A bell that stays rung would wake the thread again and again, whatever the mode.
-            engine.common.out.shm.doorbell().inspect(|bell| bell.drain());
-            self.mode = if self.program_polls(&engine) {
-                self.beside_polls(&mut engine, woken)
-            } else {
-                self.in_place_of_polls(&mut engine, woken)
-            };
+            let goes_on = self.act(&mut engine, woken);
+            let bells = engine.common.objects.bells.take();
             // The lock is nearly free for the thread that takes it most, which should be the
             // program's.
             MutexGuard::unlock_fair(engine);
+            bells.ring();
+            if !goes_on {
+                return;
+            }
         }
+    }
+
+    /// Does what it has woken up for. Returns false if the device has failed.
+    fn act(&mut self, engine: &mut MutexGuard<'_, Engine>, woken: Woken) -> bool {
+        engine.look_at_descriptors();
+        if engine.is_dead() {
+            return false;
+        }
+        engine.wake_up();
+        // A bell that stays rung would wake the thread again and again, whatever the mode.
+        engine.common.out.shm.doorbell().inspect(|bell| bell.drain());
+        self.mode = if self.program_polls(engine) {
+            self.beside_polls(engine, woken)
+        } else {
+            self.in_place_of_polls(engine, woken)
+        };
+        true
     }
 
     /// Waits as the mode says.
@@ -294,6 +306,9 @@ impl<'a> Background<'a> {
             // A thread that waits for the lock has its turn.
             MutexGuard::bump(engine);
             let moved = engine.progress(Turn::Again);
+            if !engine.common.objects.bells.is_empty() {
+                engine.common.objects.bells.take().ring();
+            }
             let now = Instant::now();
             if moved {
                 heard = now;
@@ -331,7 +346,7 @@ impl<'a> Background<'a> {
             let held = shared.waits.held();
             let is_stuck = held.is_some() && held == mem::replace(&mut last_held, held);
             if mem::replace(&mut seen, activity) == activity || is_stuck {
-                shared.engine.lock().progress_of_timers();
+                EngineGuard::new(shared.engine.lock()).progress_of_timers();
             }
         }
     }

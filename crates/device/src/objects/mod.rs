@@ -1,5 +1,6 @@
 //! The objects of the verbs: the device's part of each, and how the program learns of events.
 
+pub(crate) mod bell;
 pub(crate) mod charges;
 pub(crate) mod comp_cntr;
 pub(crate) mod cq;
@@ -17,6 +18,7 @@ use slab::Slab;
 use transport::Time;
 use transport::wr::RecvWr;
 
+use self::bell::Bells;
 use self::charges::Charge;
 use self::comp_cntr::CompCntr;
 use self::cq::Cq;
@@ -117,6 +119,8 @@ pub(crate) struct Due {
 /// All objects except QPs and memory.
 #[derive(Debug, Default)]
 pub(crate) struct Objects {
+    /// Of events that their owners do not know of yet.
+    pub(crate) bells: Bells,
     pub(crate) ctxs: Slab<Ctx>,
     pub(crate) pds: Slab<Pd>,
     pub(crate) channels: Slab<Channel>,

@@ -264,6 +264,8 @@ impl Id {
                 engine.cm_set_sink(on.id, Arc::clone(&to.queue) as _, 0)?;
                 // The engine is locked, so no event overtakes these.
                 from.queue.take_of(on.id).into_iter().for_each(|event| to.queue.deliver(event));
+                drop(engine);
+                to.queue.ring();
                 Ok(())
             }
             (Arm::Hard(id), _, Arm::Hard(to)) => id.migrate(to).map_err(refused),

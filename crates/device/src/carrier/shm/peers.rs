@@ -532,7 +532,7 @@ impl Peers {
         self.peers.iter().flatten().map(|peer| &peer.outbound)
     }
 
-    pub(crate) fn waits(&self) -> &Waits {
+    pub(crate) fn waits(&self) -> &Arc<Waits> {
         &self.waits
     }
 }

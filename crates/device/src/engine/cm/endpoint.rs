@@ -8,6 +8,7 @@ use iba::{Psn, Qpn};
 use wire::cm::CommId;
 
 use crate::ids::CmId;
+use crate::objects::bell::Bells;
 use crate::random::random;
 use crate::rdma_cm::{Event, EventKind, Path, Sink, Spec, Timeouts};
 
@@ -64,8 +65,9 @@ impl Endpoint {
     }
 
     /// Passes an event to the endpoint's sink.
-    pub(super) fn tell(&self, id: CmId, kind: EventKind) {
+    pub(super) fn tell(&self, id: CmId, kind: EventKind, bells: &mut Bells) {
         tracing::debug!(target: "peerdma::cm", id = id.handle(), ?kind, "event");
         self.sink.deliver(Event { id, cookie: self.cookie, kind });
+        bells.of_sink(&self.sink);
     }
 }

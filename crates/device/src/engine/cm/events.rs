@@ -93,7 +93,7 @@ impl Engine {
         if let Some(id) = self.cm.by_conn.get(&conn)
             && let Some(endpoint) = self.cm.endpoints.get(id)
         {
-            endpoint.tell(*id, kind);
+            endpoint.tell(*id, kind, &mut self.common.objects.bells);
         }
     }
 
@@ -103,7 +103,8 @@ impl Engine {
             && let Some(endpoint) = self.cm.endpoints.get_mut(id)
             && !std::mem::replace(&mut endpoint.ended, true)
         {
-            endpoint.tell(*id, EventKind::Disconnected { timed_out });
+            let kind = EventKind::Disconnected { timed_out };
+            endpoint.tell(*id, kind, &mut self.common.objects.bells);
         }
     }
 
@@ -173,7 +174,8 @@ impl Engine {
         };
         self.cm.by_conn.insert(conn, new);
         if let Some(of) = self.cm.endpoints.get(&listener) {
-            of.tell(listener, EventKind::ConnectRequest { new, param });
+            let kind = EventKind::ConnectRequest { new, param };
+            of.tell(listener, kind, &mut self.common.objects.bells);
         }
     }
 }

@@ -15,6 +15,7 @@ use super::passed::Passed;
 use super::ports::{self, Ports};
 use crate::ids::CmId;
 use crate::mad::Arrived;
+use crate::objects::bell::Bells;
 use crate::port::Nic;
 use crate::random::random;
 use crate::rdma_cm::EventKind;
@@ -140,12 +141,12 @@ impl CmService {
     }
 
     /// The device failed: notifies every endpoint, and frees the ports.
-    pub(crate) fn fail(&mut self) {
+    pub(crate) fn fail(&mut self, bells: &mut Bells) {
         let mut all: Vec<_> = self.endpoints.iter_mut().collect();
         all.sort_unstable_by_key(|(id, _)| **id);
         for (id, endpoint) in all {
             endpoint.role = Role::Over;
-            endpoint.tell(*id, EventKind::DeviceRemoval);
+            endpoint.tell(*id, EventKind::DeviceRemoval, bells);
         }
         self.directory = None;
         self.mads.unsent.clear();

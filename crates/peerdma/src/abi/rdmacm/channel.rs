@@ -2,6 +2,7 @@
 //! parameter.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use descriptors::Known;
@@ -13,6 +14,8 @@ use super::{Answer, Failure};
 #[derive(Debug)]
 pub(super) struct Channel<E> {
     bell: Bell,
+    /// The first event is there, and the bell is to be rung for it. It changes with the queue.
+    is_due: AtomicBool,
     queue: Mutex<VecDeque<E>>,
 }
 
@@ -22,7 +25,7 @@ impl<E> Channel<E> {
             let what = format!("rdma_create_event_channel: {error}");
             Failure::new(error.raw_os_error(), what)
         })?;
-        Ok(Self { bell, queue: Mutex::default() })
+        Ok(Self { bell, is_due: AtomicBool::new(false), queue: Mutex::default() })
     }
 
     /// The descriptor that is readable while an event waits.
@@ -30,12 +33,32 @@ impl<E> Channel<E> {
         self.bell.descriptor()
     }
 
-    /// Adds an event.
+    /// Adds an event, and tells of it.
     pub(super) fn push(&self, entry: E) {
+        self.add(entry);
+        self.ring();
+    }
+
+    /// Adds an event, of which [`Channel::ring`] tells.
+    pub(super) fn add(&self, entry: E) {
         let mut queue = self.queue();
         queue.push_back(entry);
         if queue.len() == 1 {
+            self.is_due.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Tells of the events that were added. Whoever is woken takes locks, so none is held here.
+    pub(super) fn ring(&self) {
+        if self.is_due.swap(false, Ordering::Relaxed) {
             self.bell.ring();
+        }
+    }
+
+    /// There are no events any more.
+    fn fall_silent(&self) {
+        if !self.is_due.swap(false, Ordering::Relaxed) {
+            self.bell.take_ring();
         }
     }
 
@@ -51,7 +74,7 @@ impl<E> Channel<E> {
             if let Some(entry) = queue.pop_front() {
                 taken(&entry);
                 if queue.is_empty() {
-                    self.bell.silence();
+                    self.fall_silent();
                 }
                 return Ok(entry);
             }
@@ -81,7 +104,7 @@ impl<E> Channel<E> {
         }
         *queue = rest;
         if queue.is_empty() {
-            self.bell.silence();
+            self.fall_silent();
         }
         out
     }

@@ -113,6 +113,14 @@ impl Sink for PostBox {
             endpoint.receive(&self.nic, event);
         }
     }
+
+    /// The engine is not locked.
+    fn ring(&self) {
+        if let Some(endpoint) = self.to.upgrade() {
+            let channel = Arc::clone(&endpoint.delivery().channel);
+            channel.ring();
+        }
+    }
 }
 
 impl Endpoint {
@@ -164,12 +172,16 @@ impl Endpoint {
 
     /// Adds an event of the library's own.
     pub(super) fn post(self: &Arc<Self>, what: What) {
-        self.post_to(&self.delivery(), what);
+        let delivery = self.delivery();
+        self.add_to(&delivery, what);
+        let channel = Arc::clone(&delivery.channel);
+        drop(delivery);
+        channel.ring();
     }
 
-    fn post_to(self: &Arc<Self>, delivery: &Delivery, what: What) {
+    fn add_to(self: &Arc<Self>, delivery: &Delivery, what: What) {
         if !delivery.is_gone {
-            delivery.channel.push(Entry { endpoint: Arc::clone(self), what });
+            delivery.channel.add(Entry { endpoint: Arc::clone(self), what });
         }
     }
 
@@ -190,12 +202,12 @@ impl Endpoint {
             let child = Arc::new(self.child(&delivery));
             let end = End { nic: Arc::clone(nic), id: new };
             delivery.children.push_back((end, Arc::clone(&child)));
-            self.post_to(&delivery, What::Request { child, param });
+            self.add_to(&delivery, What::Request { child, param });
         } else if delivery.children.iter().any(|(end, _)| is(end, event.id)) {
             // The program learns of it when it accepts: that fails.
             tracing::debug!(target: "peerdma::cm", "before it was accepted: {:?}", event.kind);
         } else if delivery.is_open {
-            self.post_to(&delivery, What::Cm(event.kind));
+            self.add_to(&delivery, What::Cm(event.kind));
         } else {
             tracing::debug!(target: "peerdma::cm", "before it was accepted: {:?}", event.kind);
         }
