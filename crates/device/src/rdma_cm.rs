@@ -244,12 +244,12 @@ pub trait Sink: Send + Sync + fmt::Debug {
     /// Takes an event.
     fn deliver(&self, event: Event);
 
-    /// Tells the program of the events that were taken. The engine is unlocked.
+    /// Tells the program of the events that were taken. The engine is not locked by this thread.
     fn ring(&self) {}
 }
 
-/// A sink that keeps events behind a descriptor that can be polled: it is readable exactly while an
-/// event waits, and no thread holds the engine.
+/// A sink that keeps events behind a descriptor that can be polled: it is readable while an event
+/// waits, from when the engine is unlocked that left it.
 #[derive(Debug)]
 pub struct Queue {
     bell: Bell,

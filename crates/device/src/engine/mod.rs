@@ -201,6 +201,8 @@ impl Engine {
     /// In a forked child, gives up everything that belongs to the parent.
     pub(crate) fn become_husk(&mut self) {
         self.life = Life::Husk;
+        // The parent rings them.
+        drop(self.common.objects.bells.take());
         self.common.abandon_records();
         self.common.memory.abandon_in_child();
         self.common.charges.abandon_in_child();

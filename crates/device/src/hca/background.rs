@@ -193,9 +193,12 @@ impl<'a> Background<'a> {
 
     /// While the program polls: does what its polls leave out.
     fn beside_polls(&mut self, engine: &mut MutexGuard<'_, Engine>, woken: Woken) -> Mode {
-        // A bell rings mostly as the program begins to poll. Its polls make progress, and wait for
-        // the lock meanwhile.
-        let moved = woken != Woken::Rung && engine.progress(Turn::Everything);
+        // A bell rings mostly as the program begins to poll, and its polls wait for the lock.
+        let is_rung = woken == Woken::Rung && !self.is_look_due(engine);
+        if !is_rung {
+            self.looked = Instant::now();
+        }
+        let moved = engine.progress(if is_rung { Turn::Rung } else { Turn::Everything });
         if self.has_paused {
             if moved {
                 self.doubt();
@@ -255,10 +258,11 @@ impl<'a> Background<'a> {
     /// Gives the engine turns while they find something. Returns whether the first one did.
     fn take_turns(&mut self, engine: &mut Engine, woken: Woken) -> bool {
         // To check what woke nobody costs a dozen system calls.
+        let is_due = self.is_look_due(engine);
         let (first, then) = match woken {
-            Woken::Rung if !self.must_look(engine) => (Turn::Rung, Turn::Rung),
-            Woken::Datagrams => (Turn::Datagrams, Turn::Again),
-            Woken::Nothing | Woken::Rung | Woken::Otherwise => {
+            Woken::Rung if self.is_watching && !is_due => (Turn::Rung, Turn::Rung),
+            Woken::Datagrams if !is_due => (Turn::Datagrams, Turn::Again),
+            _ => {
                 self.looked = Instant::now();
                 (Turn::Everything, Turn::Again)
             }
@@ -278,11 +282,9 @@ impl<'a> Background<'a> {
         moved
     }
 
-    /// Whether everything must be checked although a bell alone has rung.
-    fn must_look(&self, engine: &Engine) -> bool {
-        !self.is_watching
-            || engine.has_lost_peers()
-            || self.looked.elapsed() >= LONGEST_BETWEEN_LOOKS
+    /// Whether everything must be checked although it woke nobody.
+    fn is_look_due(&self, engine: &Engine) -> bool {
+        engine.has_lost_peers() || self.looked.elapsed() >= LONGEST_BETWEEN_LOOKS
     }
 
     /// Whether a stream of datagrams has arrived since the last call.
@@ -304,11 +306,9 @@ impl<'a> Background<'a> {
             && !self.shared.stop.load(Ordering::Acquire)
         {
             // A thread that waits for the lock has its turn.
-            MutexGuard::bump(engine);
+            let bells = engine.common.objects.bells.take();
+            MutexGuard::unlocked_fair(engine, || bells.ring());
             let moved = engine.progress(Turn::Again);
-            if !engine.common.objects.bells.is_empty() {
-                engine.common.objects.bells.take().ring();
-            }
             let now = Instant::now();
             if moved {
                 heard = now;

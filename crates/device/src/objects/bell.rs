@@ -8,35 +8,34 @@ use std::mem;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use descriptors::Known;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use rustix::io::Errno;
+use threads::whole::Mutex;
 
 use crate::rdma_cm::Sink;
 use crate::refusal::{Kind, Refusal, Result};
 use crate::waits::Waits;
 
-/// How long the thread that rings for an event may take, which has only a system call to make.
-const PATIENCE: Duration = Duration::from_millis(900);
-
-/// An eventfd in semaphore mode whose count is the number of events that wait.
+/// An eventfd in semaphore mode whose count is the number of events that wait, less those for which
+/// it has not rung yet.
 ///
-/// So the descriptor is readable exactly while an event waits, one read takes one event,
-/// `O_NONBLOCK` works as on a kernel's channel, and each event is an edge for edge-triggered epoll.
+/// So the descriptor is readable only while an event waits, one read takes one event, `O_NONBLOCK`
+/// works as on a kernel's channel, and each event is an edge for edge-triggered epoll.
 #[derive(Debug)]
 pub(crate) struct Bell {
     fd: Known,
-    /// Events that are not counted by the descriptor yet.
+    /// Events that the descriptor does not count yet.
     unrung: AtomicU64,
+    /// Held while it rings.
+    ringing: Mutex<()>,
 }
 
 impl Bell {
     pub(crate) fn new(flags: EventfdFlags) -> Result<Self> {
         let fd = eventfd(0, flags | EventfdFlags::CLOEXEC | EventfdFlags::SEMAPHORE)
             .map_err(|error| Refusal::new(Kind::NoMemory, format!("eventfd: {error}")))?;
-        Ok(Self { fd: Known::marked(fd), unrung: AtomicU64::new(0) })
+        Ok(Self { fd: Known::marked(fd), unrung: AtomicU64::new(0), ringing: Mutex::default() })
     }
 
     /// There is one event more, for which the bell is to be rung.
@@ -46,6 +45,10 @@ impl Bell {
 
     /// Rings for the events that were added.
     pub(crate) fn ring(&self) {
+        if self.unrung.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let _ringing = self.ringing.lock();
         let count = self.unrung.swap(0, Ordering::Relaxed);
         if count > 0 && self.fd.look().is_ok() {
             // An eventfd refuses a write only at 2^64 - 1, which no queue in memory reaches.
@@ -59,32 +62,32 @@ impl Bell {
         self.unrung.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
     }
 
-    /// Takes the count of an event that was taken, if another thread has not read it already.
-    pub(crate) fn take_count_if_there(&self) {
-        if !self.take_back() && self.fd.look().is_ok() && self.is_readable(Duration::ZERO) {
-            let _ = self.read();
+    /// Takes the count of an event that was taken, from a descriptor that does not block.
+    pub(crate) fn take_count(&self) {
+        // Most often the bell has woken the thread that comes here, and the thread that rang has
+        // the lock still.
+        if self.fd.look().is_ok() && !self.read() {
+            let _ringing = self.ringing.lock();
+            if !self.take_back() {
+                self.read();
+            }
         }
     }
 
-    /// Takes the count of an event that was taken, from a descriptor that does not block. The
-    /// thread that rings for it may not be done: then it is awaited.
-    pub(crate) fn take_count(&self) {
+    /// Takes the count of an event that was taken, if another thread has not read it already.
+    pub(crate) fn take_count_if_there(&self) {
+        let _ringing = self.ringing.lock();
         if self.take_back() || self.fd.look().is_err() {
             return;
         }
-        if self.read() == Err(Errno::AGAIN) && self.is_readable(PATIENCE) {
-            let _ = self.read();
+        let mut fds = [PollFd::new(&self.fd, PollFlags::IN)];
+        if poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0) {
+            self.read();
         }
     }
 
-    fn is_readable(&self, patience: Duration) -> bool {
-        let mut fds = [PollFd::new(&self.fd, PollFlags::IN)];
-        let patience = Timespec { tv_sec: 0, tv_nsec: patience.subsec_nanos().into() };
-        poll(&mut fds, Some(&patience)).is_ok_and(|ready| ready > 0)
-    }
-
-    fn read(&self) -> std::result::Result<usize, Errno> {
-        rustix::io::read(&self.fd, &mut [0u8; 8])
+    fn read(&self) -> bool {
+        rustix::io::read(&self.fd, &mut [0u8; 8]).is_ok()
     }
 
     /// In a forked child: puts a new eventfd in the place of the one that it shares with its
@@ -177,6 +180,8 @@ impl Drop for Ringing {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn count(bell: &Bell) -> usize {
@@ -196,18 +201,21 @@ mod tests {
     }
 
     #[test]
-    fn who_took_an_event_waits_for_the_bell_that_rings_for_it() {
+    fn who_takes_an_event_waits_for_the_thread_that_rings_for_it() {
         let bell = Bell::new(EventfdFlags::NONBLOCK).expect("descriptors are free");
-        // As between the two halves of `ring`.
-        bell.add();
-        assert_eq!(bell.unrung.swap(0, Ordering::Relaxed), 1);
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
+        for take in [Bell::take_count, Bell::take_count_if_there] {
+            bell.add();
+            std::thread::scope(|scope| {
+                // As in the midst of `ring`.
+                let ringing = bell.ringing.lock();
+                assert_eq!(bell.unrung.swap(0, Ordering::Relaxed), 1);
+                let taker = scope.spawn(|| take(&bell));
                 std::thread::sleep(Duration::from_millis(20));
+                assert!(!taker.is_finished());
                 rustix::io::write(&bell, &1u64.to_ne_bytes()).expect("there is room");
+                drop(ringing);
             });
-            bell.take_count();
-        });
-        assert_eq!(count(&bell), 0);
+            assert_eq!(count(&bell), 0);
+        }
     }
 }

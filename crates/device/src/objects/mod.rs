@@ -119,7 +119,7 @@ pub(crate) struct Due {
 /// All objects except QPs and memory.
 #[derive(Debug, Default)]
 pub(crate) struct Objects {
-    /// Of events that their owners do not know of yet.
+    /// Of events that their owners do not know of yet, and of the background thread.
     pub(crate) bells: Bells,
     pub(crate) ctxs: Slab<Ctx>,
     pub(crate) pds: Slab<Pd>,

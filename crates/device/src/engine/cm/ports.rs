@@ -292,7 +292,7 @@ impl Ports {
     }
 
     /// A port of our blocks of which nobody has a name that we would have. The names of a wildcard
-    /// are among them, since it has one on each address.
+    /// are among them, since it has one on each address, from a moment after the address is there.
     fn free_in_blocks(
         &mut self,
         directory: &mut Directory,

@@ -1,18 +1,13 @@
 //! A descriptor that says that there is something to do.
 
 use descriptors::Known;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::OFlags;
-use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, bind, connect,
     getsockname, recv, send, socket_with,
 };
 
 use super::{Answer, Failure};
-
-/// How long the thread that rings may take, which has only a system call to make.
-const PATIENCE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 /// A descriptor that is readable while it rings.
 ///
@@ -46,25 +41,15 @@ impl Bell {
         }
     }
 
-    /// Has it ring no more.
-    pub(in crate::abi) fn silence(&self) {
+    /// Has it ring no more. Returns whether it rang.
+    pub(in crate::abi) fn silence(&self) -> bool {
+        let mut rang = false;
         if self.0.look().is_ok() {
-            while recv(&self.0, &mut [0; 1], RecvFlags::DONTWAIT).is_ok() {}
+            while recv(&self.0, &mut [0; 1], RecvFlags::DONTWAIT).is_ok() {
+                rang = true;
+            }
         }
-    }
-
-    /// Takes back what one [`Bell::ring`] did. The thread that rings may not be done: then it is
-    /// awaited.
-    pub(in crate::abi) fn take_ring(&self) {
-        if self.0.look().is_err() {
-            return;
-        }
-        let take = || recv(&self.0, &mut [0; 1], RecvFlags::DONTWAIT);
-        if take() == Err(Errno::AGAIN) {
-            let mut fds = [PollFd::new(&self.0, PollFlags::IN)];
-            let _ = poll(&mut fds, Some(&PATIENCE));
-            let _ = take();
-        }
+        rang
     }
 
     /// Whether [`Bell::wait`] waits: programs make the descriptor non-blocking.
@@ -86,6 +71,8 @@ impl Bell {
 
 #[cfg(test)]
 mod tests {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
     use super::*;
 
     fn is_readable(bell: &Bell) -> bool {
@@ -101,21 +88,10 @@ mod tests {
         assert!(is_readable(&bell));
         assert_eq!(bell.wait(), Ok(()));
         assert!(is_readable(&bell), "waiting takes nothing");
-        bell.silence();
+        assert!(bell.silence());
         assert!(!is_readable(&bell));
         // Silence twice is silence.
-        bell.silence();
-        bell.ring();
-        bell.take_ring();
-        assert!(!is_readable(&bell));
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                std::thread::sleep(std::time::Duration::from_millis(20));
-                bell.ring();
-            });
-            bell.take_ring();
-        });
-        assert!(!is_readable(&bell), "a ring that is late is awaited");
+        assert!(!bell.silence());
         assert!(bell.blocks());
         rustix::io::ioctl_fionbio(&bell.0, true).unwrap();
         assert!(!bell.blocks());

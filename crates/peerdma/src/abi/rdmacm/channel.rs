@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use descriptors::Known;
+use threads::whole;
 
 use super::bell::Bell;
 use super::{Answer, Failure};
@@ -16,6 +17,8 @@ pub(super) struct Channel<E> {
     bell: Bell,
     /// The first event is there, and the bell is to be rung for it. It changes with the queue.
     is_due: AtomicBool,
+    /// Held while it rings; taken while the queue is locked, and not the other way round.
+    ringing: whole::Mutex<()>,
     queue: Mutex<VecDeque<E>>,
 }
 
@@ -25,7 +28,12 @@ impl<E> Channel<E> {
             let what = format!("rdma_create_event_channel: {error}");
             Failure::new(error.raw_os_error(), what)
         })?;
-        Ok(Self { bell, is_due: AtomicBool::new(false), queue: Mutex::default() })
+        Ok(Self {
+            bell,
+            is_due: AtomicBool::new(false),
+            ringing: whole::Mutex::default(),
+            queue: Mutex::default(),
+        })
     }
 
     /// The descriptor that is readable while an event waits.
@@ -48,17 +56,26 @@ impl<E> Channel<E> {
         }
     }
 
-    /// Tells of the events that were added. Whoever is woken takes locks, so none is held here.
+    /// Tells of the events that were added. Whoever is woken takes the engine's lock and the
+    /// queue's, so neither is held here.
     pub(super) fn ring(&self) {
+        if !self.is_due.load(Ordering::Relaxed) {
+            return;
+        }
+        let _ringing = self.ringing.lock();
         if self.is_due.swap(false, Ordering::Relaxed) {
             self.bell.ring();
         }
     }
 
-    /// There are no events any more.
+    /// There are no events any more. The queue is locked.
     fn fall_silent(&self) {
-        if !self.is_due.swap(false, Ordering::Relaxed) {
-            self.bell.take_ring();
+        // Most often the bell has woken the thread that comes here, and the thread that rang has
+        // the lock still.
+        if !self.bell.silence() {
+            let _ringing = self.ringing.lock();
+            self.is_due.store(false, Ordering::Relaxed);
+            self.bell.silence();
         }
     }
 

@@ -114,7 +114,7 @@ impl Sink for PostBox {
         }
     }
 
-    /// The engine is not locked.
+    /// The engine is not locked by this thread.
     fn ring(&self) {
         if let Some(endpoint) = self.to.upgrade() {
             let channel = Arc::clone(&endpoint.delivery().channel);
