@@ -4,14 +4,14 @@
 //! call leaves behind (a QP that had its turn and has more to send, one whose carrier is full, a
 //! timer) if the program makes no further call. So the thread notes how long it sleeps when it goes
 //! to sleep ([`Alarm`]), and each guard of the engine that is dropped compares that with the
-//! remaining work ([`Engine::mind_alarm`]), and wakes the thread once the engine is unlocked. Nothing else wakes the thread for work of the engine
-//! itself, and no call needs to do so.
+//! remaining work ([`Engine::mind_alarm`]), and wakes the thread once the engine is unlocked.
+//! Nothing else wakes the thread for work of the engine itself, and no call needs to do so.
 //!
 //! ```text
 //!   left behind                            looked at     by whom
 //!   ready, packets to this process         at once       the thread is woken
 //!   blocked, held back                     within 2 ms   the thread's sleep is no longer than that
-//!   steering unclear                       within 10 ms  as above, unless its bell rings again and again
+//!   steering unclear                       within 10 ms  as above; bells may delay the look
 //!   timers, events, operations that wait   when due      the thread's sleep ends there
 //! ```
 //!

@@ -11,7 +11,8 @@
 //! | [`Turn::Everything`] | yes | yes | all | yes | yes |
 //!
 //! A turn of the program reads the clock once in [`POLLS_PER_CLOCK`] turns that find nothing. Busy
-//! sockets are those where something arrived recently; likely ones are these and, occasionally, others.
+//! sockets are those where something arrived recently; likely ones are these and, occasionally,
+//! others.
 //!
 //! Rare things are peers that come and go, the netdev, names of services, steering
 //! ([`Engine::housekeeping`]). A table in `hca::background` says when the thread has its turns.

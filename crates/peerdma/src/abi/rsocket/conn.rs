@@ -62,6 +62,9 @@ struct Turn {
     is_reading: bool,
     /// Events taken so far.
     taken: u64,
+    /// Threads that wait for the one that reads. Most often there are none, and to wake nobody is a
+    /// system call, too.
+    waiting: usize,
 }
 
 impl Conn {
@@ -373,7 +376,9 @@ impl Conn {
     fn wait_event(&self, seen: u64) -> Answer {
         let mut turn = self.turn();
         while turn.is_reading && turn.taken == seen {
+            turn.waiting += 1;
             turn = self.turned.wait(turn).unwrap_or_else(PoisonError::into_inner);
+            turn.waiting -= 1;
         }
         if turn.taken != seen {
             return Ok(());
@@ -387,10 +392,17 @@ impl Conn {
             self.took_event(turn);
         } else {
             // Another thread may read now.
-            drop(turn);
-            self.turned.notify_all();
+            self.tell_waiting(turn);
         }
         taken
+    }
+
+    fn tell_waiting(&self, turn: MutexGuard<'_, Turn>) {
+        let somebody_waits = turn.waiting > 0;
+        drop(turn);
+        if somebody_waits {
+            self.turned.notify_all();
+        }
     }
 
     /// Takes the event that made the descriptor readable, unless another thread does.
@@ -405,8 +417,7 @@ impl Conn {
     fn took_event(&self, mut turn: MutexGuard<'_, Turn>) {
         self.armed.store(false, Ordering::Release);
         turn.taken += 1;
-        drop(turn);
-        self.turned.notify_all();
+        self.tell_waiting(turn);
         self.watchers.notify();
     }
 
