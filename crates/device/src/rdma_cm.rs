@@ -249,7 +249,7 @@ pub trait Sink: Send + Sync + fmt::Debug {
 }
 
 /// A sink that keeps events behind a descriptor that can be polled: it is readable while an event
-/// waits, from when the engine is unlocked that left it.
+/// waits, from a moment after the engine is unlocked that left it.
 #[derive(Debug)]
 pub struct Queue {
     bell: Bell,

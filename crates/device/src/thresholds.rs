@@ -93,8 +93,8 @@ pub(crate) const PAUSE: Duration = Duration::from_micros(100);
 pub(crate) const LAST_LEASE: Duration = Duration::from_millis(50);
 /// The longest sleep of the background thread: the descriptor that wakes it may have been closed.
 pub(crate) const LONGEST_SLEEP: Duration = Duration::from_secs(1);
-/// How long a background thread whose bell rings again and again leaves out what has no descriptor
-/// to wake it.
+/// How long a background thread that bells and datagrams wake again and again leaves out what has
+/// no descriptor to wake it.
 pub(crate) const LONGEST_BETWEEN_LOOKS: Duration = Duration::from_millis(10);
 
 // Descriptors, which the program may have closed or replaced.

@@ -11,7 +11,7 @@
 //!   left behind                            looked at     by whom
 //!   ready, packets to this process         at once       the thread is woken
 //!   blocked, held back                     within 2 ms   the thread's sleep is no longer than that
-//!   steering unclear                       within 10 ms  as above; bells may delay the look
+//!   steering unclear                       within 10 ms  as above, or later: bells, datagrams
 //!   timers, events, operations that wait   when due      the thread's sleep ends there
 //! ```
 //!
@@ -77,8 +77,8 @@ impl Engine {
         if is_soon { Left::Soon(deadline) } else { Left::At(deadline) }
     }
 
-    /// The background thread goes to sleep. Returns how long it may; it holds the lock until it
-    /// sleeps.
+    /// The background thread goes to sleep. Returns how long it may; it sleeps a moment
+    /// after it has unlocked the engine, when it has rung what is due.
     ///
     /// `at_most` bounds that if not everything that should wake it can.
     pub(crate) fn fall_asleep(&mut self, at_most: Option<Duration>) -> Option<Duration> {

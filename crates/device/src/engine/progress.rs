@@ -29,8 +29,8 @@ pub enum Turn {
     Call,
     /// A call of a program that polls, whose acknowledgements may wait for its next call.
     Poll,
-    /// The background thread, when its bell rang, and no socket that has datagrams would go
-    /// unnoticed.
+    /// The background thread, when its bell rang: sockets that have datagrams wake it, too, or the
+    /// program's polls find them.
     Rung,
     /// The background thread, right after it found something.
     Again,

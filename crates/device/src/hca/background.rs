@@ -307,7 +307,12 @@ impl<'a> Background<'a> {
         {
             // A thread that waits for the lock has its turn.
             let bells = engine.common.objects.bells.take();
+            let has_rung = !bells.is_empty();
             MutexGuard::unlocked_fair(engine, || bells.ring());
+            if has_rung {
+                // That took time, in which nobody listened.
+                heard = Instant::now();
+            }
             let moved = engine.progress(Turn::Again);
             let now = Instant::now();
             if moved {

@@ -136,7 +136,10 @@ impl EventChannel {
                 None => {}
             }
             let left = timeout.saturating_sub(began.elapsed());
-            if let (Arm::Soft(soft), false) = (&self.0.arm, left.is_zero()) {
+            if left.is_zero() {
+                return Ok(None);
+            }
+            if let Arm::Soft(soft) = &self.0.arm {
                 soft.on.hca.about_to_wait();
             }
             if !readable(self, left)? {

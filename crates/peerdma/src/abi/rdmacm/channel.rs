@@ -15,7 +15,8 @@ use super::{Answer, Failure};
 #[derive(Debug)]
 pub(super) struct Channel<E> {
     bell: Bell,
-    /// The first event is there, and the bell is to be rung for it. It changes with the queue.
+    /// The first event is there, and the bell is to be rung for it. Set with the queue locked, and
+    /// cleared with `ringing` held.
     is_due: AtomicBool,
     /// Held while it rings; taken while the queue is locked, and not the other way round.
     ringing: whole::Mutex<()>,
