@@ -260,7 +260,7 @@ impl Queue {
     /// An empty queue.
     ///
     /// # Errors
-    /// [`Kind::NoMemory`] if there are no descriptors left.
+    /// [`Kind::NoMemory`](crate::Kind) if there are no descriptors left.
     pub fn new() -> Result<Self> {
         Ok(Self { bell: Bell::new(EventfdFlags::NONBLOCK)?, events: Mutex::default() })
     }
