@@ -16,7 +16,7 @@ use crate::objects::cq::Wc;
 #[derive(Debug)]
 pub struct EngineGuard<'a> {
     engine: biased::MutexGuard<'a, Engine>,
-    /// Whether more or less work may be left than before.
+    /// Whether more or less work may be left than before, or a bell be due.
     is_changed: bool,
     /// Fields are dropped in their order: these ring when the engine is unlocked.
     ringing: Ringing,
@@ -36,7 +36,7 @@ impl<'a> EngineGuard<'a> {
         if let Some(plain) = request.plain_one_sided()
             && self.engine.post_at_hand(id, &plain)
         {
-            self.is_changed |= self.engine.has_overrun();
+            self.note(self.engine.has_overrun());
             return Ok(());
         }
         (**self).post_send(id, request)
@@ -46,7 +46,8 @@ impl<'a> EngineGuard<'a> {
     #[doc(alias = "ibv_post_recv")]
     #[inline]
     pub fn post_recv(&mut self, id: QpId, wr: RecvWr) -> Result<(), PostError> {
-        self.is_changed |= self.engine.post_recv(id, wr)?;
+        let is_changed = self.engine.post_recv(id, wr)?;
+        self.note(is_changed);
         Ok(())
     }
 
@@ -58,8 +59,15 @@ impl<'a> EngineGuard<'a> {
         id: QpId,
         fill: impl FnOnce(&mut RecvWr) -> Result<(), X>,
     ) -> Result<(), X> {
-        self.is_changed |= self.engine.post_recv_with(id, fill)?;
+        let is_changed = self.engine.post_recv_with(id, fill)?;
+        self.note(is_changed);
         Ok(())
+    }
+
+    /// More or less work may be left than before, or a bell may be due.
+    #[inline]
+    fn note(&mut self, is_changed: bool) {
+        self.is_changed |= is_changed || !self.engine.common.objects.bells.is_empty();
     }
 
     /// [`Engine::pop_wc`].
@@ -103,10 +111,10 @@ impl Drop for EngineGuard<'_> {
     fn drop(&mut self) {
         if self.is_changed {
             self.engine.mind_alarm();
-        }
-        let bells = &mut self.engine.common.objects.bells;
-        if !bells.is_empty() {
-            self.ringing.0 = bells.take();
+            let bells = &mut self.engine.common.objects.bells;
+            if !bells.is_empty() {
+                self.ringing.take(bells);
+            }
         }
     }
 }

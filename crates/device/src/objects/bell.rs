@@ -180,7 +180,15 @@ impl Bells {
 
 /// Bells that are rung when this is dropped.
 #[derive(Debug, Default)]
-pub(crate) struct Ringing(pub(crate) Bells);
+pub(crate) struct Ringing(Bells);
+
+impl Ringing {
+    /// Takes all bells that are due.
+    #[inline]
+    pub(crate) fn take(&mut self, bells: &mut Bells) {
+        self.0 = bells.take();
+    }
+}
 
 impl Drop for Ringing {
     #[inline]
