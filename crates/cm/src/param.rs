@@ -17,7 +17,7 @@ pub struct Peer {
 }
 
 /// The sender of a message, as its carrier knows it and not as the message claims.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Origin {
     remote: Gid,
     via: Option<u16>,

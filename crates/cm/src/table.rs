@@ -1,7 +1,7 @@
 //! The connections, and the tables to find one.
 
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use iba::{Guid, Qpn, Time};
 use rustc_hash::FxHashMap;
@@ -23,12 +23,12 @@ pub(crate) struct Table {
     // connections. Otherwise a sender that names another's id or QP would end the other's
     // connection, or prevent one.
     /// By the peer's channel adapter and its id, to recognise a duplicate of a REQ.
-    by_remote_id: HashMap<(Origin, Guid, CommId), CommId>,
+    by_remote_id: BTreeMap<(Origin, Guid, CommId), CommId>,
     /// By the peer's channel adapter and its QP, to recognise a connection that the peer has
     /// forgotten.
-    by_remote_qpn: HashMap<(Origin, Guid, Qpn), CommId>,
+    by_remote_qpn: BTreeMap<(Origin, Guid, Qpn), CommId>,
     /// Requests for services, by their sender and its id for them.
-    by_request: HashMap<(Origin, CommId), CommId>,
+    by_request: BTreeMap<(Origin, CommId), CommId>,
     deadlines: BTreeSet<(Time, CommId)>,
 }
 
@@ -39,9 +39,9 @@ impl Table {
             index_bits: local.index_bits.clamp(1, 31),
             next: local.start,
             conns: FxHashMap::default(),
-            by_remote_id: HashMap::new(),
-            by_remote_qpn: HashMap::new(),
-            by_request: HashMap::new(),
+            by_remote_id: BTreeMap::new(),
+            by_remote_qpn: BTreeMap::new(),
+            by_request: BTreeMap::new(),
             deadlines: BTreeSet::new(),
         }
     }
