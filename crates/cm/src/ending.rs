@@ -178,6 +178,12 @@ impl Cm {
         let conn = self.conn_in(id, "DREP", &[State::DreqRcvd])?;
         let drep = Drep { local_comm_id: id, remote_comm_id: conn.remote.id, private_data };
         self.send_reply(id, drep);
+        if private_data == Drep::default().private_data
+            && let Some(conn) = self.table.get_mut(id)
+        {
+            // It is made again if the peer asks again. Many connections may be in TIMEWAIT.
+            conn.reply = None;
+        }
         self.enter_timewait(now, id);
         Ok(())
     }
