@@ -1,12 +1,13 @@
 /* Pairs of QPs between this process and another one, where each program polls only after an event.
  *
- *   events PAIRS ROUNDS SEED rc|uc
+ *   events PAIRS ROUNDS SEED rc|uc poll|block
  *
  * The process forks before it opens the device. On each pair the two take turns: one posts some
  * messages in one list, all unsignaled except the last; the other waits for events until all have
  * arrived and then posts as many back. Each message has a number, which is checked. There is no ACK
  * timeout, and over UC not even an acknowledgement, so that nothing is woken by chance: forgotten
- * work hangs the pair, and the program reports that after ten seconds without an event.
+ * work hangs the pair, and the program reports that after ten seconds without an event. It waits for
+ * events by poll(2), or in ibv_get_cq_event, where ten seconds without one end it by a signal.
  */
 #include <infiniband/verbs.h>
 #include <poll.h>
@@ -33,6 +34,7 @@ struct pair {
 
 static struct pair pairs[MAX_PAIRS];
 static unsigned count, rounds, seed, finished;
+static int blocks;
 static enum ibv_qp_type type;
 static const char *own;
 static struct ibv_cq *cq;
@@ -223,7 +225,9 @@ static void run(int to_peer, int is_first)
 		void *context;
 		int got, j;
 
-		if (poll(&wait, 1, 10000) != 1)
+		if (blocks)
+			alarm(10);
+		else if (poll(&wait, 1, 10000) != 1)
 			die("no event for ten seconds, %u of %u pairs done", finished, count);
 		if (ibv_get_cq_event(channel, &which, &context) || ibv_req_notify_cq(cq, 0))
 			die("get_cq_event");
@@ -234,6 +238,7 @@ static void run(int to_peer, int is_first)
 		if (got < 0)
 			die("poll_cq");
 	}
+	alarm(0);
 	/* The peer still has to receive the last messages. */
 	if (write(to_peer, &ready, 1) != 1 || read(to_peer, &ready, 1) != 1)
 		die("the peer is gone");
@@ -246,8 +251,9 @@ int main(int argc, char **argv)
 	int ends[2], status;
 	pid_t child;
 
-	if (argc != 5)
+	if (argc != 6)
 		return 2;
+	blocks = !strcmp(argv[5], "block");
 	type = strcmp(argv[4], "uc") ? IBV_QPT_RC : IBV_QPT_UC;
 	count = (unsigned)atoi(argv[1]);
 	rounds = (unsigned)atoi(argv[2]);

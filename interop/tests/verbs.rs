@@ -65,8 +65,9 @@ fn pairs_that_wait_for_events_are_never_forgotten() {
     let program = compile("events", &scratch);
     let start = |seed: u32| {
         let qp_type = if seed.is_multiple_of(2) { "uc" } else { "rc" };
+        let how = if seed.is_multiple_of(3) { "poll" } else { "block" };
         Program::new(&program)
-            .args(["16", "400", &seed.to_string(), qp_type])
+            .args(["16", "400", &seed.to_string(), qp_type, how])
             .limit(Duration::from_secs(120))
             .start()
     };
@@ -82,9 +83,12 @@ fn pairs_that_wait_for_events_are_never_forgotten() {
 fn two_lonely_pairs_that_wait_for_events_are_not_forgotten() {
     needs!(Need::Header("infiniband/verbs.h"));
     let scratch = Scratch::new();
-    let program = Program::new(compile("events", &scratch));
-    let out = program.args(["2", "2000", "1", "uc"]).limit(Duration::from_secs(60)).output();
-    out.success().says("first: 2 pairs, 2000 rounds").says("second: 2 pairs, 2000 rounds");
+    let program = compile("events", &scratch);
+    for how in ["poll", "block"] {
+        let pairs = Program::new(&program).args(["2", "2000", "1", "uc", how]);
+        let out = pairs.limit(Duration::from_secs(60)).output();
+        out.success().says("first: 2 pairs, 2000 rounds").says("second: 2 pairs, 2000 rounds");
+    }
 }
 
 /// The same by datagrams.
@@ -95,7 +99,23 @@ fn pairs_that_wait_for_events_are_never_forgotten_on_the_wire() {
     let program = compile("events", &scratch);
     let config = scratch.file("force_udp.toml");
     std::fs::write(&config, "[[nic]]\nforce_udp = true\n").expect("a writable scratch");
-    let program = Program::new(&program).env("PEERDMA_CONFIG", &config);
-    let out = program.args(["16", "100", "7", "rc"]).limit(Duration::from_secs(120)).output();
-    out.success().says("first: 16 pairs, 100 rounds").says("second: 16 pairs, 100 rounds");
+    for how in ["poll", "block"] {
+        let pairs = Program::new(&program).env("PEERDMA_CONFIG", &config);
+        let pairs = pairs.args(["16", "100", "7", "rc", how]);
+        let out = pairs.limit(Duration::from_secs(120)).output();
+        out.success().says("first: 16 pairs, 100 rounds").says("second: 16 pairs, 100 rounds");
+    }
+}
+
+/// A wait ends by signals as a read would, and its thread can be cancelled.
+#[test]
+fn waits_end_by_signals_and_by_cancellation() {
+    needs!(Need::Header("infiniband/verbs.h"), Need::Header("rdma/rdma_cma.h"));
+    let scratch = Scratch::new();
+    let program = Program::new(compile("waits", &scratch));
+    program
+        .limit(Duration::from_secs(60))
+        .output()
+        .success()
+        .says("all waits ended as they should");
 }

@@ -21,6 +21,7 @@ use crate::thresholds::{LAST_LEASE, LEASE, POLLS_TO_YIELD, POLLS_TO_YIELD_AGAIN,
 use crate::waits::Waits;
 
 use self::take_over::TakeOver;
+pub use self::wait::{Begun, Waited, Waiting, Woken};
 
 /// One NIC in this process.
 #[derive(Debug)]
@@ -68,6 +69,7 @@ mod background;
 pub(crate) mod build;
 mod still;
 mod take_over;
+mod wait;
 
 use build::build_engine;
 use still::Changing;

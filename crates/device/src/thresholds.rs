@@ -40,6 +40,22 @@ pub(crate) const POLLS_TO_YIELD_AGAIN: u64 = 1 << 14;
 /// Longer than a peer needs to answer, shorter than the time slice of a process that computes.
 pub(crate) const SLOW_RETURN: Duration = Duration::from_millis(1);
 
+// Threads of the program that wait for an event.
+
+/// How long such a thread polls before it sleeps, if its waits are short: as long as two threads
+/// take to wake.
+pub(crate) const SPIN: Duration = Duration::from_micros(50);
+/// A wait that is short: the peer, and both threads, had to wake first.
+pub(crate) const SHORT_WAIT: Duration = Duration::from_micros(150);
+/// After this many short waits, a thread polls before it sleeps.
+pub(crate) const SHORT_WAITS_TO_SPIN: u32 = 4;
+/// The number doubles, up to this, each time that too many polls found nothing.
+pub(crate) const SHORT_WAITS_TO_SPIN_AT_MOST: u32 = 1 << 8;
+/// How many may find nothing at first,
+pub(crate) const FIRST_CREDIT: u32 = 4;
+/// and after many that found something.
+pub(crate) const MOST_CREDIT: u32 = 16;
+
 // Acknowledgements.
 
 /// Those that nobody asked for are sent after this many polls that found nothing, some hundred

@@ -1,12 +1,14 @@
 //! The descriptors that the background thread sleeps on.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use descriptors::Known;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::io::Errno;
+use threads::futex;
 
 use crate::refusal::{Kind, Refusal, Result};
 
@@ -25,8 +27,8 @@ pub(crate) enum Woken {
 
 /// How a descriptor is registered with epoll.
 const OTHER: u64 = 0;
-const DATAGRAMS: u64 = 1;
-const DOORBELL: u64 = 2;
+pub(crate) const DATAGRAMS: u64 = 1;
+pub(crate) const DOORBELL: u64 = 2;
 const WAKE: u64 = 3;
 
 /// Two sets of descriptors: those that always wake the thread, and these with those that wake it
@@ -37,9 +39,18 @@ pub(crate) struct Waits {
     idle: Known,
     /// Wakes the thread from inside the process.
     wake: Known,
+    /// Those of the program that datagrams wake (`hca::wait`).
+    of_program: futex::Mutex<Vec<Weak<Known>>>,
     /// Odd while operations wait for others (`engine::held`); each change counts. The thread reads
     /// it without the lock.
     held: AtomicU64,
+}
+
+/// Sets for threads of the program that wait for one descriptor.
+#[derive(Debug)]
+pub(crate) struct SetsOfProgram {
+    pub(crate) with_datagrams: Arc<Known>,
+    pub(crate) without: Known,
 }
 
 impl Waits {
@@ -48,8 +59,13 @@ impl Waits {
             |error| Refusal::new(Kind::NoMemory, format!("descriptors to wait on: {error}"));
         let set = || epoll::create(epoll::CreateFlags::CLOEXEC).map(Known::new).map_err(refused);
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(refused)?;
-        let waits =
-            Self { always: set()?, idle: set()?, wake: Known::new(wake), held: AtomicU64::new(0) };
+        let waits = Self {
+            always: set()?,
+            idle: set()?,
+            wake: Known::new(wake),
+            of_program: futex::Mutex::default(),
+            held: AtomicU64::new(0),
+        };
         waits.add_to_both(&waits.wake, WAKE);
         Ok(waits)
     }
@@ -59,9 +75,51 @@ impl Waits {
         self.add_to_both(fd, OTHER);
     }
 
-    /// The same for the bell that peers ring.
-    pub(crate) fn add_doorbell(&self, fd: impl AsFd) {
-        self.add_to_both(fd, DOORBELL);
+    /// The same for the bell that peers ring. It wakes one thread of those that sleep on it.
+    /// Returns whether it is there now.
+    pub(crate) fn add_doorbell(&self, fd: impl AsFd) -> bool {
+        let add =
+            |set| Self::add_for_one(set, &fd, DOORBELL).is_ok() || Self::add(set, &fd, DOORBELL);
+        add(&self.always) & add(&self.idle)
+    }
+
+    /// Sets for threads of the program: each has the descriptor that they wait for and the
+    /// doorbell, and one also the sockets of `datagrams`. These wake such a thread rather than the
+    /// background thread.
+    pub(crate) fn sets_of_program<'a>(
+        &self,
+        fd: impl AsFd,
+        doorbell: BorrowedFd<'a>,
+        datagrams: impl Iterator<Item = BorrowedFd<'a>>,
+    ) -> rustix::io::Result<SetsOfProgram> {
+        let set = || {
+            let set = Known::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
+            let data = epoll::EventData::new_u64(OTHER);
+            epoll::add(&set, &fd, data, epoll::EventFlags::IN)?;
+            Self::add_for_one(&set, doorbell, DOORBELL)?;
+            Ok(set)
+        };
+        let sets = SetsOfProgram { with_datagrams: Arc::new(set()?), without: set()? };
+        let mut of_program = self.of_program.lock();
+        of_program.retain(|set| set.strong_count() > 0);
+        of_program.push(Arc::downgrade(&sets.with_datagrams));
+        drop(of_program);
+        // Of those that sleep, the kernel wakes the one whose set was first.
+        self.remove_always(doorbell);
+        let mut is_done = self.add_doorbell(doorbell);
+        let sockets: Vec<_> = datagrams.collect();
+        for socket in &sockets {
+            let _ = epoll::delete(&self.idle, socket);
+            is_done &= self.add_datagrams(socket);
+        }
+        if is_done {
+            return Ok(sets);
+        }
+        // The kernel has a limit (epoll(7), `max_user_watches`). There is room for ours again.
+        drop(sets);
+        self.add_doorbell(doorbell);
+        sockets.iter().for_each(|socket| _ = self.add_datagrams(socket));
+        Err(Errno::NOSPC)
     }
 
     /// In one set within the other, it would not be known which of them is readable.
@@ -81,10 +139,12 @@ impl Waits {
         Self::add(&self.idle, fd, OTHER);
     }
 
-    /// Adds a socket of datagrams, which wakes the thread while the program does not poll; one that
-    /// is there already stays. Returns whether it is there now.
+    /// Adds a socket of datagrams, which wakes the thread while the program does not poll, or one
+    /// of the program that waits; one that is there already stays. Returns whether it is there now.
     pub(crate) fn add_datagrams(&self, fd: impl AsFd) -> bool {
-        Self::add(&self.idle, fd, DATAGRAMS)
+        self.each_of_program(|set| _ = Self::add_for_one(set, &fd, DATAGRAMS));
+        let added = Self::add_for_one(&self.idle, &fd, DATAGRAMS);
+        matches!(added, Ok(()) | Err(Errno::EXIST)) || Self::add(&self.idle, fd, DATAGRAMS)
     }
 
     /// Removes a socket that [`Waits::add_datagrams`] added, if it is there.
@@ -93,7 +153,19 @@ impl Waits {
     /// the kernel notifies the set of each datagram that arrives, and of the room that each one
     /// sent frees.
     pub(crate) fn remove_datagrams(&self, fd: impl AsFd) {
-        let _ = epoll::delete(&self.idle, fd);
+        let _ = epoll::delete(&self.idle, &fd);
+        self.each_of_program(|set| _ = epoll::delete(set, &fd));
+    }
+
+    fn each_of_program(&self, mut each: impl FnMut(&Known)) {
+        let of_program = self.of_program.lock();
+        of_program.iter().filter_map(Weak::upgrade).for_each(|set| each(&set));
+    }
+
+    /// Adds a descriptor that wakes one thread, of this set or of another.
+    fn add_for_one(set: &Known, fd: impl AsFd, what: u64) -> rustix::io::Result<()> {
+        let data = epoll::EventData::new_u64(what);
+        epoll::add(set, fd, data, epoll::EventFlags::IN | epoll::EventFlags::EXCLUSIVE)
     }
 
     fn add(set: &Known, fd: impl AsFd, what: u64) -> bool {
@@ -212,5 +284,58 @@ mod tests {
         assert_eq!(polls.map(woken), [Woken::Datagrams, Woken::Rung]);
         waits.add_idle(&other);
         assert_eq!(polls.map(woken), [Woken::Otherwise, Woken::Rung]);
+    }
+
+    /// Sleeps on a set of the program's.
+    fn is_woken(set: &Known) -> bool {
+        let data = epoll::EventData::new_u64(OTHER);
+        let mut events = [epoll::Event { flags: epoll::EventFlags::empty(), data }; 1];
+        let time = Timespec { tv_sec: 0, tv_nsec: 300_000_000 };
+        epoll::wait(set, &mut events, Some(&time)).is_ok_and(|count| count > 0)
+    }
+
+    #[test]
+    fn one_thread_is_woken_and_the_background_thread_last() {
+        let waits = Waits::new().expect("descriptors are free");
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let (doorbell, own) = (eventfd(0, flags).unwrap(), eventfd(0, flags).unwrap());
+        waits.add_doorbell(&doorbell);
+        let socket = UdpSocket::bind("127.0.0.1:0").expect("lo is up");
+        let to = socket.local_addr().expect("bound");
+        assert!(waits.add_datagrams(&socket));
+        let watched = [socket.as_fd()].into_iter();
+        let sets = waits.sets_of_program(&own, doorbell.as_fd(), watched).expect("free");
+        let ring = || _ = rustix::io::write(&doorbell, &1u64.to_ne_bytes());
+        let send = || _ = socket.send_to(b"x", to).expect("lo is up");
+        // Who sleeps besides our thread, whether the bell rings or a datagram comes, and who is
+        // woken: that one, and ours.
+        let happens = |is_ring| if is_ring { ring() } else { send() };
+        let cases = [
+            (Some(&*sets.with_datagrams), true, [true, false]),
+            (Some(&*sets.with_datagrams), false, [true, false]),
+            (Some(&sets.without), true, [true, false]),
+            (Some(&sets.without), false, [false, true]),
+            (None, true, [false, true]),
+        ];
+        socket.set_nonblocking(true).unwrap();
+        for (case, (set, is_ring, expected)) in cases.into_iter().enumerate() {
+            let woken = || {
+                std::thread::scope(|scope| {
+                    let ours = scope.spawn(|| waits.wait(Some(Duration::from_millis(300)), false));
+                    let program = scope.spawn(|| set.is_some_and(is_woken));
+                    std::thread::sleep(Duration::from_millis(100));
+                    happens(is_ring);
+                    let ours = ours.join().unwrap() != Woken::Nothing;
+                    let woken = [program.join().unwrap(), ours];
+                    let _ = rustix::io::read(&doorbell, &mut [0u8; 8]);
+                    let _ = socket.recv(&mut [0u8; 8]);
+                    woken
+                })
+            };
+            // On a busy machine a thread may not sleep yet when it happens.
+            assert!((0..20).any(|_| woken() == expected), "case {case}: {expected:?}");
+        }
+        drop(sets);
+        waits.remove_datagrams(&socket);
     }
 }

@@ -7,11 +7,14 @@ use std::time::{Duration, Instant};
 
 use descriptors::Known;
 use device::ids::{ChannelId, CqId, CtxId};
+use device::{Engine, Waiting};
 use iba::{Qpn, RKey, WcFlags, WcOpcode, WcStatus};
 use transport::env::Reason;
 
 use crate::arm::{Arm, On, refused};
-use crate::wait::{Bell, clone_for_waiting, readable, readable_either, take_one};
+use crate::wait::{
+    Bell, Waited, clone_for_waiting, readable, readable_either, take_one, wait_for_event,
+};
 use crate::{Context, Kind, Refusal, Result};
 
 /// A completion queue with an event descriptor. Clones are the same one.
@@ -33,6 +36,7 @@ struct Soft {
     channel: ChannelId,
     /// Does not block: if several threads wait, one takes an event.
     fd: Known,
+    waiting: Waiting,
 }
 
 impl Drop for Soft {
@@ -274,13 +278,7 @@ impl Cq {
     #[doc(alias = "ibv_get_cq_event")]
     pub fn event(&self, timeout: Duration) -> Result<bool> {
         match &self.0.arm {
-            Arm::Soft(soft) => {
-                let is_taken = take_one(&soft.fd, timeout)?;
-                if is_taken {
-                    let _ = soft.on.lock().take_cq_event(soft.channel);
-                }
-                Ok(is_taken)
-            }
+            Arm::Soft(soft) => soft.event(timeout),
             Arm::Hard(hard) => {
                 let began = Instant::now();
                 loop {
@@ -307,12 +305,36 @@ impl Soft {
         let Some(Ok(fd)) = fd else {
             return Err(Refusal::new(Kind::NoMemory, "create_cq: no descriptor for its events"));
         };
-        Ok(Self { on: on.with(id), channel, fd })
+        Ok(Self { on: on.with(id), channel, fd, waiting: Waiting::default() })
     }
 
     #[inline]
     fn poll(&self) -> Option<Wc> {
         self.on.hca.poll(self.on.id).pop_wc(self.on.id).map(Wc::from)
+    }
+
+    /// Waits for an event of the channel, and takes it.
+    fn event(&self, timeout: Duration) -> Result<bool> {
+        let began = Instant::now();
+        let take = |engine: &mut Engine| engine.take_cq_event_unread(self.channel).is_some();
+        if take(&mut self.on.lock()) {
+            return Ok(true);
+        }
+        let mut wait = Duration::ZERO;
+        loop {
+            if take_one(&self.fd, wait)? && self.on.lock().take_cq_event(self.channel).is_some() {
+                return Ok(true);
+            }
+            let left = timeout.saturating_sub(began.elapsed());
+            if left.is_zero() {
+                return Ok(false);
+            }
+            wait = match wait_for_event(&self.waiting, &self.on.hca, &self.fd, take, left) {
+                Waited::Found => return Ok(true),
+                Waited::NotYet => Duration::ZERO,
+                Waited::Unable => left,
+            };
+        }
     }
 
     fn check(&self) -> Result<()> {

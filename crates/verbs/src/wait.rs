@@ -1,9 +1,12 @@
 //! Waiting for an event.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use descriptors::Known;
+use device::{Begun, Engine, Hca, Waiting};
+use rustix::event::epoll::{self, EventData};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 
@@ -37,7 +40,46 @@ pub(crate) fn readable(fd: impl AsFd, timeout: Duration) -> Result<bool> {
     any_readable(&mut [PollFd::new(&fd, PollFlags::IN)], timeout)
 }
 
-/// The same for either of two descriptors.
+/// What a wait for an event of the software device has led to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Waited {
+    /// The event was found.
+    Found,
+    /// Not yet: the descriptor may be readable, or the time be over.
+    NotYet,
+    /// The caller is to wait for the descriptor.
+    Unable,
+}
+
+/// Waits up to `timeout` for an event that `found` takes, making progress meanwhile.
+pub(crate) fn wait_for_event(
+    waiting: &Waiting,
+    hca: &Arc<Hca>,
+    fd: impl AsFd,
+    mut found: impl FnMut(&mut Engine) -> bool,
+    timeout: Duration,
+) -> Waited {
+    let set = match waiting.begin(hca, fd, &mut found) {
+        Begun::Found => return Waited::Found,
+        Begun::Unable => return Waited::Unable,
+        Begun::Sleep(set) => set,
+    };
+    let none = epoll::Event { flags: epoll::EventFlags::empty(), data: EventData::new_u64(0) };
+    let mut events = [none; 4];
+    let began = Instant::now();
+    let count = match epoll::wait(set, &mut events, Some(&timespec(timeout))) {
+        Ok(count) => count,
+        Err(Errno::INTR) => return Waited::NotYet,
+        Err(_) => return Waited::Unable,
+    };
+    let woken = Waiting::woken(events.iter().take(count).map(|event| event.data.u64()));
+    match waiting.end(hca, woken, began.elapsed(), found) {
+        device::Waited::Found => Waited::Found,
+        device::Waited::Readable | device::Waited::NotYet => Waited::NotYet,
+    }
+}
+
+/// As [`readable`], for either of two descriptors.
 pub(crate) fn readable_either(one: impl AsFd, other: impl AsFd, timeout: Duration) -> Result<bool> {
     let [one, other] = [one.as_fd(), other.as_fd()];
     let flags = PollFlags::IN;
@@ -48,14 +90,17 @@ fn any_readable(fds: &mut [PollFd<'_>], timeout: Duration) -> Result<bool> {
     if timeout.is_zero() {
         return Ok(false);
     }
-    let timeout = Timespec {
-        tv_sec: timeout.as_secs().try_into().unwrap_or(i64::MAX),
-        tv_nsec: timeout.subsec_nanos().into(),
-    };
-    match poll(fds, Some(&timeout)) {
+    match poll(fds, Some(&timespec(timeout))) {
         Ok(count) => Ok(count > 0),
         Err(Errno::INTR) => Ok(true),
         Err(error) => Err(failed(error)),
+    }
+}
+
+fn timespec(time: Duration) -> Timespec {
+    Timespec {
+        tv_sec: time.as_secs().try_into().unwrap_or(i64::MAX),
+        tv_nsec: time.subsec_nanos().into(),
     }
 }
 

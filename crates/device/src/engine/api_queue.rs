@@ -55,6 +55,12 @@ impl Engine {
         Some((cq, self.common.objects.cqs.get(cq.index())?.cookie))
     }
 
+    /// As [`Engine::take_cq_event`], for a caller that has not read from the descriptor.
+    pub fn take_cq_event_unread(&mut self, id: ChannelId) -> Option<(CqId, u64)> {
+        let cq = self.common.objects.channels.get_mut(id.index())?.events.take()?;
+        Some((cq, self.common.objects.cqs.get(cq.index())?.cookie))
+    }
+
     /// Raises an event for a CQ that holds completions, unless one waits on its channel: for a
     /// caller that took one of several completions, and knows that another thread waits.
     pub fn repeat_cq_event(&mut self, id: CqId) {

@@ -5,6 +5,7 @@ use std::ffi::{c_int, c_void};
 use std::mem;
 use std::ptr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use device::{Kind, Refusal};
 
@@ -19,6 +20,7 @@ use super::poll;
 use super::turn::Turn;
 use super::types::context::Context;
 use super::types::cq::{CompChannel, Cq, CqEx, CqInitAttrEx, ModerateCq, ModifyCqAttr};
+use super::waiting::Waiting;
 
 pub(crate) unsafe extern "C" fn ibv_create_comp_channel(context: *mut Context) -> *mut CompChannel {
     control("ibv_create_comp_channel", ptr::null_mut(), || {
@@ -34,17 +36,25 @@ fn create_channel(context: *mut Context, open: &Open) -> Result<*mut CompChannel
     let id = engine.create_channel(open.id)?;
     let fd = engine.channel_fd(id).expect("the channel was created just now").as_raw_fd();
     drop(engine);
-    let own = OwnChannel { hca: Arc::clone(&open.hca), id };
-    Ok(ChannelObject::create(CompChannel { context, fd, refcnt: 0 }, own))
+    let own = OwnChannel {
+        hca: Arc::clone(&open.hca),
+        id,
+        waiting: Waiting::default(),
+        is_gone: AtomicBool::new(false),
+    };
+    Ok(ChannelObject::create(CompChannel { context, fd, refcnt: 0 }, Arc::new(own)))
 }
 
 pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut CompChannel) -> c_int {
     control("ibv_destroy_comp_channel", libc::EIO, || {
         // SAFETY: contract: the channel is one of ours.
         let own = unsafe { ChannelObject::own(channel) };
-        if let Err(refusal) = own.hca.lock().destroy_channel(own.id) {
+        let mut engine = own.hca.lock();
+        if let Err(refusal) = engine.destroy_channel(own.id) {
             return errno::of(refusal.kind());
         }
+        own.is_gone.store(true, Ordering::Relaxed);
+        drop(engine);
         // SAFETY: contract: the program uses it no more.
         drop(unsafe { ChannelObject::destroy(channel) });
         0

@@ -1,57 +1,100 @@
 //! Completion events and asynchronous events.
 //!
 //! Each is taken in two steps: a read from the descriptor that the program may also poll, and then
-//! the event itself from the engine. A blocked read holds no lock.
+//! the event itself from the engine. A blocked read holds no lock, and its thread may be cancelled
+//! ([`super::cancel`]). A thread that waits for a completion makes progress instead of the read
+//! ([`super::waiting`]).
 
+use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::mem;
+use std::os::fd::BorrowedFd;
 use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use device::EventSource;
+use device::ids::CqId;
+use device::{Engine, EventSource, Hca};
 
 use super::boundary::control;
+use super::cancel::{After, Step, in_steps};
 use super::errno;
 use super::object::{given, room};
 use super::own::context::opened;
-use super::own::cq::{self, ChannelObject};
+use super::own::cq::{self, ChannelObject, OwnChannel};
 use super::own::qp;
 use super::srq::SrqObject;
 use super::types::context::Context;
 use super::types::cq::{CompChannel, Cq};
 use super::types::event::{AsyncEvent, Element};
+use super::waiting::Next;
 
-pub(crate) unsafe extern "C" fn ibv_get_cq_event(
+pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
     channel: *mut CompChannel,
     cq: *mut *mut Cq,
     cq_context: *mut *mut c_void,
 ) -> c_int {
-    control("ibv_get_cq_event", -1, || {
+    let found = Cell::new(None);
+    let keep = |taken: Option<(CqId, u64)>| {
+        found.set(taken.map(|(_, cookie)| cookie_to_pointer::<Cq>(cookie)));
+        // Still under the lock, so that a thread that destroys the queue waits for this event.
+        // SAFETY: the engine gives events of queues that exist.
+        found.get().inspect(|cq| unsafe { cq::own(*cq) }.comp_acks.give()).is_some()
+    };
+    let hold = || {
+        let _rooms = (room(cq), room(cq_context));
         // SAFETY: contract: the channel is one of ours.
-        let own = unsafe { ChannelObject::own(channel) };
-        // SAFETY: contract: the channel is alive.
-        let fd = unsafe { (*channel).fd };
-        let (cq, cq_context) = (room(cq), room(cq_context));
-        loop {
-            if !wait(fd) {
-                return -1;
-            }
-            let mut engine = own.hca.lock();
+        Ok(Arc::clone(unsafe { ChannelObject::own(channel) }))
+    };
+    in_steps("ibv_get_cq_event", hold, |own: &OwnChannel, after| {
+        let is_gone = || own.is_gone.load(Ordering::Relaxed);
+        let take = |engine: &mut Engine| !is_gone() && keep(engine.take_cq_event_unread(own.id));
+        let next = match after {
+            After::Begin => take(&mut own.hca.lock()).then_some(Next::Found),
             // The queue may have been destroyed, and its events with it, since the read.
-            let Some((_, cookie)) = engine.take_cq_event(own.id) else { continue };
-            let found = cookie_to_pointer::<Cq>(cookie);
-            // Still under the lock, so that a thread that destroys the queue waits for this event.
-            // SAFETY: the engine gives events of queues that exist.
-            unsafe { cq::own(found) }.comp_acks.give();
-            drop(engine);
-            // SAFETY: contract: the program has room for the pointer.
-            unsafe { cq.write(found) };
-            // SAFETY: the queue exists at least until its event is acknowledged.
-            let context = unsafe { (*found).cq_context };
-            // SAFETY: contract: the program has room for the pointer.
-            unsafe { cq_context.write(context) };
-            return 0;
+            After::Read => {
+                let mut engine = own.hca.lock();
+                (!is_gone() && keep(engine.take_cq_event(own.id))).then_some(Next::Found)
+            }
+            After::Sleep(woken, time) => own.waiting.end(&own.hca, woken, time, take),
+            After::SleepFailed(errno) => own.waiting.failed(errno),
+            After::Failed(errno) => return failed(errno),
+        };
+        let next = match next {
+            Some(next @ (Next::Found | Next::Interrupted)) => next,
+            // It waits for ever, as for a descriptor that is closed meanwhile.
+            _ if is_gone() => own.waiting.set().map_or(Next::Read, Next::Sleep),
+            Some(next) => next,
+            None => {
+                // SAFETY: contract: the channel is alive.
+                let fd = unsafe { (*channel).fd };
+                // SAFETY: contract: and so is its descriptor.
+                let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+                own.waiting.begin(&own.hca, fd, take)
+            }
+        };
+        match next {
+            Next::Found => {}
+            Next::Sleep(set) => return Step::Sleep(set),
+            Next::Read if is_gone() => return failed(libc::EBADF),
+            // SAFETY: contract: the channel is alive.
+            Next::Read => return Step::Read(unsafe { (*channel).fd }),
+            Next::Interrupted => return failed(libc::EINTR),
         }
+        let Some(found) = found.get() else { return failed(libc::EIO) };
+        // SAFETY: contract: the program has room for the pointer.
+        unsafe { cq.write(found) };
+        // SAFETY: the queue exists at least until its event is acknowledged.
+        let context = unsafe { (*found).cq_context };
+        // SAFETY: contract: the program has room for the pointer.
+        unsafe { cq_context.write(context) };
+        Step::Return(0)
     })
+}
+
+fn failed(errno: c_int) -> Step {
+    errno::set(errno);
+    Step::Return(-1)
 }
 
 pub(crate) unsafe extern "C" fn ibv_ack_cq_events(cq: *mut Cq, events: u32) {
@@ -59,30 +102,32 @@ pub(crate) unsafe extern "C" fn ibv_ack_cq_events(cq: *mut Cq, events: u32) {
     control("ibv_ack_cq_events", (), || unsafe { cq::own(cq) }.comp_acks.acknowledge(events));
 }
 
-pub(crate) unsafe extern "C" fn ibv_get_async_event(
+pub(crate) unsafe extern "C-unwind" fn ibv_get_async_event(
     context: *mut Context,
     event: *mut AsyncEvent,
 ) -> c_int {
-    control("ibv_get_async_event", -1, || {
+    // SAFETY: contract: the context is one of ours.
+    let hold = || Ok(Arc::clone(&unsafe { opened(context) }.hca));
+    in_steps("ibv_get_async_event", hold, |hca: &Hca, after| {
         // SAFETY: contract: the context is one of ours.
         let open = unsafe { opened(context) };
         // SAFETY: contract: the context is alive.
-        let fd = unsafe { (*context).async_fd };
+        let read = Step::Read(unsafe { (*context).async_fd });
         let event = room(event);
-        loop {
-            if !wait(fd) {
-                return -1;
-            }
-            let mut engine = open.hca.lock();
-            let Some(taken) = engine.take_async_event(open.id) else { continue };
-            // Still under the lock, so that a thread that destroys the object waits for this event.
-            let element = element_of(&taken);
-            drop(engine);
-            let answer = AsyncEvent { element, event_type: taken.event as u32 };
-            // SAFETY: contract: the program has room for the event.
-            unsafe { event.write(answer) };
-            return 0;
+        match after {
+            After::Read => {}
+            After::Failed(errno) => return failed(errno),
+            _ => return read,
         }
+        let mut engine = hca.lock();
+        let Some(taken) = engine.take_async_event(open.id) else { return read };
+        // Still under the lock, so that a thread that destroys the object waits for this event.
+        let element = element_of(&taken);
+        drop(engine);
+        let answer = AsyncEvent { element, event_type: taken.event as u32 };
+        // SAFETY: contract: the program has room for the event.
+        unsafe { event.write(answer) };
+        Step::Return(0)
     })
 }
 
@@ -166,21 +211,4 @@ fn port_element(port_num: c_int) -> Element {
 /// Objects give the engine their address as a cookie.
 fn cookie_to_pointer<T>(cookie: u64) -> *mut T {
     ptr::with_exposed_provenance_mut(cookie as usize)
-}
-
-/// Waits for an event, unless the program made the descriptor non-blocking. Sets errno if there is
-/// no event.
-fn wait(fd: c_int) -> bool {
-    let mut count = 0u64;
-    // SAFETY: the buffer has the eight bytes that an eventfd gives.
-    let got = unsafe { libc::read(fd, (&raw mut count).cast(), size_of::<u64>()) };
-    match usize::try_from(got) {
-        Ok(size) if size == size_of::<u64>() => true,
-        Ok(_) => {
-            errno::set(libc::EIO);
-            false
-        }
-        // The read set errno.
-        Err(_) => false,
-    }
 }

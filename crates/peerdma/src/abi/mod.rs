@@ -21,6 +21,7 @@ use verbs_abi as types;
 
 mod acks;
 mod boundary;
+mod cancel;
 mod errno;
 mod functions;
 mod gpu_trace;
@@ -32,6 +33,7 @@ mod refuse;
 mod report;
 mod turn;
 mod uobject;
+mod waiting;
 
 pub(crate) mod ah;
 pub(crate) mod buf;

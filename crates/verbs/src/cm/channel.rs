@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 
 use device::ids::{CmId, CtxId};
 use device::rdma_cm::{EventKind as Soft, PortSpace, Queue, RejReason, Spec};
+use device::{Engine, Waiting};
 use iba::QpType;
 use sysverbs::CmEventKind as Hard;
 
 use super::event::{ConnParam, Event, EventKind};
 use super::id::{Id, Inner};
 use crate::arm::{Arm, On, refused};
-use crate::wait::readable;
+use crate::wait::{Waited, readable, wait_for_event};
 use crate::{Context, Kind, Refusal, Result};
 
 /// The events of any number of identifiers of one device. Clones are the same one.
@@ -33,6 +34,7 @@ pub(super) struct Channel {
 pub(super) struct SoftChannel {
     pub(super) on: On<CtxId>,
     pub(super) queue: Arc<Queue>,
+    waiting: Waiting,
 }
 
 /// What events call an identifier.
@@ -75,7 +77,11 @@ impl EventChannel {
         let arm = match context.arm() {
             Arm::Soft(soft) => {
                 let queue = Arc::new(Queue::new()?);
-                Arm::Soft(SoftChannel { on: soft.with(soft.id), queue })
+                Arm::Soft(SoftChannel {
+                    on: soft.with(soft.id),
+                    queue,
+                    waiting: Waiting::default(),
+                })
             }
             Arm::Hard(hard) => {
                 let library = hard.library().connections().map_err(|why| {
@@ -122,9 +128,13 @@ impl EventChannel {
     #[doc(alias("rdma_get_cm_event", "rdma_ack_cm_event"))]
     pub fn event(&self, timeout: Duration) -> Result<Option<Event>> {
         let began = Instant::now();
+        let mut taken = None;
         loop {
             let event = match &self.0.arm {
-                Arm::Soft(soft) => soft.queue.pop().map(|event| self.of_soft(soft, event)),
+                Arm::Soft(soft) => {
+                    let event = taken.take().or_else(|| soft.queue.pop());
+                    event.map(|event| self.of_soft(soft, event))
+                }
                 Arm::Hard(channel) => {
                     channel.event().map_err(refused)?.map(|event| self.of_hard(event))
                 }
@@ -141,6 +151,14 @@ impl EventChannel {
             }
             if let Arm::Soft(soft) = &self.0.arm {
                 soft.on.hca.about_to_wait();
+                let take = |_: &mut Engine| {
+                    taken = soft.queue.pop();
+                    taken.is_some()
+                };
+                let waited = wait_for_event(&soft.waiting, &soft.on.hca, &*soft.queue, take, left);
+                if waited != Waited::Unable {
+                    continue;
+                }
             }
             if !readable(self, left)? {
                 return Ok(None);

@@ -1,6 +1,7 @@
 //! The receiving half: the sockets. They also send what the queue has gathered.
 
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::BorrowedFd;
 
 use link::udp::{BindError, SendError, Train, Transmit, TxSocketError, UdpLink};
 use transport::Time;
@@ -56,6 +57,11 @@ impl Receiver {
         self.is_watched = true;
         let fds = self.link.iter().flat_map(UdpLink::fds);
         fds.filter(|fd| !waits.add_datagrams(fd)).count() == 0
+    }
+
+    /// The sockets, if datagrams wake the background thread.
+    pub(crate) fn watched(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.link.iter().filter(|_| self.is_watched).flat_map(UdpLink::fds)
     }
 
     /// Stops them from doing so, as the program polls for them itself.

@@ -1,6 +1,7 @@
 //! Completion channels and completion queues, as the library has them.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use device::ids::{ChannelId, CqId};
 use device::{Hca, Wc};
@@ -9,14 +10,20 @@ use crate::abi::acks::Acks;
 use crate::abi::object::Object;
 use crate::abi::turn::Turn;
 use crate::abi::types::cq::{CompChannel, Cq, CqEx};
+use crate::abi::waiting::Waiting;
 
 /// The library's part of a completion channel.
 pub(crate) struct OwnChannel {
     pub(crate) hca: Arc<Hca>,
     pub(crate) id: ChannelId,
+    pub(in crate::abi) waiting: Waiting,
+    /// Set with the engine locked, when it is destroyed.
+    pub(crate) is_gone: AtomicBool,
 }
 
-pub(crate) type ChannelObject = Object<CompChannel, OwnChannel>;
+/// A thread that waits holds the library's part: some programs end by destroying the channel on
+/// which a thread of theirs waits.
+pub(crate) type ChannelObject = Object<CompChannel, Arc<OwnChannel>>;
 
 /// The library's part of a completion queue.
 pub(crate) struct OwnCq {

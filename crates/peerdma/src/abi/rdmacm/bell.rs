@@ -1,5 +1,7 @@
 //! A descriptor that says that there is something to do.
 
+use std::os::fd::{AsRawFd, RawFd};
+
 use descriptors::Known;
 use rustix::fs::OFlags;
 use rustix::net::{
@@ -55,6 +57,15 @@ impl Bell {
     /// Whether [`Bell::wait`] waits: programs make the descriptor non-blocking.
     pub(in crate::abi) fn blocks(&self) -> bool {
         rustix::fs::fcntl_getfl(&self.0).is_ok_and(|flags| !flags.contains(OFlags::NONBLOCK))
+    }
+
+    /// The descriptor to wait for, as [`Bell::wait`] does.
+    ///
+    /// # Errors
+    /// EBADF if the program took the descriptor.
+    pub(in crate::abi) fn to_wait_for(&self) -> Answer<RawFd> {
+        self.0.look().map_err(|error| Failure(error.raw_os_error()))?;
+        Ok(self.0.as_raw_fd())
     }
 
     /// Waits until it rings.

@@ -1,15 +1,19 @@
 //! A queue of events behind a descriptor that a program may poll. The type of the events is a
 //! parameter.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use descriptors::Known;
+use device::{Engine, Hca};
 use threads::whole;
 
 use super::bell::Bell;
 use super::{Answer, Failure};
+use crate::abi::cancel::{After, Step};
+use crate::abi::waiting::{Next, Waiting};
 
 /// The queue of a channel, oldest event first.
 #[derive(Debug)]
@@ -21,6 +25,15 @@ pub(super) struct Channel<E> {
     /// Held while it rings; taken while the queue is locked, and not the other way round.
     ringing: whole::Mutex<()>,
     queue: Mutex<VecDeque<E>>,
+    waiting: Waiting,
+}
+
+/// What a step has led to.
+#[derive(Debug)]
+pub(super) enum Taken<E> {
+    Entry(E),
+    /// Nothing yet: the call goes on with this step.
+    NotYet(Step),
 }
 
 impl<E> Channel<E> {
@@ -34,6 +47,7 @@ impl<E> Channel<E> {
             is_due: AtomicBool::new(false),
             ringing: whole::Mutex::default(),
             queue: Mutex::default(),
+            waiting: Waiting::default(),
         })
     }
 
@@ -71,6 +85,13 @@ impl<E> Channel<E> {
 
     /// There are no events any more. The queue is locked.
     fn fall_silent(&self) {
+        if self.is_due.load(Ordering::Relaxed) {
+            let _ringing = self.ringing.lock();
+            if self.is_due.swap(false, Ordering::Relaxed) {
+                // It has not rung for what was there.
+                return;
+            }
+        }
         // Most often the bell has woken the thread that comes here, and the thread that rang has
         // the lock still.
         if !self.bell.silence() {
@@ -81,27 +102,96 @@ impl<E> Channel<E> {
     }
 
     /// Takes the oldest event, and waits for one unless the program made the descriptor
-    /// non-blocking. `taken` sees the event while the queue is still locked; `about_to_wait` is
-    /// called before a wait, with nothing locked, and may have caused an event.
+    /// non-blocking. `taken` sees the event while the queue is still locked. `hca` names a device
+    /// that may cause events, and lets go on others that do; it is called before a wait, with
+    /// nothing locked.
     ///
     /// # Errors
     /// As [`Bell::wait`].
-    pub(super) fn take(&self, taken: impl Fn(&E), about_to_wait: impl Fn()) -> Answer<E> {
+    pub(super) fn take(&self, taken: impl Fn(&E), hca: impl Fn() -> Option<Arc<Hca>>) -> Answer<E> {
+        let found = Cell::new(self.pop(&taken));
+        let find = |_: &mut Engine| self.find(&taken, &found);
         loop {
-            let mut queue = self.queue();
-            if let Some(entry) = queue.pop_front() {
-                taken(&entry);
-                if queue.is_empty() {
-                    self.fall_silent();
-                }
+            if let Some(entry) = found.take() {
                 return Ok(entry);
             }
-            drop(queue);
-            if self.bell.blocks() {
-                about_to_wait();
+            let next = match self.hca_to_wait_with(&hca) {
+                Some(hca) => self.waiting.wait(&hca, self.descriptor(), find),
+                None => Next::Read,
+            };
+            match next {
+                Next::Found => {}
+                Next::Read | Next::Sleep(_) => {
+                    self.bell.wait()?;
+                    found.set(self.pop(&taken));
+                }
+                Next::Interrupted => return Err(Failure(libc::EINTR)),
             }
-            self.bell.wait()?;
         }
+    }
+
+    /// The same in a call of a program whose thread may be cancelled.
+    ///
+    /// # Errors
+    /// As [`Bell::wait`].
+    pub(super) fn take_in_steps(
+        &self,
+        after: After,
+        taken: impl Fn(&E),
+        hca: impl Fn() -> Option<Arc<Hca>>,
+    ) -> Answer<Taken<E>> {
+        let found = Cell::new(None);
+        let find = |_: &mut Engine| self.find(&taken, &found);
+        let next = match after {
+            After::Begin | After::Read => {
+                found.set(self.pop(&taken));
+                None
+            }
+            After::Sleep(woken, time) => {
+                hca().and_then(|hca| self.waiting.end(&hca, woken, time, find))
+            }
+            After::SleepFailed(errno) => self.waiting.failed(errno),
+            After::Failed(errno) => return Err(Failure(errno)),
+        };
+        if let Some(entry) = found.take() {
+            return Ok(Taken::Entry(entry));
+        }
+        let next = next.unwrap_or_else(|| match self.hca_to_wait_with(&hca) {
+            Some(hca) => self.waiting.begin(&hca, self.descriptor(), find),
+            None => Next::Read,
+        });
+        match next {
+            Next::Sleep(set) => Ok(Taken::NotYet(Step::Sleep(set))),
+            Next::Read => Ok(Taken::NotYet(Step::Peek(self.bell.to_wait_for()?))),
+            Next::Interrupted => Err(Failure(libc::EINTR)),
+            Next::Found => {
+                let found = found.take().map(Taken::Entry);
+                found.ok_or_else(|| Failure::new(libc::EIO, "an event was found, and is gone"))
+            }
+        }
+    }
+
+    /// A device to wait with, unless the descriptor does not block.
+    fn hca_to_wait_with(&self, hca: impl Fn() -> Option<Arc<Hca>>) -> Option<Arc<Hca>> {
+        self.bell.blocks().then(hca).flatten()
+    }
+
+    /// Takes the oldest event. Returns whether there is one.
+    fn find(&self, taken: impl Fn(&E), found: &Cell<Option<E>>) -> bool {
+        let entry = self.pop(taken);
+        let is_found = entry.is_some();
+        found.set(entry);
+        is_found
+    }
+
+    fn pop(&self, taken: impl Fn(&E)) -> Option<E> {
+        let mut queue = self.queue();
+        let entry = queue.pop_front()?;
+        taken(&entry);
+        if queue.is_empty() {
+            self.fall_silent();
+        }
+        Some(entry)
     }
 
     /// Takes out the events for which `is_it` holds.

@@ -8,13 +8,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use device::rdma_cm::{self, ConnParam, EventKind, Sink, Spec};
 use iba::QpType;
 
-use super::channel::Channel;
+use super::channel::{Channel, Taken};
 use super::join::Join;
 use super::nic::Nic;
 use super::path::record;
 use super::state::{End, Inner, State, destroy};
 use super::{Answer, Failure};
 use crate::abi::acks::Acks;
+use crate::abi::cancel::After;
 use crate::abi::types::CEnum;
 use crate::abi::types::rdma::CmId;
 
@@ -62,7 +63,19 @@ impl Entry {
     pub(super) fn take(channel: &Channel<Self>) -> Answer<Self> {
         // The queue is still locked, so that a thread that destroys the endpoint waits for this
         // event.
-        channel.take(|entry| entry.endpoint.acks.give(), Nic::about_to_wait)
+        channel.take(Self::give, Nic::about_to_wait)
+    }
+
+    /// The same in a call of a program whose thread may be cancelled.
+    ///
+    /// # Errors
+    /// As [`Channel::take`].
+    pub(super) fn take_in_steps(channel: &Channel<Self>, after: After) -> Answer<Taken<Self>> {
+        channel.take_in_steps(after, Self::give, Nic::about_to_wait)
+    }
+
+    fn give(&self) {
+        self.endpoint.acks.give();
     }
 }
 

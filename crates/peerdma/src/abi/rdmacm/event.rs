@@ -3,9 +3,11 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 use std::time::Duration;
+use std::{mem, ptr};
 
 use device::rdma_cm::{ConnParam, EventKind, Path};
 
+use super::channel::{Channel, Taken};
 use super::endpoint::{Endpoint, Entry, What};
 use super::event_channel::ChannelObject;
 use super::given_event::{Detail, Draft, finish, no_address};
@@ -14,23 +16,38 @@ use super::id_qp::{follow, qp, to_error_of};
 use super::path::vector;
 use super::{Answer, Failure, call};
 use crate::abi::ah;
+use crate::abi::cancel::{After, Step, in_steps};
+use crate::abi::errno;
 use crate::abi::types::CEnum;
 use crate::abi::types::ah::AhAttr;
 use crate::abi::types::rdma::{CmEvent, CmId, EventChannel, event_type};
 
-pub(crate) unsafe extern "C" fn rdma_get_cm_event(
+pub(crate) unsafe extern "C-unwind" fn rdma_get_cm_event(
     channel: *mut EventChannel,
     event: *mut *mut CmEvent,
 ) -> c_int {
-    call("rdma_get_cm_event", || {
+    let failed = |failure: Failure| {
+        errno::set(failure.errno());
+        Step::Return(-1)
+    };
+    let hold = || {
         if event.is_null() {
-            return Err(Failure::new(libc::EINVAL, "rdma_get_cm_event: no room for the event"));
+            let what = "rdma_get_cm_event: no room for the event";
+            return Err(Failure::new(libc::EINVAL, what).errno());
         }
         // SAFETY: contract: the channel is one of ours.
-        let taken = unsafe { take_event(channel) }?;
-        // SAFETY: contract: the program has room for the pointer.
-        unsafe { event.write(taken) };
-        Ok(())
+        unsafe { find_queue(channel) }.map_err(|failure| failure.errno())
+    };
+    in_steps("rdma_get_cm_event", hold, |queue: &Channel<Entry>, after| {
+        match take_in_steps(queue, after) {
+            Ok(Taken::Entry(taken)) => {
+                // SAFETY: contract: the program has room for the pointer.
+                unsafe { event.write(taken) };
+                Step::Return(0)
+            }
+            Ok(Taken::NotYet(step)) => step,
+            Err(failure) => failed(failure),
+        }
     })
 }
 
@@ -46,23 +63,54 @@ const PARTING_OF_FIRST: Duration = Duration::from_secs(1);
 /// `channel` is one of ours.
 pub(super) unsafe fn take_event(channel: *mut EventChannel) -> Answer<*mut CmEvent> {
     // SAFETY: the caller's promise.
-    let queue = match unsafe { ChannelObject::find(channel) } {
-        Ok(own) => Arc::clone(&own.channel),
+    let queue = unsafe { find_queue(channel) }?;
+    loop {
+        if let Some(event) = shown(Entry::take(&queue)?) {
+            return Ok(event);
+        }
+    }
+}
+
+/// A step of the same.
+fn take_in_steps(queue: &Channel<Entry>, mut after: After) -> Answer<Taken<*mut CmEvent>> {
+    loop {
+        match Entry::take_in_steps(queue, mem::replace(&mut after, After::Begin))? {
+            Taken::NotYet(step) => return Ok(Taken::NotYet(step)),
+            Taken::Entry(entry) => {
+                if let Some(event) = shown(entry) {
+                    return Ok(Taken::Entry(event));
+                }
+            }
+        }
+    }
+}
+
+/// The event for the program, unless it is not to see this one.
+fn shown(Entry { endpoint, what }: Entry) -> Option<*mut CmEvent> {
+    // SAFETY: the endpoint lives until this event is acknowledged, and with it the identifier.
+    if let Some(draft) = unsafe { present(&endpoint, what) } {
+        return Some(finish(draft, endpoint));
+    }
+    endpoint.acks.acknowledge(1);
+    None
+}
+
+/// The queue of a channel.
+///
+/// # Safety
+///
+/// `channel` is one of ours.
+unsafe fn find_queue(channel: *mut EventChannel) -> Answer<Arc<Channel<Entry>>> {
+    // SAFETY: the caller's promise.
+    match unsafe { ChannelObject::find(channel) } {
+        Ok(own) => Ok(Arc::clone(&own.channel)),
         Err(what) => {
             // Some programs end by destroying the channel on which one of their threads waits
             // (`rping` does). A thread that comes here just after that must not make the program
             // fail at its end: a moment earlier it would have waited until the end.
             let is_first = rustix::thread::gettid() == rustix::process::getpid();
             std::thread::sleep(if is_first { PARTING_OF_FIRST } else { PARTING });
-            return Err(Failure::new(libc::EINVAL, format!("rdma_get_cm_event: {what}")));
-        }
-    };
-    loop {
-        let Entry { endpoint, what } = Entry::take(&queue)?;
-        // SAFETY: the endpoint lives until this event is acknowledged, and with it the identifier.
-        match unsafe { present(&endpoint, what) } {
-            Some(draft) => return Ok(finish(draft, endpoint)),
-            None => endpoint.acks.acknowledge(1),
+            Err(Failure::new(libc::EINVAL, format!("rdma_get_cm_event: {what}")))
         }
     }
 }
@@ -71,7 +119,7 @@ pub(super) unsafe fn take_event(channel: *mut EventChannel) -> Answer<*mut CmEve
 unsafe fn present(endpoint: &Arc<Endpoint>, what: What) -> Option<Draft> {
     let id = endpoint.id();
     let draft = |event, status, detail| {
-        Some(Draft { event, status, listen_id: std::ptr::null_mut(), id, detail })
+        Some(Draft { event, status, listen_id: ptr::null_mut(), id, detail })
     };
     match what {
         What::Addr(Ok(())) => {
@@ -199,7 +247,7 @@ unsafe fn request(
         // SAFETY: it was made just now.
         unsafe { publish(new, &mut child.inner()) };
         // SAFETY: as above.
-        if is_sync { unsafe { migrate(new, std::ptr::null_mut()) } } else { Ok(()) }
+        if is_sync { unsafe { migrate(new, ptr::null_mut()) } } else { Ok(()) }
     });
     if let Err(failure) = done {
         // SAFETY: nobody has seen it.

@@ -189,10 +189,11 @@ impl Nic {
         Err(Failure::new(libc::ENODEV, what))
     }
 
-    /// The program is about to wait for an event of any of them.
-    pub(super) fn about_to_wait() {
+    /// The program is about to wait for an event of any of them. Returns one to wait with.
+    pub(super) fn about_to_wait() -> Option<Arc<Hca>> {
         let known: Vec<_> = opened_nics().clone();
         known.iter().for_each(|nic| nic.hca.about_to_wait());
+        known.into_iter().find(|nic| nic.is_usable()).map(|nic| Arc::clone(&nic.hca))
     }
 
     fn addresses(&self) -> Vec<IpAddr> {
