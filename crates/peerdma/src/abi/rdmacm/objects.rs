@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use descriptors::Known;
 use device::ids::{ChannelId, CqId, CtxId, PdId, QpId};
-use device::{DeviceAttr, Hca, MrInfo, QpSpec, Wc};
+use device::{DeviceAttr, Engine, Hca, MrInfo, QpSpec, Wc};
 use iba::{Access, AttrMask, Av, QpAttr, QpCap, QpType, Qpn};
 use transport::wr::{RecvWr, SendWr};
 use umem::{Foreign, HostBuf, Umem};
 
 use super::{Answer, Failure};
+use crate::abi::waiting::{Next, Waiting};
 use crate::abi::{lists, mr};
 
 /// A protection domain.
@@ -51,6 +52,7 @@ pub(in crate::abi) struct Queue {
     id: CqId,
     /// Another descriptor of the channel's file: the engine has its own.
     events: Known,
+    waiting: Waiting,
 }
 
 impl Queue {
@@ -72,7 +74,13 @@ impl Queue {
         }
         drop(engine);
         let (events, id) = made?;
-        Ok(Self { domain: Arc::clone(domain), channel, id, events: Known::marked(events) })
+        Ok(Self {
+            domain: Arc::clone(domain),
+            channel,
+            id,
+            events: Known::marked(events),
+            waiting: Waiting::default(),
+        })
     }
 
     /// The descriptor that is readable while it has an event, if it still is what it was and not a
@@ -108,10 +116,21 @@ impl Queue {
     /// As of read(2): EINTR. EBADF if the program closed the descriptor.
     pub(in crate::abi) fn take_event(&self) -> Answer {
         let failed = |error: rustix::io::Errno| Failure::quiet(error.raw_os_error());
+        let hca = &self.domain.hca;
+        let take = |engine: &mut Engine| engine.take_cq_event_unread(self.channel).is_some();
+        if take(&mut hca.lock()) {
+            return Ok(());
+        }
         self.events.look().map_err(failed)?;
-        rustix::io::read(&self.events, &mut [0; 8]).map_err(failed)?;
-        let _ = self.domain.hca.lock().take_cq_event(self.channel);
-        Ok(())
+        match self.waiting.wait(hca, &self.events, take) {
+            Next::Found => Ok(()),
+            Next::Interrupted => Err(Failure::quiet(libc::EINTR)),
+            Next::Read | Next::Sleep(_) => {
+                rustix::io::read(&self.events, &mut [0; 8]).map_err(failed)?;
+                let _ = hca.lock().take_cq_event(self.channel);
+                Ok(())
+            }
+        }
     }
 }
 
