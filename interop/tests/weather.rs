@@ -228,6 +228,7 @@ fn no_byte_is_wrong_in_a_storm_over_two_gpus_and_two_nics() {
         let out = program.env("PEERDMA_FAULT", &plan).output();
         out.success().says("ok").says("out: evict fired").says("home: move fired");
         out.says("full: fill fired").says("slow: throttle fired").says("buffers evicted");
-        out.says("is pinned and cannot move to GTT");
+        // To VRAM, if the first eviction came before the NIC pinned them.
+        out.says("is pinned and cannot move to ");
     }
 }
