@@ -21,7 +21,7 @@ use crate::thresholds::{LAST_LEASE, LEASE, POLLS_TO_YIELD, POLLS_TO_YIELD_AGAIN,
 use crate::waits::Waits;
 
 use self::take_over::TakeOver;
-pub use self::wait::{Begun, Waited, Waiting, Woken};
+pub use self::wait::{Begun, Waited, Waiting};
 
 /// One NIC in this process.
 #[derive(Debug)]

@@ -79,6 +79,7 @@ pub use engine::{
 pub use engine::{TagOp, TagOpKind, Turn, set_weather};
 pub use failure::fail_all;
 pub use guard::EngineGuard;
-pub use hca::{Begun, Hca, Waited, Waiting, Woken, counters_of_process, finish_records};
+pub use hca::{Begun, Hca, Waited, Waiting, counters_of_process, finish_records};
 pub use nic::{NicInfo, nics};
 pub use refusal::{Kind, Refusal, Result};
+pub use waits::Woken;

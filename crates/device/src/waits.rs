@@ -1,4 +1,4 @@
-//! The descriptors that the background thread sleeps on.
+//! The descriptors that the background thread sleeps on, and those of the program that wait.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,11 +12,14 @@ use threads::futex;
 
 use crate::refusal::{Kind, Refusal, Result};
 
-/// What ended a wait, in the order of how much is to be checked then.
+/// What ended a sleep, in the order of how much is to be checked then. Of several the last counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Woken {
+#[expect(clippy::exhaustive_enums, reason = "callers say what woke them")]
+pub enum Woken {
     /// Nothing: the time has passed.
     Nothing,
+    /// The descriptor that a thread of the program waits for.
+    Readable,
     /// A bell: of a peer that put something into its ring, or of this process.
     Rung,
     /// Datagrams, and at most a bell besides.
@@ -27,9 +30,39 @@ pub(crate) enum Woken {
 
 /// How a descriptor is registered with epoll.
 const OTHER: u64 = 0;
-pub(crate) const DATAGRAMS: u64 = 1;
-pub(crate) const DOORBELL: u64 = 2;
+const DATAGRAMS: u64 = 1;
+const DOORBELL: u64 = 2;
 const WAKE: u64 = 3;
+const OF_PROGRAM: u64 = 4;
+
+impl Woken {
+    /// What events of a set say, by their `data` (`struct epoll_event`).
+    pub fn by(events: impl Iterator<Item = u64>) -> Self {
+        let woken = |data| match data {
+            DATAGRAMS => Self::Datagrams,
+            DOORBELL | WAKE => Self::Rung,
+            OF_PROGRAM => Self::Readable,
+            _ => Self::Otherwise,
+        };
+        events.map(woken).max().unwrap_or(Self::Nothing)
+    }
+}
+
+/// Sleeps on a set until something happens or the time has passed. `each` sees the events.
+pub(crate) fn sleep(
+    set: impl AsFd,
+    timeout: Option<Duration>,
+    each: impl Fn(u64),
+) -> rustix::io::Result<Woken> {
+    let timeout = timeout.map(|wait| Timespec {
+        tv_sec: wait.as_secs().try_into().unwrap_or(i64::MAX),
+        tv_nsec: wait.subsec_nanos().into(),
+    });
+    let data = epoll::EventData::new_u64(OTHER);
+    let mut events = [epoll::Event { flags: epoll::EventFlags::empty(), data }; 8];
+    let count = epoll::wait(set, &mut events[..], timeout.as_ref())?;
+    Ok(Woken::by(events[..count].iter().map(|event| event.data.u64()).inspect(|data| each(*data))))
+}
 
 /// Two sets of descriptors: those that always wake the thread, and these with those that wake it
 /// only while the program does not poll, since a poll takes datagrams itself.
@@ -78,9 +111,8 @@ impl Waits {
     /// The same for the bell that peers ring. It wakes one thread of those that sleep on it.
     /// Returns whether it is there now.
     pub(crate) fn add_doorbell(&self, fd: impl AsFd) -> bool {
-        let add =
-            |set| Self::add_for_one(set, &fd, DOORBELL).is_ok() || Self::add(set, &fd, DOORBELL);
-        add(&self.always) & add(&self.idle)
+        [&self.always, &self.idle].map(|set| Self::add_for_one_or_all(set, &fd, DOORBELL))
+            == [true; 2]
     }
 
     /// Sets for threads of the program: each has the descriptor that they wait for and the
@@ -94,7 +126,7 @@ impl Waits {
     ) -> rustix::io::Result<SetsOfProgram> {
         let set = || {
             let set = Known::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
-            let data = epoll::EventData::new_u64(OTHER);
+            let data = epoll::EventData::new_u64(OF_PROGRAM);
             epoll::add(&set, &fd, data, epoll::EventFlags::IN)?;
             Self::add_for_one(&set, doorbell, DOORBELL)?;
             Ok(set)
@@ -143,8 +175,7 @@ impl Waits {
     /// of the program that waits; one that is there already stays. Returns whether it is there now.
     pub(crate) fn add_datagrams(&self, fd: impl AsFd) -> bool {
         self.each_of_program(|set| _ = Self::add_for_one(set, &fd, DATAGRAMS));
-        let added = Self::add_for_one(&self.idle, &fd, DATAGRAMS);
-        matches!(added, Ok(()) | Err(Errno::EXIST)) || Self::add(&self.idle, fd, DATAGRAMS)
+        Self::add_for_one_or_all(&self.idle, fd, DATAGRAMS)
     }
 
     /// Removes a socket that [`Waits::add_datagrams`] added, if it is there.
@@ -166,6 +197,12 @@ impl Waits {
     fn add_for_one(set: &Known, fd: impl AsFd, what: u64) -> rustix::io::Result<()> {
         let data = epoll::EventData::new_u64(what);
         epoll::add(set, fd, data, epoll::EventFlags::IN | epoll::EventFlags::EXCLUSIVE)
+    }
+
+    /// The same, or one that wakes each, where the kernel cannot wake one alone.
+    fn add_for_one_or_all(set: &Known, fd: impl AsFd, what: u64) -> bool {
+        let added = Self::add_for_one(set, &fd, what);
+        matches!(added, Ok(()) | Err(Errno::EXIST)) || Self::add(set, fd, what)
     }
 
     fn add(set: &Known, fd: impl AsFd, what: u64) -> bool {
@@ -211,27 +248,14 @@ impl Waits {
 
     /// Sleeps until something happens or the time has passed.
     pub(crate) fn wait(&self, timeout: Option<Duration>, program_polls: bool) -> Woken {
-        let timeout = timeout.map(|wait| Timespec {
-            tv_sec: wait.as_secs().try_into().unwrap_or(i64::MAX),
-            tv_nsec: wait.subsec_nanos().into(),
-        });
         let set = if program_polls { &self.always } else { &self.idle };
-        let mut events = [epoll::Event {
-            flags: epoll::EventFlags::empty(),
-            data: epoll::EventData::new_u64(OTHER),
-        }; 8];
-        // An interrupted wait is a short one.
-        let count = epoll::wait(set, &mut events[..], timeout.as_ref()).unwrap_or(0);
-        let woken = |event: &epoll::Event| match event.data.u64() {
-            DATAGRAMS => Woken::Datagrams,
-            DOORBELL => Woken::Rung,
-            WAKE => {
+        let silence = |data| {
+            if data == WAKE {
                 let _ = rustix::io::read(&self.wake, &mut [0u8; 8]);
-                Woken::Rung
             }
-            _ => Woken::Otherwise,
         };
-        events[..count].iter().map(woken).max().unwrap_or(Woken::Nothing)
+        // An interrupted wait is a short one.
+        sleep(set, timeout, silence).unwrap_or(Woken::Nothing)
     }
 }
 
@@ -286,17 +310,9 @@ mod tests {
         assert_eq!(polls.map(woken), [Woken::Otherwise, Woken::Rung]);
     }
 
-    /// Sleeps on a set of the program's.
-    fn is_woken(set: &Known) -> bool {
-        let data = epoll::EventData::new_u64(OTHER);
-        let mut events = [epoll::Event { flags: epoll::EventFlags::empty(), data }; 1];
-        let time = Timespec { tv_sec: 0, tv_nsec: 300_000_000 };
-        epoll::wait(set, &mut events, Some(&time)).is_ok_and(|count| count > 0)
-    }
-
     #[test]
     fn one_thread_is_woken_and_the_background_thread_last() {
-        let waits = Waits::new().expect("descriptors are free");
+        let waits = &Waits::new().expect("descriptors are free");
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let (doorbell, own) = (eventfd(0, flags).unwrap(), eventfd(0, flags).unwrap());
         waits.add_doorbell(&doorbell);
@@ -307,8 +323,8 @@ mod tests {
         let sets = waits.sets_of_program(&own, doorbell.as_fd(), watched).expect("free");
         let ring = || _ = rustix::io::write(&doorbell, &1u64.to_ne_bytes());
         let send = || _ = socket.send_to(b"x", to).expect("lo is up");
-        // Who sleeps besides our thread, whether the bell rings or a datagram comes, and who is
-        // woken: that one, and ours.
+        // The set of the other thread that sleeps, whether the bell rings or a datagram comes, and
+        // whether the two threads are woken: that one, and ours.
         let happens = |is_ring| if is_ring { ring() } else { send() };
         let cases = [
             (Some(&*sets.with_datagrams), true, [true, false]),
@@ -321,8 +337,10 @@ mod tests {
         for (case, (set, is_ring, expected)) in cases.into_iter().enumerate() {
             let woken = || {
                 std::thread::scope(|scope| {
-                    let ours = scope.spawn(|| waits.wait(Some(Duration::from_millis(300)), false));
-                    let program = scope.spawn(|| set.is_some_and(is_woken));
+                    let time = Some(Duration::from_millis(300));
+                    let ours = scope.spawn(move || waits.wait(time, false));
+                    let is_woken = move |set| sleep(set, time, |_| {}) != Ok(Woken::Nothing);
+                    let program = scope.spawn(move || set.is_some_and(is_woken));
                     std::thread::sleep(Duration::from_millis(100));
                     happens(is_ring);
                     let ours = ours.join().unwrap() != Woken::Nothing;

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use descriptors::Known;
 use device::{Begun, Engine, Hca, Waiting};
-use rustix::event::epoll::{self, EventData};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 
@@ -64,15 +63,12 @@ pub(crate) fn wait_for_event(
         Begun::Unable => return Waited::Unable,
         Begun::Sleep(set) => set,
     };
-    let none = epoll::Event { flags: epoll::EventFlags::empty(), data: EventData::new_u64(0) };
-    let mut events = [none; 4];
     let began = Instant::now();
-    let count = match epoll::wait(set, &mut events, Some(&timespec(timeout))) {
-        Ok(count) => count,
+    let woken = match Waiting::sleep(set, Some(timeout)) {
+        Ok(woken) => woken,
         Err(Errno::INTR) => return Waited::NotYet,
         Err(_) => return Waited::Unable,
     };
-    let woken = Waiting::woken(events.iter().take(count).map(|event| event.data.u64()));
     match waiting.end(hca, woken, began.elapsed(), found) {
         device::Waited::Found => Waited::Found,
         device::Waited::Readable | device::Waited::NotYet => Waited::NotYet,
@@ -90,17 +86,14 @@ fn any_readable(fds: &mut [PollFd<'_>], timeout: Duration) -> Result<bool> {
     if timeout.is_zero() {
         return Ok(false);
     }
-    match poll(fds, Some(&timespec(timeout))) {
+    let timeout = Timespec {
+        tv_sec: timeout.as_secs().try_into().unwrap_or(i64::MAX),
+        tv_nsec: timeout.subsec_nanos().into(),
+    };
+    match poll(fds, Some(&timeout)) {
         Ok(count) => Ok(count > 0),
         Err(Errno::INTR) => Ok(true),
         Err(error) => Err(failed(error)),
-    }
-}
-
-fn timespec(time: Duration) -> Timespec {
-    Timespec {
-        tv_sec: time.as_secs().try_into().unwrap_or(i64::MAX),
-        tv_nsec: time.subsec_nanos().into(),
     }
 }
 

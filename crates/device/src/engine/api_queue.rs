@@ -51,13 +51,20 @@ impl Engine {
 
     /// The CQ of the oldest event of a channel, and its cookie.
     pub fn take_cq_event(&mut self, id: ChannelId) -> Option<(CqId, u64)> {
-        let cq = self.common.objects.channels.get_mut(id.index())?.events.pop()?;
-        Some((cq, self.common.objects.cqs.get(cq.index())?.cookie))
+        self.next_cq_event(id, EventQueue::pop)
     }
 
     /// As [`Engine::take_cq_event`], for a caller that has not read from the descriptor.
     pub fn take_cq_event_unread(&mut self, id: ChannelId) -> Option<(CqId, u64)> {
-        let cq = self.common.objects.channels.get_mut(id.index())?.events.take()?;
+        self.next_cq_event(id, EventQueue::take)
+    }
+
+    fn next_cq_event(
+        &mut self,
+        id: ChannelId,
+        next: impl FnOnce(&mut EventQueue<CqId>) -> Option<CqId>,
+    ) -> Option<(CqId, u64)> {
+        let cq = next(&mut self.common.objects.channels.get_mut(id.index())?.events)?;
         Some((cq, self.common.objects.cqs.get(cq.index())?.cookie))
     }
 

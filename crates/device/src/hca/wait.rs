@@ -26,21 +26,7 @@ use crate::thresholds::{
     FIRST_CREDIT, MOST_CREDIT, SHORT_WAIT, SHORT_WAITS_TO_SPIN, SHORT_WAITS_TO_SPIN_AT_MOST, SPIN,
     TURNS,
 };
-use crate::waits::{DATAGRAMS, DOORBELL, SetsOfProgram};
-
-/// What ended a sleep on a set. Of several things the greatest counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[expect(clippy::exhaustive_enums, reason = "callers say it")]
-pub enum Woken {
-    /// Nothing: the time is over.
-    Nothing,
-    /// The thread's own descriptor is readable.
-    Readable,
-    /// The doorbell.
-    Rung,
-    /// Datagrams, and perhaps the doorbell.
-    Datagrams,
-}
+use crate::waits::{SetsOfProgram, Woken, sleep};
 
 /// How a wait begins.
 #[derive(Debug)]
@@ -120,8 +106,8 @@ impl Waiting {
     ) -> Waited {
         let waited = match woken {
             Woken::Rung | Woken::Datagrams if hca.take_turns(woken, &mut found) => Waited::Found,
-            Woken::Rung | Woken::Datagrams | Woken::Nothing => Waited::NotYet,
             Woken::Readable => Waited::Readable,
+            _ => Waited::NotYet,
         };
         if waited != Waited::NotYet {
             self.patience.slept(slept);
@@ -129,14 +115,12 @@ impl Waiting {
         waited
     }
 
-    /// What events of the set say, by their `data` (`struct epoll_event`).
-    pub fn woken(events: impl Iterator<Item = u64>) -> Woken {
-        let woken = |data| match data {
-            DOORBELL => Woken::Rung,
-            DATAGRAMS => Woken::Datagrams,
-            _ => Woken::Readable,
-        };
-        events.map(woken).max().unwrap_or(Woken::Nothing)
+    /// Sleeps on a set that [`Waiting::begin`] gave.
+    ///
+    /// # Errors
+    /// As of epoll_wait(2).
+    pub fn sleep(set: BorrowedFd<'_>, timeout: Option<Duration>) -> rustix::io::Result<Woken> {
+        sleep(set, timeout, |_| {})
     }
 }
 
@@ -246,11 +230,7 @@ impl Hca {
             std::hint::spin_loop();
             engine = self.lock();
         };
-        engine.common.out.shm.doorbell().inspect(|bell| bell.set_sleeping());
-        // What came before the bell was to be rung.
-        if engine.progress(Turn::Rung) || engine.has_ready() {
-            engine.wake_thread();
-        }
+        leave_to_bell(&mut engine, false);
         is_found
     }
 
@@ -273,13 +253,19 @@ impl Hca {
         while turns > 0 && engine.progress(turn) {
             turns -= 1;
         }
-        engine.common.out.shm.doorbell().inspect(|bell| bell.set_sleeping());
-        let is_left = engine.progress(Turn::Rung) || engine.has_ready() || turns == 0;
         // The background thread looks for what has no descriptor.
-        if is_left || engine.has_lost_peers() {
-            engine.wake_thread();
-        }
+        let is_left = turns == 0 || engine.has_lost_peers();
+        leave_to_bell(&mut engine, is_left);
         found(&mut engine)
+    }
+}
+
+/// Peers ring from now on. The background thread goes on if something is left, or came before the
+/// bell was to be rung.
+fn leave_to_bell(engine: &mut Engine, is_left: bool) {
+    engine.common.out.shm.doorbell().inspect(|bell| bell.set_sleeping());
+    if engine.progress(Turn::Rung) || engine.has_ready() || is_left {
+        engine.wake_thread();
     }
 }
 
@@ -287,21 +273,16 @@ impl Hca {
 mod tests {
     use std::cell::Cell;
 
-    use rustix::event::epoll::{self, EventData};
-    use rustix::event::{EventfdFlags, Timespec, eventfd};
+    use rustix::event::{EventfdFlags, eventfd};
 
     use super::*;
     use crate::rig;
 
     const SHORT: Duration = Duration::from_micros(40);
 
-    /// Waits on a set, as callers do.
-    fn sleep(set: BorrowedFd<'_>, at_most: Duration) -> Woken {
-        let none = epoll::Event { flags: epoll::EventFlags::empty(), data: EventData::new_u64(0) };
-        let mut events = [none; 4];
-        let time = Timespec { tv_sec: at_most.as_secs().cast_signed(), tv_nsec: 0 };
-        let count = epoll::wait(set, &mut events, Some(&time)).unwrap_or(0);
-        Waiting::woken(events.iter().take(count).map(|event| event.data.u64()))
+    /// Waits on the set, as callers do.
+    fn sleep(begun: &Begun<'_>) -> Woken {
+        Waiting::sleep(set(begun), Some(Duration::from_secs(20))).expect("a set of ours")
     }
 
     fn set<'a>(begun: &Begun<'a>) -> BorrowedFd<'a> {
@@ -386,7 +367,7 @@ mod tests {
             let mut woken = Woken::Datagrams;
             // Of other tests.
             while woken == Woken::Datagrams {
-                woken = sleep(set(&begun), Duration::from_secs(20));
+                woken = sleep(&begun);
                 waiting.end(&hca, woken, SHORT, |_| false);
             }
             is_over.store(true, Ordering::Relaxed);
@@ -399,7 +380,7 @@ mod tests {
         assert_eq!(waiting.end(&hca, Woken::Rung, SHORT, found), Waited::NotYet);
         assert_eq!(waiting.end(&hca, Woken::Rung, SHORT, found), Waited::Found);
         rustix::io::write(&own, &1u64.to_ne_bytes()).expect("there is room");
-        let woken = sleep(set(&begun), Duration::from_secs(20));
+        let woken = sleep(&begun);
         assert!([Woken::Readable, Woken::Datagrams].contains(&woken), "{woken:?}");
         assert_eq!(waiting.end(&hca, Woken::Readable, SHORT, found), Waited::Readable);
     }

@@ -17,7 +17,7 @@ use std::ptr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use device::{Waiting, Woken};
+use device::Woken;
 
 use super::boundary::{Answer, control};
 use super::errno;
@@ -116,6 +116,14 @@ fn set_cancellable(state: c_int) -> c_int {
     before
 }
 
+/// Waits as a step wants it, in a call that is no cancellation point.
+pub(in crate::abi) fn wait_uncancelled(step: Step) -> After {
+    let before = set_cancellable(PTHREAD_CANCEL_DISABLE);
+    let after = wait(step);
+    set_cancellable(before);
+    after
+}
+
 /// Waits as a step wants it.
 fn wait(step: Step) -> After {
     match step {
@@ -173,5 +181,5 @@ fn sleep(set: RawFd) -> Result<Woken, c_int> {
     // SAFETY: there is room for so many events.
     let found = unsafe { epoll_wait(set, at, room, -1) };
     let Ok(found) = usize::try_from(found) else { return Err(errno::get()) };
-    Ok(Waiting::woken(events.iter().take(found).map(|event| event.u64)))
+    Ok(Woken::by(events.iter().take(found).map(|event| event.u64)))
 }

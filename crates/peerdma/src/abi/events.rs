@@ -27,7 +27,7 @@ use super::srq::SrqObject;
 use super::types::context::Context;
 use super::types::cq::{CompChannel, Cq};
 use super::types::event::{AsyncEvent, Element};
-use super::waiting::Next;
+use super::waiting::{Next, blocks};
 
 pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
     channel: *mut CompChannel,
@@ -56,8 +56,7 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
                 let mut engine = own.hca.lock();
                 (!is_gone() && keep(engine.take_cq_event(own.id))).then_some(Next::Found)
             }
-            After::Sleep(woken, time) => own.waiting.end(&own.hca, woken, time, take),
-            After::SleepFailed(errno) => own.waiting.failed(errno),
+            After::Sleep(..) | After::SleepFailed(_) => own.waiting.end(&own.hca, after, take),
             After::Failed(errno) => return failed(errno),
         };
         let next = match next {
@@ -70,7 +69,7 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
                 let fd = unsafe { (*channel).fd };
                 // SAFETY: contract: and so is its descriptor.
                 let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-                own.waiting.begin(&own.hca, fd, take)
+                if blocks(fd) { own.waiting.begin(&own.hca, fd, take) } else { Next::Read }
             }
         };
         match next {

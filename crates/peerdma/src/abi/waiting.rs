@@ -7,14 +7,15 @@
 
 use std::ffi::c_int;
 use std::mem;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
 
-use device::{Begun, Engine, Hca, Waited, Woken};
-use rustix::event::epoll;
+use device::{Begun, Engine, Hca, Waited};
+use rustix::fs::OFlags;
+
+use super::cancel::{After, Step, wait_uncancelled};
 
 /// So many waits after another look at the handlers of signals, a system call for each.
 const WAITS_PER_LOOK: u32 = 64;
@@ -40,17 +41,14 @@ pub(in crate::abi) struct Waiting {
 }
 
 impl Waiting {
-    /// Begins to wait for an event of `fd`. `found` looks for it with the engine locked, and takes
-    /// it.
+    /// Begins to wait for an event of `fd`, which blocks. `found` looks for it with the engine
+    /// locked, and takes it.
     pub(in crate::abi) fn begin(
         &self,
         hca: &Arc<Hca>,
         fd: impl AsFd,
         found: impl FnMut(&mut Engine) -> bool,
     ) -> Next {
-        if !blocks(fd.as_fd()) {
-            return Next::Read;
-        }
         let waits = self.waits.fetch_add(1, Ordering::Relaxed);
         if waits.is_multiple_of(WAITS_PER_LOOK) && !self.signals_restart() {
             return Next::Read;
@@ -67,63 +65,52 @@ impl Waiting {
         self.waiting.set().map(|set| set.as_raw_fd())
     }
 
-    /// A sleep of this length has ended. None if the wait begins again.
+    /// What follows a sleep on the set. None if the wait begins again, as after anything else.
     pub(in crate::abi) fn end(
         &self,
         hca: &Hca,
-        woken: Woken,
-        slept: Duration,
+        after: After,
         found: impl FnMut(&mut Engine) -> bool,
     ) -> Option<Next> {
-        match self.waiting.end(hca, woken, slept, found) {
-            Waited::Found => Some(Next::Found),
-            Waited::Readable => Some(Next::Read),
-            Waited::NotYet => None,
-        }
-    }
-
-    /// A sleep has failed. None if the wait begins again.
-    pub(in crate::abi) fn failed(&self, errno: c_int) -> Option<Next> {
-        match errno {
-            libc::EINTR if self.signals_restart() => None,
+        match after {
+            After::Sleep(woken, slept) => match self.waiting.end(hca, woken, slept, found) {
+                Waited::Found => Some(Next::Found),
+                Waited::Readable => Some(Next::Read),
+                Waited::NotYet => None,
+            },
+            After::SleepFailed(libc::EINTR) if self.signals_restart() => None,
             // Of a handler that is new, most likely.
-            libc::EINTR => Some(Next::Interrupted),
+            After::SleepFailed(libc::EINTR) => Some(Next::Interrupted),
             // The program closed the set.
-            _ => Some(Next::Read),
+            After::SleepFailed(_) => Some(Next::Read),
+            _ => None,
         }
     }
 
-    /// The same from the beginning to the end, in a call that is no cancellation point.
+    /// All of it, in a call that is no cancellation point. Returns whether the event was found; if
+    /// not, the caller waits for the descriptor, as the program made it.
+    ///
+    /// # Errors
+    /// EINTR.
     pub(in crate::abi) fn wait(
         &self,
         hca: &Arc<Hca>,
         fd: impl AsFd,
         mut found: impl FnMut(&mut Engine) -> bool,
-    ) -> Next {
-        let fd = fd.as_fd();
-        loop {
-            let next = self.begin(hca, fd, &mut found);
-            let Next::Sleep(set) = next else { return next };
-            // SAFETY: it lives as long as this does.
-            let set = unsafe { BorrowedFd::borrow_raw(set) };
-            let none = epoll::Event {
-                flags: epoll::EventFlags::empty(),
-                data: epoll::EventData::new_u64(0),
-            };
-            let mut events = [none; 4];
-            let began = Instant::now();
-            let next = match epoll::wait(set, &mut events, None) {
-                Ok(count) => {
-                    let data = events.iter().take(count).map(|event| event.data.u64());
-                    let woken = device::Waiting::woken(data);
-                    self.end(hca, woken, began.elapsed(), &mut found)
-                }
-                Err(error) => self.failed(error.raw_os_error()),
-            };
-            if let Some(next) = next {
-                return next;
+    ) -> Result<bool, c_int> {
+        while blocks(&fd) {
+            let mut next = Some(self.begin(hca, &fd, &mut found));
+            if let Some(Next::Sleep(set)) = next {
+                next = self.end(hca, wait_uncancelled(Step::Sleep(set)), &mut found);
+            }
+            match next {
+                Some(Next::Found) => return Ok(true),
+                Some(Next::Interrupted) => return Err(libc::EINTR),
+                Some(Next::Read) => break,
+                Some(Next::Sleep(_)) | None => {}
             }
         }
+        Ok(false)
     }
 
     fn signals_restart(&self) -> bool {
@@ -136,9 +123,9 @@ impl Waiting {
     }
 }
 
-fn blocks(fd: BorrowedFd<'_>) -> bool {
-    let flags = rustix::fs::fcntl_getfl(fd);
-    flags.is_ok_and(|flags| !flags.contains(rustix::fs::OFlags::NONBLOCK))
+/// Whether a read from the descriptor would wait: programs make it non-blocking.
+pub(in crate::abi) fn blocks(fd: impl AsFd) -> bool {
+    rustix::fs::fcntl_getfl(fd).is_ok_and(|flags| !flags.contains(OFlags::NONBLOCK))
 }
 
 /// Whether a system call that a handler interrupts goes on afterwards, whatever the signal. Signals

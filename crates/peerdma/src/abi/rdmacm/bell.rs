@@ -3,7 +3,6 @@
 use std::os::fd::{AsRawFd, RawFd};
 
 use descriptors::Known;
-use rustix::fs::OFlags;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, bind, connect,
     getsockname, recv, send, socket_with,
@@ -54,29 +53,13 @@ impl Bell {
         rang
     }
 
-    /// Whether [`Bell::wait`] waits: programs make the descriptor non-blocking.
-    pub(in crate::abi) fn blocks(&self) -> bool {
-        rustix::fs::fcntl_getfl(&self.0).is_ok_and(|flags| !flags.contains(OFlags::NONBLOCK))
-    }
-
-    /// The descriptor to wait for, as [`Bell::wait`] does.
+    /// The descriptor, for [`Step::Peek`](crate::abi::cancel::Step::Peek).
     ///
     /// # Errors
     /// EBADF if the program took the descriptor.
     pub(in crate::abi) fn to_wait_for(&self) -> Answer<RawFd> {
         self.0.look().map_err(|error| Failure(error.raw_os_error()))?;
         Ok(self.0.as_raw_fd())
-    }
-
-    /// Waits until it rings.
-    ///
-    /// # Errors
-    /// As of recv(2): EAGAIN, EINTR. EBADF if the program took the descriptor.
-    pub(in crate::abi) fn wait(&self) -> Answer {
-        match self.0.look().and_then(|()| recv(&self.0, &mut [0; 1], RecvFlags::PEEK)) {
-            Ok(_) => Ok(()),
-            Err(error) => Err(Failure(error.raw_os_error())),
-        }
     }
 }
 
@@ -85,6 +68,8 @@ mod tests {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
     use super::*;
+    use crate::abi::cancel::{After, Step, wait_uncancelled};
+    use crate::abi::waiting::blocks;
 
     fn is_readable(bell: &Bell) -> bool {
         let mut fds = [PollFd::new(&bell.0, PollFlags::IN)];
@@ -97,16 +82,17 @@ mod tests {
         assert!(!is_readable(&bell));
         bell.ring();
         assert!(is_readable(&bell));
-        assert_eq!(bell.wait(), Ok(()));
+        let wait = || wait_uncancelled(Step::Peek(bell.to_wait_for().unwrap()));
+        assert!(matches!(wait(), After::Read));
         assert!(is_readable(&bell), "waiting takes nothing");
         assert!(bell.silence());
         assert!(!is_readable(&bell));
         // Silence twice is silence.
         assert!(!bell.silence());
-        assert!(bell.blocks());
+        assert!(blocks(&bell.0));
         rustix::io::ioctl_fionbio(&bell.0, true).unwrap();
-        assert!(!bell.blocks());
-        assert_eq!(bell.wait().map_err(Failure::errno), Err(libc::EAGAIN));
+        assert!(!blocks(&bell.0));
+        assert!(matches!(wait(), After::Failed(libc::EAGAIN)));
     }
 
     #[test]

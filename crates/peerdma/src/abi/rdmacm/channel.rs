@@ -12,8 +12,8 @@ use threads::whole;
 
 use super::bell::Bell;
 use super::{Answer, Failure};
-use crate::abi::cancel::{After, Step};
-use crate::abi::waiting::{Next, Waiting};
+use crate::abi::cancel::{After, Step, wait_uncancelled};
+use crate::abi::waiting::{Next, Waiting, blocks};
 
 /// The queue of a channel, oldest event first.
 #[derive(Debug)]
@@ -107,25 +107,13 @@ impl<E> Channel<E> {
     /// nothing locked.
     ///
     /// # Errors
-    /// As [`Bell::wait`].
+    /// As of recv(2): EAGAIN, EINTR. EBADF if the program took the descriptor.
     pub(super) fn take(&self, taken: impl Fn(&E), hca: impl Fn() -> Option<Arc<Hca>>) -> Answer<E> {
-        let found = Cell::new(self.pop(&taken));
-        let find = |_: &mut Engine| self.find(&taken, &found);
+        let mut after = After::Begin;
         loop {
-            if let Some(entry) = found.take() {
-                return Ok(entry);
-            }
-            let next = match self.hca_to_wait_with(&hca) {
-                Some(hca) => self.waiting.wait(&hca, self.descriptor(), find),
-                None => Next::Read,
-            };
-            match next {
-                Next::Found => {}
-                Next::Read | Next::Sleep(_) => {
-                    self.bell.wait()?;
-                    found.set(self.pop(&taken));
-                }
-                Next::Interrupted => return Err(Failure(libc::EINTR)),
+            match self.take_in_steps(after, &taken, &hca)? {
+                Taken::Entry(entry) => return Ok(entry),
+                Taken::NotYet(step) => after = wait_uncancelled(step),
             }
         }
     }
@@ -133,7 +121,7 @@ impl<E> Channel<E> {
     /// The same in a call of a program whose thread may be cancelled.
     ///
     /// # Errors
-    /// As [`Bell::wait`].
+    /// As of recv(2): EAGAIN, EINTR. EBADF if the program took the descriptor.
     pub(super) fn take_in_steps(
         &self,
         after: After,
@@ -147,18 +135,17 @@ impl<E> Channel<E> {
                 found.set(self.pop(&taken));
                 None
             }
-            After::Sleep(woken, time) => {
-                hca().and_then(|hca| self.waiting.end(&hca, woken, time, find))
+            After::Sleep(..) | After::SleepFailed(_) => {
+                hca().and_then(|hca| self.waiting.end(&hca, after, find))
             }
-            After::SleepFailed(errno) => self.waiting.failed(errno),
             After::Failed(errno) => return Err(Failure(errno)),
         };
         if let Some(entry) = found.take() {
             return Ok(Taken::Entry(entry));
         }
-        let next = next.unwrap_or_else(|| match self.hca_to_wait_with(&hca) {
-            Some(hca) => self.waiting.begin(&hca, self.descriptor(), find),
-            None => Next::Read,
+        let next = next.unwrap_or_else(|| {
+            let hca = blocks(self.descriptor()).then(hca).flatten();
+            hca.map_or(Next::Read, |hca| self.waiting.begin(&hca, self.descriptor(), find))
         });
         match next {
             Next::Sleep(set) => Ok(Taken::NotYet(Step::Sleep(set))),
@@ -169,11 +156,6 @@ impl<E> Channel<E> {
                 found.ok_or_else(|| Failure::new(libc::EIO, "an event was found, and is gone"))
             }
         }
-    }
-
-    /// A device to wait with, unless the descriptor does not block.
-    fn hca_to_wait_with(&self, hca: impl Fn() -> Option<Arc<Hca>>) -> Option<Arc<Hca>> {
-        self.bell.blocks().then(hca).flatten()
     }
 
     /// Takes the oldest event. Returns whether there is one.

@@ -12,7 +12,7 @@ use transport::wr::{RecvWr, SendWr};
 use umem::{Foreign, HostBuf, Umem};
 
 use super::{Answer, Failure};
-use crate::abi::waiting::{Next, Waiting};
+use crate::abi::waiting::Waiting;
 use crate::abi::{lists, mr};
 
 /// A protection domain.
@@ -122,15 +122,12 @@ impl Queue {
             return Ok(());
         }
         self.events.look().map_err(failed)?;
-        match self.waiting.wait(hca, &self.events, take) {
-            Next::Found => Ok(()),
-            Next::Interrupted => Err(Failure::quiet(libc::EINTR)),
-            Next::Read | Next::Sleep(_) => {
-                rustix::io::read(&self.events, &mut [0; 8]).map_err(failed)?;
-                let _ = hca.lock().take_cq_event(self.channel);
-                Ok(())
-            }
+        let is_found = self.waiting.wait(hca, &self.events, take).map_err(Failure::quiet)?;
+        if !is_found {
+            rustix::io::read(&self.events, &mut [0; 8]).map_err(failed)?;
+            let _ = hca.lock().take_cq_event(self.channel);
         }
+        Ok(())
     }
 }
 
