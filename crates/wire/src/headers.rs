@@ -16,6 +16,7 @@ use crate::ieth::{Ieth, RawIeth};
 use crate::imm_dt::{ImmDt, RawImmDt};
 use crate::opcode::{Ext, Opcode};
 use crate::reth::{RawReth, Reth};
+use crate::sack::{RawSack, Sack};
 use crate::xrceth::{RawXrceth, Xrceth};
 
 /// The BTH of a packet, and the bytes of the extension headers that its opcode has.
@@ -31,7 +32,7 @@ pub struct Headers {
     ext: [u8; EXT_LEN],
 }
 
-/// The most bytes that the extension headers of one packet take: those of an XRC atomic.
+/// The most bytes that the extension headers of one packet take: those of an XRC atomic, and a SACK.
 const EXT_LEN: usize = 32;
 
 /// The most bytes that the headers of one packet take.
@@ -74,6 +75,7 @@ extensions! {
     AtomicAckEth "AtomicAckETH": atomic_ack_eth, set_atomic_ack_eth, RawAtomicAckEth;
     ImmDt "immediate data": imm_dt, set_imm_dt, RawImmDt;
     Ieth "IETH": ieth, set_ieth, RawIeth;
+    Sack "SACK": sack, set_sack, RawSack;
 }
 
 impl Headers {

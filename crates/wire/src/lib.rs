@@ -20,6 +20,7 @@
 //! | [`opcode`] | the one table of opcodes: service, operation, position, headers, payload |
 //! | [`headers`] | all headers of a packet at once, and what can be wrong with them |
 //! | [`bth`] ... [`ieth`] | one header each |
+//! | [`sack`] | the header of peerdma's own selective acknowledgement |
 //! | [`icrc`] | computing and checking the ICRC, without the IPv4 identification if need be |
 //! | [`frame`] | Ethernet frames of raw packet QPs, as far as flow steering reads them |
 //! | [`ip`], [`grh`] | what precedes the BTH on the wire, and a datagram's payload in a receive buffer |
@@ -84,6 +85,7 @@ pub mod mad;
 pub mod opcode;
 pub mod pretty;
 pub mod reth;
+pub mod sack;
 pub mod xrceth;
 
 pub use aeth::{Aeth, NakCode, Syndrome};
@@ -99,4 +101,5 @@ pub use ieth::Ieth;
 pub use imm_dt::ImmDt;
 pub use opcode::{Ext, Opcode, Operation, PayloadRule, Position, Service};
 pub use reth::Reth;
+pub use sack::{Sack, SackRange};
 pub use xrceth::{Srqn, Xrceth};

@@ -1,5 +1,5 @@
 //! The opcodes of a BTH, and what each means for its packet (IBA table 38, RoCEv2 Annex A17.9 for
-//! CNP, Annex A19 for FLUSH and ATOMIC WRITE).
+//! CNP, Annex A19 for FLUSH and ATOMIC WRITE), and one of peerdma's own ([`sack`](crate::sack)).
 //!
 //! Everything that depends on an opcode reads the one table of this module through
 //! [`Opcode::info`]: the codec, the printer, the state machines, the fuzzer's dictionary.
@@ -43,8 +43,9 @@ pub enum Service {
     Cnp,
     /// Extended reliable connection.
     Xrc,
-    /// A service that no opcode of the table has: reliable datagram (2), reserved (6) or
-    /// vendor-specific (7).
+    /// Manufacturers' own.
+    Manufacturer,
+    /// A service that no opcode of the table has: reliable datagram (2), or reserved (6).
     Other(u8),
 }
 
@@ -68,6 +69,7 @@ impl Service {
             3 => Self::Ud,
             4 => Self::Cnp,
             5 => Self::Xrc,
+            7 => Self::Manufacturer,
             other => Self::Other(other),
         }
     }
@@ -108,6 +110,8 @@ pub enum Operation {
     AtomicWrite,
     /// Congestion notification.
     Cnp,
+    /// What the responder keeps of packets that came early.
+    Sack,
     /// The operation of an unknown opcode.
     Unknown,
 }
@@ -116,7 +120,12 @@ impl Operation {
     /// Whether a requester sends it.
     pub const fn is_request(self) -> bool {
         match self {
-            Self::ReadResponse | Self::Ack | Self::AtomicAck | Self::Cnp | Self::Unknown => false,
+            Self::ReadResponse
+            | Self::Ack
+            | Self::AtomicAck
+            | Self::Cnp
+            | Self::Sack
+            | Self::Unknown => false,
             Self::Send
             | Self::SendWithImm
             | Self::SendWithInv
@@ -229,6 +238,7 @@ pub enum Ext {
     AtomicAckEth,
     ImmDt,
     Ieth,
+    Sack,
 }
 
 /// The offsets of the extension headers of an opcode from the end of the BTH.
@@ -258,7 +268,7 @@ impl Places {
 
 impl Ext {
     /// How many there are.
-    const COUNT: usize = Self::Ieth as usize + 1;
+    const COUNT: usize = Self::Sack as usize + 1;
 
     /// The standard's name.
     pub const fn name(self) -> &'static str {
@@ -272,6 +282,7 @@ impl Ext {
             Self::AtomicAckEth => "AtomicAckETH",
             Self::ImmDt => "ImmDt",
             Self::Ieth => "IETH",
+            Self::Sack => "SACK",
         }
     }
 
@@ -281,6 +292,7 @@ impl Ext {
             Self::Deth | Self::AtomicAckEth => 8,
             Self::Reth => 16,
             Self::AtomicEth => 28,
+            Self::Sack => crate::sack::LEN,
             Self::Xrceth | Self::Feth | Self::Aeth | Self::ImmDt | Self::Ieth => 4,
         }
     }
@@ -303,6 +315,7 @@ impl Opcode {
             Service::Ud => 3,
             Service::Cnp => 4,
             Service::Xrc => 5,
+            Service::Manufacturer => 7,
             Service::Other(_) => return None,
         };
         let opcode = *CODES[service].get(operation as usize)?.get(position as usize)?;
@@ -386,8 +399,8 @@ impl Opcode {
 }
 
 /// The opcodes by service, operation and position: the table of [`Opcode::info`] inverted.
-static CODES: [[[Opcode; 4]; Operation::Unknown as usize]; 6] = {
-    let mut codes = [[[Opcode::Unknown(0xff); 4]; Operation::Unknown as usize]; 6];
+static CODES: [[[Opcode; 4]; Operation::Unknown as usize]; 8] = {
+    let mut codes = [[[Opcode::Unknown(0xff); 4]; Operation::Unknown as usize]; 8];
     let mut index = 0;
     while index < Opcode::ALL.len() {
         let opcode = Opcode::ALL[index];
@@ -478,7 +491,7 @@ mod tests {
     fn unknown_opcodes_promise_nothing() {
         let unknown = Opcode::from(0xff);
         assert_eq!(unknown.to_string(), "opcode 0xff");
-        assert_eq!(unknown.service(), Service::Other(7));
+        assert_eq!(unknown.service(), Service::Manufacturer);
         assert!(!unknown.is_request() && !unknown.is_response());
         assert_eq!(unknown.headers_len(), crate::bth::LEN);
     }

@@ -27,6 +27,7 @@ use crate::imm_dt::ImmDt;
 use crate::ip::{PROTOCOL_UDP, ROCE_V2_PORT, RawIpv4, RawIpv6, RawUdp};
 use crate::opcode::Ext;
 use crate::reth::Reth;
+use crate::sack::{Sack, SackRange};
 use crate::xrceth::Xrceth;
 
 /// Prints a packet without its ICRC: the bytes from the BTH to the end of the padding.
@@ -239,6 +240,7 @@ impl fmt::Display for Headers {
                 Ext::AtomicAckEth => fmt_some(self.atomic_ack_eth(), f)?,
                 Ext::ImmDt => fmt_some(self.imm_dt(), f)?,
                 Ext::Ieth => fmt_some(self.ieth(), f)?,
+                Ext::Sack => fmt_some(self.sack(), f)?,
             }
         }
         Ok(())
@@ -305,6 +307,19 @@ impl fmt::Display for AtomicAckEth {
 impl fmt::Display for ImmDt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:#010x}", self.data)
+    }
+}
+
+impl fmt::Display for Sack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("keeps")?;
+        for SackRange { ahead, count } in self.ranges.iter().filter(|range| range.count > 0) {
+            write!(f, " +{ahead}")?;
+            if *count > 1 {
+                write!(f, "..{}", u32::from(*ahead) + u32::from(*count))?;
+            }
+        }
+        Ok(())
     }
 }
 

@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use wire::bth::pad_for;
 use wire::{
-    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Ext, Feth, Headers, Ieth, ImmDt, Opcode, Reth, Srqn,
-    Syndrome, Xrceth, pretty,
+    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Ext, Feth, Headers, Ieth, ImmDt, Opcode, Reth, Sack,
+    SackRange, Srqn, Syndrome, Xrceth, pretty,
 };
 
 prop_compose! {
@@ -51,6 +51,11 @@ prop_compose! {
                 Ext::AtomicAckEth => headers.set_atomic_ack_eth(AtomicAckEth { orig }),
                 Ext::ImmDt => headers.set_imm_dt(ImmDt { data }),
                 Ext::Ieth => headers.set_ieth(Ieth { rkey }),
+                Ext::Sack => {
+                    let mut sack = Sack::default();
+                    sack.ranges[3] = SackRange { ahead: srqn as u16, count: msn as u16 };
+                    headers.set_sack(sack);
+                }
                 other => unreachable!("no strategy for {other:?}"),
             }
         }

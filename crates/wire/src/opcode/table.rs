@@ -151,4 +151,7 @@ opcodes! {
     0xb7 XrcSendOnlyWithInv     "XRC_SEND_ONLY_WITH_INVALIDATE"      SendWithInv  Only   [Xrceth, Ieth]             Any
     0xbc XrcFlush               "XRC_FLUSH"                          Flush        Only   [Xrceth, Feth, Reth]       Empty
     0xbd XrcAtomicWrite         "XRC_ATOMIC_WRITE"                   AtomicWrite  Only   [Xrceth, Reth]             Exactly(8)
+
+    // Manufacturers' own (IBA table 38): what peerdma's responder keeps.
+    0xe0 Sack                   "SACK"                               Sack         Only   [Sack]                     Empty
 }
