@@ -4,7 +4,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
 use iba::{Psn, QpState, QpType, Qpn, WrOpcode};
-use transport::{AckPolicy, AckWay, Completion, FastPacket, Poll, PostError, Qp};
+use transport::{AckPolicy, AckWay, Completion, Early, FastPacket, Poll, PostError, Qp};
 use transport::{RecvWr, Rx, SendWr, Time, UdDest};
 use wire::{Headers, Opcode};
 
@@ -14,7 +14,7 @@ use crate::host::{Host, Sent};
 use crate::link::{Line, Link, Rng};
 use crate::options::{Options, PEER, QKEY, QPN, RQ_PSN};
 use crate::queue::Queue;
-use crate::station::line;
+use crate::station::{line, take_turns};
 
 /// When to try again memory that was absent.
 const LOOK_AGAIN: Duration = Duration::from_micros(10);
@@ -31,6 +31,8 @@ pub struct Node {
     pub address: u32,
     /// Where it sends to, and the only place it takes packets from, if its service connects.
     pub peer_address: u32,
+    /// Packets that overtook a lost one, if it keeps them.
+    pub early: Option<Early<Vec<u8>>>,
 }
 
 /// Several QPs and the network between them.
@@ -115,7 +117,7 @@ impl Net {
                 let (mut qp, mut host) = (options.qp(qpns[end]), options.host());
                 options.bring_to(&mut qp, &mut host, QpState::Rts, qpns[1 - end], sq_psn, rq_psn);
                 let [address, peer_address] = [end as u32, 1 - end as u32];
-                net.nodes.push(Node { qp, host, address, peer_address });
+                net.nodes.push(Node { qp, host, address, peer_address, early: options.early() });
             }
         }
         net
@@ -126,6 +128,7 @@ impl Net {
     pub fn unequal_pair(options: Options, other: &Options) -> Self {
         let mut nodes: Vec<Node> = [(QPN, &options, 0), (PEER, other, 1)]
             .map(|(qpn, options, address)| Node {
+                early: options.early(),
                 qp: options.qp(qpn),
                 host: options.host(),
                 address,
@@ -336,7 +339,7 @@ impl Net {
                     self.wrong_source += 1;
                     continue;
                 }
-                let Node { qp, host, .. } = node;
+                let Node { qp, host, early, .. } = &mut *node;
                 let mut sent = sent.clone();
                 let mut packets = 1;
                 let most = if self.joins && !marked { qp.joinable(&sent.headers) } else { 0 };
@@ -371,8 +374,14 @@ impl Net {
                         grh: Some(&grh),
                         marked,
                     };
+                    let keeper = early.as_mut().filter(|_| packets == 1);
+                    if let Some(keeper) = keeper.filter(|_| qp.is_early(&sent.headers, length)) {
+                        keeper.keep(qp, sent.headers, length, sent.payload.clone());
+                    }
                     qp.handle_packet(host, self.now, &rx);
+                    take_turns(early, qp, host, self.now);
                 }
+                let qp = &mut self.nodes[index].qp;
                 if self.acks_stay {
                     qp.delay_ack(self.now);
                 }

@@ -3,7 +3,7 @@
 use iba::{
     Access, AckTimeout, AttrMask, Mtu, Psn, QKey, QpAttr, QpCap, QpState, QpType, Qpn, RnrTimer,
 };
-use transport::{Env, PathCaps, Qp, QpInit};
+use transport::{Early, Env, PathCaps, Qp, QpInit};
 
 use crate::host::Host;
 use crate::link::Link;
@@ -54,6 +54,8 @@ pub struct Options {
     pub access: Access,
     /// Whether it takes part in congestion control.
     pub ecn: bool,
+    /// Whether its hosts keep packets that overtook a lost one.
+    pub keeps_early: bool,
     /// The network, for a [`Net`](crate::Net).
     pub link: Link,
     /// Its seed.
@@ -84,6 +86,7 @@ impl Options {
             rd_atomic: 4,
             access: Access::REMOTE | Access::LOCAL_WRITE,
             ecn: false,
+            keeps_early: true,
             link: Link::GOOD,
             seed: 1,
             memory: 1 << 16,
@@ -114,6 +117,11 @@ impl Options {
             Some(segment) => PathCaps::memory(self.mtu, segment),
             None => PathCaps::wire(self.mtu),
         }
+    }
+
+    /// What keeps the packets of a QP that come early, if anything does.
+    pub(crate) fn early<P>(&self) -> Option<Early<P>> {
+        self.keeps_early.then(Early::default)
     }
 
     /// A QP in RESET.

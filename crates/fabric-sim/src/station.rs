@@ -2,7 +2,7 @@
 
 use iba::{AttrMask, QpAttr, QpEvent, QpState, WcStatus};
 use transport::env::Skipped;
-use transport::{Completion, Poll, Qp, RecvWr, Rx, SendWr, Side, Time};
+use transport::{Completion, Early, Poll, Qp, RecvWr, Rx, SendWr, Side, Time};
 use wire::Headers;
 
 use crate::host::Host;
@@ -27,6 +27,8 @@ pub struct Station {
     /// Whether an acknowledgement waits for a request to travel with ([`Qp::delay_ack`]), if the
     /// QP's policy allows that.
     pub acks_stay: bool,
+    /// Packets that overtook a lost one, if a test lets the host keep them.
+    pub early: Option<Early<Vec<u8>>>,
 }
 
 impl Station {
@@ -51,6 +53,7 @@ impl Station {
             grh: None,
             marked: false,
             acks_stay: false,
+            early: None,
         }
     }
 
@@ -110,6 +113,11 @@ impl Station {
         headers.bth.dest_qp = QPN;
         headers.bth.pad = wire::bth::pad_for(payload.len());
         let payload = payload.to_vec();
+        if let Some(early) =
+            self.early.as_mut().filter(|_| self.qp.is_early(&headers, payload.len() as u32))
+        {
+            early.keep(&mut self.qp, headers, payload.len() as u32, payload.clone());
+        }
         let rx = Rx {
             headers: &headers,
             payload: &payload,
@@ -120,6 +128,7 @@ impl Station {
             marked: core::mem::take(&mut self.marked),
         };
         self.qp.handle_packet(&mut self.host, self.now, &rx);
+        take_turns(&mut self.early, &mut self.qp, &mut self.host, self.now);
         if self.acks_stay {
             self.qp.delay_ack(self.now);
         }
@@ -194,6 +203,28 @@ impl Station {
     #[track_caller]
     pub fn peek(&self, addr: u64, length: usize) -> Vec<u8> {
         self.host.memory.borrow_mut().bytes_mut(addr, length).to_vec()
+    }
+}
+
+/// Gives a QP what was kept for it, as far as the turn of that has come.
+pub(crate) fn take_turns(
+    early: &mut Option<Early<Vec<u8>>>,
+    qp: &mut Qp,
+    host: &mut Host,
+    now: Time,
+) {
+    let Some(early) = early else { return };
+    while let Some(packet) = early.next(qp) {
+        let rx = Rx {
+            headers: &packet.headers,
+            payload: &packet.payload,
+            length: packet.length,
+            skipped: Skipped::default(),
+            packets: 1,
+            grh: None,
+            marked: false,
+        };
+        qp.handle_packet(host, now, &rx);
     }
 }
 

@@ -27,7 +27,8 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use iba::{AckTimeout, Psn, QpState, Qpn, WcStatus};
-use transport::{Counter, Poll, Qp, Rx, SendWr, Time};
+use transport::{Counter, Early, Poll, Qp, Rx, SendWr, Time};
+use wire::Headers;
 
 use crate::build;
 use crate::link::{Rate, Rng};
@@ -122,7 +123,7 @@ impl Shape {
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "nearly all are QPs")]
 enum Kind {
-    Qp(Qp, Hollow),
+    Qp(Qp, Hollow, Early<()>),
     Other(Other),
     Stream(Stream),
 }
@@ -131,7 +132,7 @@ impl Kind {
     /// When its timer is due; `waits`: it will have its turn to send anyway.
     fn timeout(&self, waits: bool) -> Option<Time> {
         match self {
-            Self::Qp(qp, _) => qp.poll_timeout(),
+            Self::Qp(qp, ..) => qp.poll_timeout(),
             Self::Other(other) => other.timeout(waits),
             Self::Stream(stream) => stream.timeout(),
         }
@@ -244,7 +245,7 @@ impl Tree {
         for (end, peer, host) in [(first, first + 1, from), (first + 1, first, to)] {
             let (mut qp, mut env) = (options.qp(qpn(end)), Hollow::default());
             options.bring_to(&mut qp, &mut env, QpState::Rts, qpn(peer), PSN, PSN);
-            self.end(Kind::Qp(qp, env), host, peer);
+            self.end(Kind::Qp(qp, env, Early::default()), host, peer);
         }
         self.begin((from, to), messages, length, depth, false)
     }
@@ -371,7 +372,7 @@ impl Tree {
         for (flow, ends) in self.ends.chunks(2).enumerate() {
             report.needed += self.packets(flow);
             match [&ends[0].kind, &ends[1].kind] {
-                [Kind::Qp(_, sender), Kind::Qp(_, receiver)] => {
+                [Kind::Qp(_, sender, _), Kind::Qp(_, receiver, _)] => {
                     report.sent += sender.packets;
                     report.timeouts += sender.counted(Counter::LocalAckTimeoutErr);
                     report.notifications += receiver.counted(Counter::NpCnpSent);
@@ -423,7 +424,7 @@ impl Tree {
     /// Posts what a flow may have outstanding.
     fn post(&mut self, flow: usize) {
         let it = &mut self.flows[flow];
-        if let Kind::Qp(qp, _) = &mut self.ends[2 * flow].kind {
+        if let Kind::Qp(qp, ..) = &mut self.ends[2 * flow].kind {
             while it.posted < it.messages && it.posted - it.done < it.depth {
                 let wr: SendWr = build::write(it.posted, 0, it.length, 0);
                 qp.post_send(wr).expect("the send queue takes the depth");
@@ -455,7 +456,7 @@ impl Tree {
                 out.push(Packet { end, path, hop: 0, cargo, length, is_marked: false });
             };
             let has_more = match &mut self.ends[end].kind {
-                Kind::Qp(qp, env) => {
+                Kind::Qp(qp, env, _) => {
                     qp.release_ack();
                     let poll = qp.poll_transmit(env, self.now, TURN);
                     env.out.drain(..).for_each(|(headers, length)| add(Cargo::Ib(headers), length));
@@ -507,7 +508,7 @@ impl Tree {
         }
         if kind.timeout(*is_ready).is_some_and(|due| due <= self.now) {
             match kind {
-                Kind::Qp(qp, env) => qp.handle_timeout(env, self.now),
+                Kind::Qp(qp, env, _) => qp.handle_timeout(env, self.now),
                 Kind::Other(other) => other.handle_timeout(self.now),
                 Kind::Stream(stream) => stream.handle_timeout(self.now),
             }
@@ -521,7 +522,7 @@ impl Tree {
         let (flow, mut has_some) = (end / 2, false);
         let it = &mut self.flows[flow];
         match &mut self.ends[end].kind {
-            Kind::Qp(_, env) => {
+            Kind::Qp(_, env, _) => {
                 for completion in env.completions.drain(..) {
                     has_some = true;
                     if completion.status == WcStatus::Success {
@@ -666,17 +667,26 @@ impl Tree {
         }
         self.report.marked += u64::from(packet.is_marked);
         match (&mut self.ends[to].kind, packet.cargo) {
-            (Kind::Qp(qp, env), Cargo::Ib(headers)) => {
-                let rx = Rx {
-                    headers: &headers,
-                    payload: &(),
-                    length: packet.length,
-                    skipped: Default::default(),
-                    packets: 1,
-                    grh: None,
-                    marked: packet.is_marked,
+            (Kind::Qp(qp, env, early), Cargo::Ib(headers)) => {
+                let arrive = |qp: &mut Qp, env: &mut Hollow, headers: &Headers, length, marked| {
+                    let rx = Rx {
+                        headers,
+                        payload: &(),
+                        length,
+                        skipped: Default::default(),
+                        packets: 1,
+                        grh: None,
+                        marked,
+                    };
+                    qp.handle_packet(env, self.now, &rx);
                 };
-                qp.handle_packet(env, self.now, &rx);
+                if self.shape.options.keeps_early && qp.is_early(&headers, packet.length) {
+                    early.keep(qp, headers, packet.length, ());
+                }
+                arrive(qp, env, &headers, packet.length, packet.is_marked);
+                while let Some(packet) = early.next(qp) {
+                    arrive(qp, env, &packet.headers, packet.length, false);
+                }
             }
             (Kind::Other(other), Cargo::Other(say)) => other.take(say, packet.is_marked, self.now),
             (Kind::Stream(stream), Cargo::Stream(segment)) => stream.take(segment, self.now),

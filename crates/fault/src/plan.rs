@@ -320,13 +320,13 @@ impl Kind {
             Self::Cm => is_cm,
             _ if is_cm => false,
             Self::Request => operation.is_request(),
-            Self::Response => operation.is_response(),
+            Self::Response => operation.is_response() || operation == Operation::Sack,
             Self::Send => operation.is_send(),
             Self::Write => operation.is_write(),
             Self::Read => operation == Operation::ReadRequest,
             Self::ReadResponse => operation == Operation::ReadResponse,
             Self::Atomic => operation.is_atomic(),
-            Self::Ack => operation == Operation::Ack,
+            Self::Ack => matches!(operation, Operation::Ack | Operation::Sack),
             Self::Opcode(known) => known == opcode,
         }
     }

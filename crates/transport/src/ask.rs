@@ -47,9 +47,10 @@ impl Qp {
     /// Whether the next packets ask for an acknowledgement whatever they carry: the window must
     /// open before it is full.
     pub(crate) fn must_ask(&self, packets: u32) -> bool {
-        let req = &self.req;
-        req.unasked + packets >= self.asks_each()
-            || req.in_flight() + packets >= self.window.packets()
+        self.req.unasked + packets >= self.asks_each()
+            || self.in_flight() + packets >= self.window.packets()
+            // What is missing: so that the peer's word comes soon.
+            || self.req.psn != self.req.max && !self.req.has.is_empty()
     }
 
     /// At least one of this many packets asks.

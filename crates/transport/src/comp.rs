@@ -55,6 +55,12 @@ impl Qp {
             Syndrome::Nak(_) | Syndrome::RnrNak { .. } => psn,
             Syndrome::Reserved(_) => return env.count(Counter::DroppedPacket),
         };
+        // Before anything was sent again, a NAK that moves nothing is a duplicate.
+        let is_repeated = self.req.psn == self.req.una && to == self.req.una;
+        if to == psn {
+            // Whatever it said it had, this one it lacks.
+            self.req.has.remove_before(psn.add(1));
+        }
         if self.acknowledge(env, now, to) == Acked::AnswerMissing {
             return match aeth.syndrome {
                 // For the READ whose answer is missing: it was refused in the middle, and asking
@@ -72,6 +78,9 @@ impl Qp {
         match aeth.syndrome {
             Syndrome::Nak(NakCode::PsnSequence) => {
                 env.count(Counter::PacketSeqErr);
+                if !self.req.has.is_empty() {
+                    return self.repair_after_nak(env, now);
+                }
                 // The cursor is still where it went back to: this NAK is about the same gap.
                 if self.req.psn != self.req.una {
                     self.retry(env, now, Reason::SequenceNak);
@@ -81,8 +90,8 @@ impl Qp {
                 let failure = refused(env, code);
                 self.fail_front(env, failure);
             }
-            Syndrome::RnrNak { timer } => self.handle_rnr_nak(env, now, timer),
-            Syndrome::Ack { .. } | Syndrome::Reserved(_) => {}
+            Syndrome::RnrNak { timer } if !is_repeated => self.handle_rnr_nak(env, now, timer),
+            Syndrome::RnrNak { .. } | Syndrome::Ack { .. } | Syndrome::Reserved(_) => {}
         }
     }
 
@@ -94,8 +103,8 @@ impl Qp {
 
     /// IBA 9.7.5, RNR NAK: wait as long as the responder asks, then send the same message again.
     fn handle_rnr_nak<E: Env>(&mut self, env: &mut E, now: Time, timer: RnrTimer) {
-        // While waiting, or before anything was sent again, it is a duplicate.
-        if self.req.rnr_until.is_some() || self.req.psn == self.req.una {
+        // While waiting it is a duplicate.
+        if self.req.rnr_until.is_some() {
             return;
         }
         // IBA 9.7.5, RNR NAK: seven means without limit.
@@ -109,7 +118,7 @@ impl Qp {
         }
         // The peer answered, so the counter of silent timeouts starts afresh.
         self.req.retries = self.attr.retry_cnt;
-        self.req.go_back();
+        self.repair_all();
         self.req.ack_timer = None;
         self.req.rnr_until = Some(now + timer.duration());
     }
@@ -203,7 +212,7 @@ impl Qp {
             return self.fail_front(env, Failure::local(error));
         }
         env.count(Counter::PageFaultsPending);
-        self.req.go_back();
+        self.repair_all();
         self.req.ack_timer = None;
         self.req.place_missing = true;
         self.req.rnr_until = Some(now + FAULT_PAUSE);

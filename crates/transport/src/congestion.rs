@@ -60,13 +60,22 @@ impl Qp {
         }
     }
 
-    /// Whether a notification waits to be sent.
-    pub(crate) fn owes_cnp(&self) -> bool {
-        self.congestion.owed && self.state().receives()
+    /// Whether the peer is owed a notification, or word of what is kept.
+    pub(crate) fn owes_report(&self) -> bool {
+        (self.congestion.owed || self.resp.owes_sack) && self.state().receives()
+    }
+
+    /// Sends what [`Qp::owes_report`] is about.
+    #[cold]
+    pub(crate) fn transmit_report<E: Env>(&mut self, env: &mut E) -> Sent {
+        if self.congestion.owed && self.transmit_cnp(env) == Sent::Blocked {
+            return Sent::Blocked;
+        }
+        if self.resp.owes_sack { self.transmit_sack(env) } else { Sent::Packets(1) }
     }
 
     /// Sends the notification that is owed.
-    pub(crate) fn transmit_cnp<E: Env>(&mut self, env: &mut E) -> Sent {
+    fn transmit_cnp<E: Env>(&mut self, env: &mut E) -> Sent {
         let mut headers = Headers::new(Opcode::Cnp, self.attr.dest_qpn, Psn::new(0));
         headers.bth.becn = true;
         // As on ConnectX.

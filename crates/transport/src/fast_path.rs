@@ -172,7 +172,7 @@ impl Qp {
         let ack = if self.ack_delay.has_stayed() { self.resp.only_ack() } else { None };
         let is_clear = req.index == self.sq.len()
             && self.sends_fast()
-            && !self.owes_cnp()
+            && !self.owes_report()
             && (ack.is_some() || !self.resp.has_answers())
             && req.rnr_until.is_none()
             && !req.blocked;
@@ -185,6 +185,7 @@ impl Qp {
         let req = &self.req;
         self.is_fast()
             && req.psn == req.max
+            && req.has.is_empty()
             && req.rd_atomic == 0
             && !self.pace.is_limited()
             && req.skipped == Skipped::default()
@@ -224,7 +225,7 @@ impl Qp {
     ) -> bool {
         let at_once = self.path.reliable && ack == AckWay::AtOnce;
         // What goes at once must not overtake others.
-        if at_once && (self.resp.has_answers() && !self.holds_ack() || self.owes_cnp()) {
+        if at_once && (self.resp.has_answers() && !self.holds_ack() || self.owes_report()) {
             return false;
         }
         match packet {

@@ -51,6 +51,9 @@
 //! before it parses the headers of a packet that arrived: the fast path of small messages, which
 //! does what the others would have done, or leaves it to them.
 //!
+//! On a wire the owner of a QP may keep packets that overtook a lost one ([`Early`]), so that the
+//! peer need not send them again.
+//!
 //! This crate does not parse packets (`wire`), find a QP by its number, check partition keys and
 //! source addresses, look up memory keys, or keep completion queues (`device`); nor does it migrate
 //! paths, which no RoCE device does. For raw packets, the device finds the QP of a frame, and for
@@ -76,6 +79,7 @@ mod comp;
 mod congestion;
 mod count;
 mod direct;
+mod early;
 mod fast_path;
 mod join;
 mod modify;
@@ -84,8 +88,10 @@ mod pace;
 mod packet;
 mod post;
 mod qp;
+mod ranges;
 mod rate_limit;
 pub mod raw;
+mod repair;
 mod req;
 mod resp;
 mod retry;
@@ -96,6 +102,7 @@ pub use account::Account;
 pub use ack_delay::AckPolicy;
 pub use count::Ended;
 pub use direct::RUN;
+pub use early::{Early, EarlyPacket};
 pub use env::{Completion, Counter, Env, Reason, Rx, Side, Skipped};
 pub use error::{ModifyError, PostError};
 pub use fast_path::{AckWay, FastPacket};

@@ -151,6 +151,9 @@ impl Qp {
             return self.handle_cnp(env, rx);
         }
         if !self.state().receives() || Some(opcode.service()) != Service::of(self.qp_type) {
+            if opcode.service() == Service::Manufacturer {
+                return self.handle_sack(env, now, rx);
+            }
             return env.count(Counter::DroppedPacket);
         }
         if self.state() == QpState::Rtr && self.qp_type.is_connected() && !self.comm_est {
@@ -197,7 +200,7 @@ impl Qp {
             QpState::Sqe => self.flush_sends(env),
             _ => {}
         }
-        if self.owes_cnp() && self.transmit_cnp(env) == Sent::Blocked {
+        if self.owes_report() && self.transmit_report(env) == Sent::Blocked {
             return Poll::Blocked;
         }
         // An acknowledgement that did not wait goes first: a later packet may be refused and end
@@ -256,7 +259,7 @@ impl Qp {
 
     /// Whether the peer is owed a single acknowledgement and nothing else.
     fn owes_only_ack(&self) -> bool {
-        self.resp.owes_only_ack() && !self.owes_cnp()
+        self.resp.owes_only_ack() && !self.owes_report()
     }
 
     /// Whether there are requests that were not sent yet, or must be sent again. If not, polling
@@ -287,7 +290,7 @@ impl Qp {
 
     /// Whether answers to the peer wait to be sent. One that [stays](Qp::holds_ack) does not.
     pub fn owes_answers(&self) -> bool {
-        self.resp.owes_answers() && !self.holds_ack() || self.owes_cnp()
+        self.resp.owes_answers() && !self.holds_ack() || self.owes_report()
     }
 
     /// When [`Qp::handle_timeout`] wants to be called, if ever.

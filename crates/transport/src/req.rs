@@ -8,7 +8,8 @@
 //!
 //! `una` is the oldest number without an acknowledgement, `psn` the next to send, `max` the one
 //! after the highest ever sent. They are equal when nothing is under way; `psn` goes back to `una`
-//! when something was lost (go-back-N), and the first work request of the queue is always the one
+//! when something was lost, to send again what the peer lacks (`repair`), or all of it where nobody
+//! knows what that is (go-back-N). The first work request of the queue is always the one
 //! that holds `una`.
 
 mod state;
@@ -49,6 +50,9 @@ impl Qp {
         }
         if self.req.place_missing && !self.has_found_place(env, now) {
             return Sent::Nothing;
+        }
+        if self.req.repair.is_some() {
+            self.pass_over();
         }
         let Some(wqe) = self.sq.get(self.req.index) else {
             return Sent::Nothing;
@@ -170,14 +174,14 @@ impl Qp {
         // The sequence numbers of READs carry answers, not requests: they have a limit of their
         // own.
         let window = self.window.packets();
-        let in_flight = req.in_flight();
+        let in_flight = self.in_flight();
         let has_room = if wqe.is_answered() {
             // The peer sends responses as fast as it can: only the number of requests slows it
             // down.
             req.read_psns == 0 || req.read_psns + packets <= window.saturating_mul(READ_AHEAD)
         } else {
-            in_flight == 0 || in_flight + packets <= window
-        };
+            in_flight == 0 || req.psn == req.una || in_flight + packets <= window
+        } && !self.is_too_far(packets);
         if !has_room {
             return Sent::Nothing;
         }

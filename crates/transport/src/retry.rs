@@ -101,6 +101,10 @@ impl Qp {
         req.place_missing = false;
         req.skipped = Skipped::default();
         req.ack_timer = None;
+        if req.repair.is_some() || !req.has.is_empty() {
+            self.follow_repair();
+        }
+        let req = &mut self.req;
         if sent > 0 || req.blocked {
             req.watch(now, &self.attr);
         }
@@ -109,16 +113,25 @@ impl Qp {
     /// Sends again from the oldest packet that is not acknowledged, if a retry is left.
     pub(crate) fn retry<E: Env>(&mut self, env: &mut E, now: Time, reason: Reason) {
         let Some(retries) = self.req.retries.checked_sub(1) else {
-            return self.fail_front(env, Failure::new(WcStatus::RetryExcErr, reason));
+            return self.give_up(env, reason);
         };
         self.req.retries = retries;
         match reason {
-            Reason::AckTimeout => self.window.silent(),
+            Reason::AckTimeout => {
+                // Whatever it had, it may have lost.
+                self.req.has.clear();
+                self.window.silent();
+            }
             _ => self.window.lost(),
         }
-        self.req.go_back();
+        self.repair_all();
         self.req.ack_timer = None;
         self.req.watch(now, &self.attr);
+    }
+
+    /// No retry is left.
+    pub(crate) fn give_up<E: Env>(&mut self, env: &mut E, reason: Reason) {
+        self.fail_front(env, Failure::new(WcStatus::RetryExcErr, reason));
     }
 
     /// Takes the first work request off the queue as done.

@@ -83,6 +83,13 @@ impl Window {
         self.now
     }
 
+    /// Whether it is as small as losses make it. Connections that share a queue which is too short
+    /// for all of them then pause after a loss: if none ever did, those whose packets found the
+    /// queue full would find it full each time that they try again.
+    pub(crate) const fn is_small(&self) -> bool {
+        self.now <= FLOOR
+    }
+
     /// Notes that this many more packets have arrived at the peer.
     pub(crate) fn arrived(&mut self, packets: u32) {
         if self.is_fixed {

@@ -112,6 +112,6 @@ fn connections_through_a_short_queue_lose_much_and_still_finish() {
     for (connections, queue) in [(8, 16 << 10), (8, 64 << 10), (16, 64 << 10)] {
         let outcome = run(connections, queue, None);
         println!("{connections} connections, {queue} bytes\n  losing  {outcome:.3?}");
-        assert!(outcome.share > 0.4 && outcome.fairness > 0.3, "{outcome:?}");
+        assert!(outcome.share > 0.5 && outcome.fairness > 0.1, "{outcome:?}");
     }
 }

@@ -37,7 +37,7 @@ impl Env for Hollow {
         source: Source<'_>,
         _: Skipped,
     ) -> Result<(), TransmitError> {
-        let is_request = !matches!(headers.bth.opcode, Opcode::RcAck | Opcode::Cnp);
+        let is_request = !matches!(headers.bth.opcode, Opcode::RcAck | Opcode::Cnp | Opcode::Sack);
         self.packets += u64::from(is_request);
         self.out.push_back((*headers, source.len()));
         Ok(())

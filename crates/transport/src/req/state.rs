@@ -3,6 +3,8 @@
 use iba::{Psn, QpAttr};
 
 use crate::env::Skipped;
+use crate::ranges::Ranges;
+use crate::repair::Repair;
 use crate::time::Time;
 
 /// A timeout lasts between one and four times what the QP was given (IBA 9.7.6.1.3). While nothing
@@ -58,6 +60,10 @@ pub(crate) struct Requester {
     /// Operations carried out without packets just before `una`, which the packet with that number
     /// reports.
     pub(crate) skipped: Skipped,
+    /// What the peer has of the packets after `una`.
+    pub(crate) has: Ranges,
+    /// What is being sent again.
+    pub(crate) repair: Option<Repair>,
 }
 
 impl Requester {

@@ -40,7 +40,9 @@ impl Qp {
                 Step::DuplicateRequest
             }
             QpType::Rc | QpType::XrcRecv => {
-                self.resp.nak_sent = false;
+                (self.resp.nak_sent, self.resp.is_gap) = (false, false);
+                // The peer learns what is missing next.
+                self.resp.owes_sack |= rx.headers.bth.ackreq && !self.resp.kept.is_empty();
                 Step::CheckOpSeq
             }
             QpType::Uc => {

@@ -22,13 +22,13 @@ impl Qp {
 
             // Class B: nothing happened; the peer sends again.
             (QpType::Rc | QpType::XrcRecv, Step::ErrPsnOutOfSeq) => {
-                self.resp.nak_sent = true;
+                (self.resp.nak_sent, self.resp.is_gap) = (true, true);
                 self.resp.push_nak(self.resp.psn, Syndrome::Nak(NakCode::PsnSequence));
             }
             (QpType::Rc | QpType::XrcRecv, Step::ErrRnr) => {
                 env.count(Counter::OutOfBuffer);
                 env.count(Counter::SendRnrNak);
-                self.resp.nak_sent = true;
+                (self.resp.nak_sent, self.resp.owes_sack) = (true, false);
                 let timer = self.attr.min_rnr_timer;
                 self.resp.push_nak(self.resp.psn, Syndrome::RnrNak { timer });
             }
@@ -37,7 +37,7 @@ impl Qp {
             (QpType::Rc | QpType::XrcRecv, Step::ErrNotPresent) => {
                 env.count(Counter::PageFaultsPending);
                 env.count(Counter::SendRnrNak);
-                self.resp.nak_sent = true;
+                (self.resp.nak_sent, self.resp.owes_sack) = (true, false);
                 if rx.headers.bth.opcode.is_first_or_only() {
                     // The message begins again with this packet; a receive that it took stays with
                     // it.

@@ -6,6 +6,7 @@ use iba::{Msn, Psn, RKey};
 
 use super::step::Step;
 use crate::answer::Answer;
+use crate::ranges::Ranges;
 use crate::time::Time;
 use crate::tm::Met;
 use crate::wr::RecvWr;
@@ -26,6 +27,12 @@ pub(crate) struct Responder {
     /// A gap, or a lack of receives, was reported: the rest of the burst is silently dropped (IBA
     /// 9.7.5, RNR NAK).
     pub(super) nak_sent: bool,
+    /// That was about a gap.
+    pub(super) is_gap: bool,
+    /// What was kept of the packets behind a gap ([`Early`](crate::Early)).
+    pub(crate) kept: Ranges,
+    /// The peer is owed word of that.
+    pub(crate) owes_sack: bool,
     /// Answers to send to the peer, in the order of their sequence numbers.
     pub(crate) answers: VecDeque<Answer>,
     /// The sequence number of the answer that last found its memory absent, and since when.
@@ -80,7 +87,16 @@ impl Responder {
 
     /// Whether this is the expected number, of a packet that must begin a message.
     pub(crate) fn awaits(&self, psn: Psn) -> bool {
-        psn == self.psn && self.message == Message::None && self.recv.is_none() && !self.nak_sent
+        psn == self.psn
+            && self.message == Message::None
+            && self.recv.is_none()
+            && !self.nak_sent
+            && self.kept.is_empty()
+    }
+
+    /// Whether the peer was asked to send the expected packet later, and all after it.
+    pub(crate) fn is_pausing(&self) -> bool {
+        self.nak_sent && !self.is_gap
     }
 
     /// Steps over a packet that is a whole message, and returns how many are done.

@@ -209,6 +209,7 @@ impl Run {
         let mut options = Options::rc();
         options.mtu = mtu;
         options.seed = seed;
+        options.keeps_early = !seed.is_multiple_of(4);
         options.sq_sig_all = rng.chance(300);
         options.rd_atomic = 1 + rng.below(4) as u8;
         options.timeout = 4;

@@ -9,6 +9,7 @@ mod ask;
 mod atomic;
 mod congestion;
 mod dup;
+mod early;
 mod fence;
 mod flush;
 mod joined;
