@@ -17,7 +17,7 @@ ME, VICTIM, STRANGER, OTHER = "10.77.0.2", "10.77.0.1", "10.77.0.3", "10.78.0.1"
 PORT = 4791
 SEND_FIRST, SEND_MIDDLE, SEND_ONLY, WRITE_FIRST, WRITE_ONLY, READ = 0x00, 0x01, 0x04, 0x06, 0x0A, 0x0C
 READ_RESPONSE_ONLY, ACK, ATOMIC_ACK, FETCH_ADD = 0x10, 0x11, 0x12, 0x14
-UC_SEND_ONLY, UD_SEND_ONLY = 0x24, 0x64
+UC_SEND_ONLY, UD_SEND_ONLY, SACK = 0x24, 0x64, 0xE0
 # Syndromes (IBA table 45).
 SEQUENCE, INVALID, ACCESS, RNR = 0x60, 0x61, 0x62, 0x20
 RKEY, ADDRESS, *QPS = map(int, sys.argv[1:])
@@ -159,11 +159,22 @@ forge(qp.bth(SEND_ONLY, 100) + b"all well")
 qp.acked(qp.psn - 1)
 expected["duplicate_request"] += 1
 qp.carries()
-# PSNs ahead of the expected one: NAKed once, then dropped silently until the expected one arrives.
-for ahead in (1, 5, 1 << 22):
+# PSNs further ahead of the expected one than anything is kept: NAKed once, then dropped silently until the expected one
+# arrives.
+for ahead in (1024, 5000, 1 << 22):
     forge(qp.bth(SEND_ONLY, qp.psn + ahead) + b"too soon")
 qp.refused(SEQUENCE)
 expected["out_of_sequence"] += 1
+qp.carries()
+# A little ahead: reported, NAKed, kept, and carried out when its turn has come.
+time.sleep(0.1)
+forge(qp.bth(SEND_ONLY, qp.psn + 1) + b"kept....")
+assert qp.answer()[:2] == (SACK, qp.psn)
+qp.refused(SEQUENCE)
+expected["out_of_sequence"] += 1
+forge(qp.bth(SEND_ONLY) + b"all well")
+qp.acked(qp.psn + 1)
+qp.psn += 2
 qp.carries()
 # Noise with a correct ICRC, which any sender can compute, so that it reaches the parser.
 noise = random.Random(4791)

@@ -3,7 +3,7 @@
 use iba::{AttrMask, Mtu, QpAttr, QpCap, QpState, QpType, Qpn, WcFlags};
 use transport::wr::Request;
 use transport::wr::{RecvWr, SendWr};
-use transport::{PathCaps, PostError, Qp, QpInit, RateLimit};
+use transport::{Early, PathCaps, PostError, Qp, QpInit, RateLimit};
 
 use super::Engine;
 use super::common::Common;
@@ -175,6 +175,7 @@ impl Engine {
             _holds: holds,
             role: role.map(Box::new),
             starved_since: None,
+            early: Early::default(),
             _charge: charge,
             has_received: false,
             is_noted: false,
@@ -299,6 +300,9 @@ impl Engine {
         let context = &mut entry.context;
         context.follow(&entry.qp.query(), common.nic.port.active_mtu());
         let state = entry.qp.state();
+        if !state.receives() {
+            context.early = Early::default();
+        }
         if state == QpState::Reset {
             common.trace_emptied(context.qpn, "reset", &self.clock);
             context.route = Route::default();

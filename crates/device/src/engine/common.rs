@@ -10,6 +10,7 @@ use transport::wr::RecvWr;
 use wire::Headers;
 use wire::grh::Grh;
 
+use super::early::EarlyBytes;
 use super::failures::Failures;
 use crate::carrier::{Route, Senders};
 use crate::clock::Clock;
@@ -42,13 +43,22 @@ pub(crate) struct Common {
     pub(crate) memory: Memory,
     /// The sending halves of the carriers.
     pub(crate) out: Senders,
-    /// Datagrams for QP 1 that wait for the communication manager.
-    pub(crate) gsi: VecDeque<Arrived>,
+    /// Packets that wait.
+    pub(crate) waiting: Waiting,
     pub(crate) counters: PortCounters,
     /// Why work requests failed.
     pub(crate) failures: Failures,
     /// What sees each packet before and behind the carriers.
     pub(crate) observed: Observed,
+}
+
+/// Packets that arrived and wait.
+#[derive(Debug, Default)]
+pub(crate) struct Waiting {
+    /// Datagrams for QP 1, for the communication manager.
+    pub(crate) gsi: VecDeque<Arrived>,
+    /// How much is kept of packets that overtook a lost one, for that.
+    pub(crate) early: EarlyBytes,
 }
 
 impl Common {

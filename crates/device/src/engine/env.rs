@@ -8,7 +8,7 @@ use transport::env::{
 };
 use transport::tm::Taken;
 use transport::wr::{Bind, Sge};
-use transport::{Account, Ended, FastPacket};
+use transport::{Account, Early, Ended, FastPacket};
 use wire::{Headers, Opcode};
 
 use super::common::Common;
@@ -755,6 +755,7 @@ impl<'p> Env for QpEnv<'_, 'p> {
     }
 
     fn entered_error(&mut self) {
+        self.context.early = Early::default();
         if let Some(table) = self.common.out.shm.table() {
             table.withdraw_qp(self.context.id);
         }

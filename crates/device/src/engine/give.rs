@@ -1,13 +1,14 @@
 //! Gives a packet to its QP.
 
 use iba::Qpn;
-use transport::env::Rx;
+use transport::Time;
+use transport::env::{Rx, Skipped};
 
 use super::common::Common;
 use super::env::QpEnv;
 use crate::ids::QpId;
 use crate::payload::InPayload;
-use crate::qp::QpTable;
+use crate::qp::{QpEntry, QpTable};
 use crate::receiver::{Receiver, Sender};
 
 impl Receiver {
@@ -69,8 +70,37 @@ fn give_to_named(
     if !common.select_srq(&mut entry.context, rx.headers) {
         return None;
     }
+    if rx.packets == 1
+        && entry.qp.is_early(rx.headers, rx.length)
+        && let Some(payload) = common.waiting.early.keep(rx)
+    {
+        entry.context.early.keep(&mut entry.qp, *rx.headers, rx.length, payload);
+    }
     entry.qp.handle_packet(&mut QpEnv::new(common, &mut entry.context), now, rx);
+    if !entry.context.early.is_empty() {
+        give_early(common, entry, now);
+    }
     Some(id)
+}
+
+/// Gives a QP the packets that overtook a lost one, as far as their turn has come.
+#[cold]
+fn give_early(common: &mut Common, entry: &mut QpEntry, now: Time) {
+    while let Some(packet) = entry.context.early.next(&mut entry.qp) {
+        if !common.select_srq(&mut entry.context, &packet.headers) {
+            continue;
+        }
+        let rx = Rx {
+            headers: &packet.headers,
+            payload: &InPayload::Bytes(&packet.payload.bytes),
+            length: packet.length,
+            packets: 1,
+            skipped: Skipped::default(),
+            grh: None,
+            marked: false,
+        };
+        entry.qp.handle_packet(&mut QpEnv::new(common, &mut entry.context), now, &rx);
+    }
 }
 
 /// Gives a packet for a group to one of its members.

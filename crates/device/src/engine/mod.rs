@@ -24,6 +24,7 @@ pub(crate) mod delayed_acks;
 mod deliver;
 mod descriptors;
 mod direct;
+pub(crate) mod early;
 mod env;
 mod explain;
 mod failures;
@@ -217,7 +218,7 @@ impl Engine {
     /// Drops all pending work.
     pub(crate) fn stop(&mut self) {
         self.common.out.loopback.clear();
-        self.common.gsi.clear();
+        self.common.waiting.gsi.clear();
         self.common.objects.due.moderated.clear();
         self.delayed_acks.clear();
         self.schedule.clear();

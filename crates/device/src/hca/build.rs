@@ -86,7 +86,7 @@ pub(crate) fn build_engine(nic: &NicInfo, waits: &Arc<Waits>) -> Result<Engine> 
             udp: UdpQueue::new(segments, source, config.udp_port).with(tx_sockets, is_deaf),
             ether: Default::default(),
         },
-        gsi: Default::default(),
+        waiting: Default::default(),
         counters: PortCounters::new(config.ports),
         failures: Default::default(),
         observed,

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use iba::{Av, Mtu, QpAttr, QpType, Qpn, WcFlags};
-use transport::Time;
 use transport::env::Side;
+use transport::{Early, Time};
 
 use crate::carrier::Route;
 use crate::carrier::shm::RingPosition;
+use crate::engine::early::KeptPayload;
 use crate::ids::{CqId, CtxId, PdId, QpId, RwqTableId, SrqId, XrcdId};
 use crate::objects::charges::Charge;
 use crate::objects::comp_cntr::QpCntrs;
@@ -83,6 +84,8 @@ pub(crate) struct QpContext {
     pub(crate) role: Option<Box<Role>>,
     /// Since when packets of an unreliable QP have found no receive.
     pub(crate) starved_since: Option<Time>,
+    /// Packets that overtook a lost one.
+    pub(crate) early: Early<KeptPayload>,
     pub(crate) _charge: Charge,
 }
 

@@ -47,14 +47,14 @@ impl Common {
             return;
         };
         let is_down = self.is_port_down();
-        if self.gsi.len() >= MAX_ARRIVED || is_down {
+        if self.waiting.gsi.len() >= MAX_ARRIVED || is_down {
             self.counters.first.dropped_packets += 1;
             tracing::debug!(target: "peerdma::drop", ?via, is_down, "no room at QP 1, or no port");
             return;
         }
         let from = ::cm::Peer { local: grh.dgid(), remote: grh.sgid(), via };
         let whole = whole.map(|(about, bytes)| (*about, bytes.to_vec()));
-        self.gsi.push_back(Arrived { from, mad, whole });
+        self.waiting.gsi.push_back(Arrived { from, mad, whole });
     }
 }
 
@@ -85,8 +85,8 @@ impl Engine {
     /// Handles the datagrams that arrived for QP 1.
     pub(super) fn handle_arrived(&mut self) {
         // Those that wait for an answer go back to the end: each is processed once.
-        for _ in 0..self.common.gsi.len() {
-            let Some(arrived) = self.common.gsi.pop_front() else { break };
+        for _ in 0..self.common.waiting.gsi.len() {
+            let Some(arrived) = self.common.waiting.gsi.pop_front() else { break };
             let Some(arrived) = self.pass_on(arrived) else { continue };
             let Some(arrived) = self.wait_for_listener(arrived) else { continue };
             self.take_mad(arrived);
@@ -201,8 +201,8 @@ impl Engine {
         }
         transmit.peer.via = Some(own);
         let from = ::cm::Peer { local: peer.remote, remote: peer.local, via: Some(own) };
-        if self.common.gsi.len() < MAX_ARRIVED {
-            self.common.gsi.push_back(Arrived { from, mad: transmit.mad, whole: None });
+        if self.common.waiting.gsi.len() < MAX_ARRIVED {
+            self.common.waiting.gsi.push_back(Arrived { from, mad: transmit.mad, whole: None });
         }
         true
     }

@@ -38,7 +38,7 @@ impl Engine {
     pub(super) fn run_cm(&mut self) -> bool {
         let now = self.common.now;
         let is_due = self.cm.next_deadline().is_some_and(|at| at <= now);
-        if self.common.gsi.is_empty() && self.cm.mads.unsent.is_empty() && !is_due {
+        if self.common.waiting.gsi.is_empty() && self.cm.mads.unsent.is_empty() && !is_due {
             return false;
         }
         if is_due {
@@ -56,12 +56,12 @@ impl Engine {
     fn settle_cm(&mut self) -> bool {
         let mut moved = false;
         for _ in 0..ROUNDS {
-            moved |= !self.common.gsi.is_empty();
+            moved |= !self.common.waiting.gsi.is_empty();
             self.handle_arrived();
             self.admit_crowded();
             self.deliver_cm_events();
             moved |= self.send_mads();
-            if self.common.gsi.is_empty() {
+            if self.common.waiting.gsi.is_empty() {
                 break;
             }
         }
@@ -78,7 +78,7 @@ impl Engine {
     pub(super) fn poll_directory(&mut self) {
         let Some(directory) = &mut self.cm.directory else { return };
         if directory.poll() {
-            self.common.gsi.extend(self.cm.mads.waiting.drain(..));
+            self.common.waiting.gsi.extend(self.cm.mads.waiting.drain(..));
         }
     }
 

@@ -174,7 +174,7 @@ fn assert_clean(side: &mut Side, listeners: usize) {
     let cm = &side.engine.cm;
     assert_eq!(cm.endpoints.len(), listeners);
     assert!(cm.cm.is_empty() && cm.by_conn.is_empty() && cm.mads.unsent.is_empty());
-    assert!(side.engine.common.gsi.is_empty() && side.queue.pop().is_none());
+    assert!(side.engine.common.waiting.gsi.is_empty() && side.queue.pop().is_none());
 }
 
 #[test]
@@ -590,7 +590,7 @@ fn garbage_for_qp_1_is_counted_and_bounded() {
             mad[..24].copy_from_slice(&header);
         }
         let from = ::cm::Peer { local: gid, remote: gid, via: Some(a.engine.common.nic.vf) };
-        b.engine.common.gsi.push_back(Arrived::local(from, mad));
+        b.engine.common.waiting.gsi.push_back(Arrived::local(from, mad));
         run(&mut [&mut a.engine, &mut b.engine]);
     }
     assert!(ignored(&b) > before + 2500);

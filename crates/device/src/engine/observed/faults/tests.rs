@@ -207,3 +207,38 @@ impl Planned {
         counters.np_ecn_marked_roce_packets > counters.rp_cnp_handled + counters.rp_cnp_ignored
     }
 }
+
+/// What overtook the lost packet waits at the responder, and is not sent again.
+#[test]
+fn of_several_packets_the_lost_one_alone_is_sent_again() {
+    let mut planned = Planned::new("plan-early", true, |_| {
+        "[[fault]]\ndo = 'drop'\npsn = 1\ntimes = 1".to_owned()
+    });
+    let (remote_addr, rkey) = (0, RKey(planned.objects.mr.rkey));
+    for place in 0..6 {
+        let data = Data::Inline(SmallVec::from_slice(&pattern(place)));
+        let flags = SendFlags::SIGNALED | SendFlags::INLINE;
+        let wr = SendWr::new(place, WrOpcode::RdmaWrite, flags, data);
+        let wr = SendWr { remote_addr: remote_addr + 8 * place, rkey, ..wr };
+        planned
+            .engine
+            .qps
+            .get_mut(planned.from[0].0)
+            .expect("it lives")
+            .qp
+            .post_send(wr)
+            .expect("room");
+    }
+    planned.engine.kick(planned.from[0].0);
+    run(&mut [&mut planned.engine]);
+    for place in 0..6 {
+        let wc = planned.engine.pop_wc(planned.objects.cq).expect("it is done");
+        assert_eq!((wc.wr_id, wc.status), (place, WcStatus::Success));
+        assert_eq!(planned.bytes_at(place), pattern(place));
+    }
+    let counters = planned.engine.counters();
+    assert_eq!((counters.injected_faults, counters.out_of_sequence), (1, 1));
+    assert_eq!(counters.duplicate_request, 0, "nothing arrived twice");
+    assert_eq!(counters.rx_write_requests, 6);
+    assert_eq!(counters.local_ack_timeout_err, 0);
+}
