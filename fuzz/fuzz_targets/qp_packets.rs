@@ -17,10 +17,12 @@ fuzz_target!(|bytes: &[u8]| {
         _ => Options::rc().over_memory(1024),
     };
     let mut station = Station::new(&options);
+    station.early = (kind >= 128).then(Default::default);
     for wr_id in 0..8 {
         station.post_recv(build::recv(wr_id, BASE, 700));
         if options.qp_type == iba::QpType::Rc {
             station.post(build::read(wr_id, BASE, 700, BASE));
+            station.post(build::send(wr_id, BASE, 700));
         }
     }
     // Packets one after the other: a byte of time, a byte of payload length, then headers as on the

@@ -1,8 +1,8 @@
 //! Packets that overtook a lost one.
 //!
 //! IBA lets a responder drop them, and the requester send everything again from the lost one on.
-//! Here the owner of the QP keeps them ([`Early`]) until the lost one was sent again, and the responder
-//! tells the requester what it has (`wire::sack`), which then sends only what is missing
+//! Here the owner of the QP keeps them ([`Early`]) until the lost one was sent again, and the
+//! responder tells the requester what it has (`wire::sack`), which then sends only what is missing
 //! (`repair`). A requester that knows nothing of this sends everything again: what it sends twice
 //! is a duplicate.
 //!
