@@ -32,7 +32,8 @@ pub struct Headers {
     ext: [u8; EXT_LEN],
 }
 
-/// The most bytes that the extension headers of one packet take: those of an XRC atomic, and a SACK.
+/// The most bytes that the extension headers of one packet take: those of an XRC atomic and of a
+/// SACK.
 const EXT_LEN: usize = 32;
 
 /// The most bytes that the headers of one packet take.

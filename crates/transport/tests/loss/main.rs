@@ -149,8 +149,8 @@ fn half_is_left_at_one_lost_packet_in_a_thousand() {
 }
 
 /// The share of the lossless throughput that must be left when one packet in a hundred is lost, on
-/// each of the [`lines`]: about 110 packets of 1,024 bytes are in flight on the last of them, and of
-/// READs those after a lost one travel twice. Fewer of the larger packets are in flight.
+/// each of the [`lines`]: about 110 packets of 1,024 bytes are in flight on the last of them, and
+/// of READs those after a lost one travel twice. Fewer of the larger packets are in flight.
 const READ_1024: [f64; 4] = [0.35, 0.33, 0.20, 0.14];
 const READ_4096: [f64; 4] = [0.55, 0.55, 0.45, 0.40];
 /// The same for WRITEs, of which only the lost packets travel twice.
@@ -158,8 +158,9 @@ const WRITE_1024: [f64; 4] = [0.85, 0.60, 0.30, 0.25];
 const WRITE_4096: [f64; 4] = [0.85, 0.80, 0.75, 0.65];
 
 /// Whatever the path MTU and the length of the messages: at one lost packet in a thousand half is
-/// left of READs and 0.8 of WRITEs, and ten times as many losses take far less than nine tenths of that. A sender that waits
-/// for the timer at each loss, or repeats the same packets again and again, keeps less.
+/// left of READs and 0.8 of WRITEs, and ten times as many losses take far less than nine tenths of
+/// that. A sender that waits for the timer at each loss, or repeats the same packets again and
+/// again, keeps less.
 #[test]
 fn no_line_collapses_at_one_lost_packet_in_a_hundred() {
     println!("share of what is left without losses: at 0.1 % and 1 %");
