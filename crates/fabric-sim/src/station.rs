@@ -215,16 +215,7 @@ pub(crate) fn take_turns(
 ) {
     let Some(early) = early else { return };
     while let Some(packet) = early.next(qp) {
-        let rx = Rx {
-            headers: &packet.headers,
-            payload: &packet.payload,
-            length: packet.length,
-            skipped: Skipped::default(),
-            packets: 1,
-            grh: None,
-            marked: false,
-        };
-        qp.handle_packet(host, now, &rx);
+        qp.handle_packet(host, now, &packet.rx(&packet.payload));
     }
 }
 

@@ -28,7 +28,6 @@ use std::time::Duration;
 
 use iba::{AckTimeout, Psn, QpState, Qpn, WcStatus};
 use transport::{Counter, Early, Poll, Qp, Rx, SendWr, Time};
-use wire::Headers;
 
 use crate::build;
 use crate::link::{Rate, Rng};
@@ -668,24 +667,21 @@ impl Tree {
         self.report.marked += u64::from(packet.is_marked);
         match (&mut self.ends[to].kind, packet.cargo) {
             (Kind::Qp(qp, env, early), Cargo::Ib(headers)) => {
-                let arrive = |qp: &mut Qp, env: &mut Hollow, headers: &Headers, length, marked| {
-                    let rx = Rx {
-                        headers,
-                        payload: &(),
-                        length,
-                        skipped: Default::default(),
-                        packets: 1,
-                        grh: None,
-                        marked,
-                    };
-                    qp.handle_packet(env, self.now, &rx);
+                let rx = Rx {
+                    headers: &headers,
+                    payload: &(),
+                    length: packet.length,
+                    skipped: Default::default(),
+                    packets: 1,
+                    grh: None,
+                    marked: packet.is_marked,
                 };
                 if self.shape.options.keeps_early && qp.is_early(&headers, packet.length) {
                     early.keep(qp, headers, packet.length, ());
                 }
-                arrive(qp, env, &headers, packet.length, packet.is_marked);
+                qp.handle_packet(env, self.now, &rx);
                 while let Some(packet) = early.next(qp) {
-                    arrive(qp, env, &packet.headers, packet.length, false);
+                    qp.handle_packet(env, self.now, &packet.rx(&()));
                 }
             }
             (Kind::Other(other), Cargo::Other(say)) => other.take(say, packet.is_marked, self.now),

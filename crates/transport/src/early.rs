@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use iba::{Psn, QpType};
 use wire::{Headers, Opcode, Sack, SackRange, Service};
 
-use crate::env::{Env, Skipped, Source, To, TransmitError};
+use crate::env::{Env, Rx, Skipped, Source, To, TransmitError};
 use crate::qp::{Qp, Sent};
 
 /// How far ahead of the packet that is missing one is kept: the largest window of a wire, and some
@@ -31,6 +31,22 @@ pub struct EarlyPacket<P> {
     pub payload: P,
     /// Bytes of the payload.
     pub length: u32,
+}
+
+impl<P> EarlyPacket<P> {
+    /// The packet as it is given to [`Qp::handle_packet`], with its payload as the environment
+    /// knows it. A mark was noted when it arrived.
+    pub fn rx<'a, Q>(&'a self, payload: &'a Q) -> Rx<'a, Q> {
+        Rx {
+            headers: &self.headers,
+            payload,
+            length: self.length,
+            packets: 1,
+            skipped: Skipped::default(),
+            grh: None,
+            marked: false,
+        }
+    }
 }
 
 /// The packets of one QP that came early, in the order of their sequence numbers.
@@ -50,11 +66,6 @@ impl<P> Early<P> {
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.packets.is_empty()
-    }
-
-    /// How many there are.
-    pub fn len(&self) -> usize {
-        self.packets.len()
     }
 
     /// Keeps a packet for `qp`, which [awaits it later](Qp::is_early). It must still be given to

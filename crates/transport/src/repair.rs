@@ -72,11 +72,12 @@ impl Qp {
             Some(repair) if repair.walks => return,
             // Lost after the last repair.
             Some(repair) if !repair.next.is_after(una) => {
-                let is_same = una.is_before(repair.point);
-                if !is_same {
+                if una.is_before(repair.point) {
+                    repair.point
+                } else {
                     self.window.lost();
+                    max
                 }
-                if is_same { repair.point } else { max }
             }
             // Lost again, though the peer received later packets: that uses no retry.
             Some(repair) if top.is_after(repair.until) => {
@@ -197,7 +198,7 @@ impl Qp {
     }
 
     /// Moves the cursor to `psn`, which was sent, or is the next to send.
-    fn go_to(&mut self, psn: Psn) {
+    fn go_to(&mut self, mut psn: Psn) {
         let req = &mut self.req;
         let offset = |psn: Psn| psn.sub(req.una.value()).value();
         let to = offset(psn);
@@ -210,10 +211,8 @@ impl Qp {
             }
             if wqe.failure.is_some() {
                 // Nothing passes it.
-                req.psn = wqe.first;
-                (req.index, req.rd_atomic, req.read_psns) = (index, rd_atomic, read_psns);
-                req.unasked = 0;
-                return;
+                psn = wqe.first;
+                break;
             }
             if wqe.is_answered() {
                 rd_atomic += 1;

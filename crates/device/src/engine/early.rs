@@ -27,14 +27,13 @@ pub(crate) struct KeptPayload {
 impl EarlyBytes {
     /// A copy of a payload, if there is room.
     pub(super) fn keep(&self, rx: &Rx<'_, InPayload<'_>>) -> Option<KeptPayload> {
-        let bytes = rx.payload.to_vec();
-        let size = bytes.len() + OVERHEAD;
+        let size = rx.payload.len() as usize + OVERHEAD;
         // Only the engine, which is locked, adds.
         if self.0.load(Ordering::Relaxed) + size > MOST {
             return None;
         }
         self.0.fetch_add(size, Ordering::Relaxed);
-        Some(KeptPayload { bytes, all: self.0.clone() })
+        Some(KeptPayload { bytes: rx.payload.to_vec(), all: self.0.clone() })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use iba::Qpn;
 use transport::Time;
-use transport::env::{Rx, Skipped};
+use transport::env::Rx;
 
 use super::common::Common;
 use super::env::QpEnv;
@@ -90,15 +90,8 @@ fn give_early(common: &mut Common, entry: &mut QpEntry, now: Time) {
         if !common.select_srq(&mut entry.context, &packet.headers) {
             continue;
         }
-        let rx = Rx {
-            headers: &packet.headers,
-            payload: &InPayload::Bytes(&packet.payload.bytes),
-            length: packet.length,
-            packets: 1,
-            skipped: Skipped::default(),
-            grh: None,
-            marked: false,
-        };
+        let payload = InPayload::Bytes(&packet.payload.bytes);
+        let rx = packet.rx(&payload);
         entry.qp.handle_packet(&mut QpEnv::new(common, &mut entry.context), now, &rx);
     }
 }

@@ -214,22 +214,17 @@ fn of_several_packets_the_lost_one_alone_is_sent_again() {
     let mut planned = Planned::new("plan-early", true, |_| {
         "[[fault]]\ndo = 'drop'\npsn = 1\ntimes = 1".to_owned()
     });
-    let (remote_addr, rkey) = (0, RKey(planned.objects.mr.rkey));
+    let rkey = RKey(planned.objects.mr.rkey);
+    let sender = planned.from[0].0;
     for place in 0..6 {
         let data = Data::Inline(SmallVec::from_slice(&pattern(place)));
         let flags = SendFlags::SIGNALED | SendFlags::INLINE;
         let wr = SendWr::new(place, WrOpcode::RdmaWrite, flags, data);
-        let wr = SendWr { remote_addr: remote_addr + 8 * place, rkey, ..wr };
-        planned
-            .engine
-            .qps
-            .get_mut(planned.from[0].0)
-            .expect("it lives")
-            .qp
-            .post_send(wr)
-            .expect("room");
+        let wr = SendWr { remote_addr: 8 * place, rkey, ..wr };
+        let entry = planned.engine.qps.get_mut(sender).expect("it lives");
+        entry.qp.post_send(wr).expect("room");
     }
-    planned.engine.kick(planned.from[0].0);
+    planned.engine.kick(sender);
     run(&mut [&mut planned.engine]);
     for place in 0..6 {
         let wc = planned.engine.pop_wc(planned.objects.cq).expect("it is done");
