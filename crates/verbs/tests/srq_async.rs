@@ -6,6 +6,7 @@ mod queues;
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::pin::pin;
+use std::sync::mpsc::channel;
 use std::task::Poll;
 use std::thread;
 use std::time::Duration;
@@ -308,12 +309,15 @@ fn connections_share_a_queue_and_end_one_by_one() {
         qp: QpOptions { srq: Some(srq.clone()), ..QpOptions::default() },
         ..aio::ConnectionOptions::default()
     };
+    // A client that disconnects before the server has the ACK of its answer flushes the answer.
+    let (is_acknowledged, answers): (Vec<_>, Vec<_>) = (0..CLIENTS).map(|_| channel()).unzip();
     let clients = thread::spawn(move || {
-        for number in 0..CLIENTS {
+        for (number, answer) in answers.into_iter().enumerate() {
             let server: Connection = block_on(nic.connect(&to, &Default::default())).unwrap();
             block_on(async {
                 send(&server, &format!("client {number}")).await;
                 assert_eq!(server.recv().await.unwrap()[..], *b"answer");
+                answer.recv().unwrap();
                 send(&server, "the last").await;
                 server.disconnect().await.unwrap();
             });
@@ -321,7 +325,7 @@ fn connections_share_a_queue_and_end_one_by_one() {
     });
     block_on(async {
         let mut served = HashMap::new();
-        for number in 0..CLIENTS {
+        for (number, is_acknowledged) in is_acknowledged.iter().enumerate() {
             let client = listener.accept_with(&options).await.unwrap();
             let of_client = client.qpn();
             served.insert(of_client, client);
@@ -329,6 +333,7 @@ fn connections_share_a_queue_and_end_one_by_one() {
             assert_eq!(message.unwrap()[..], *format!("client {number}").as_bytes());
             assert_eq!(qpn, of_client);
             send(&served[&qpn], "answer").await;
+            is_acknowledged.send(()).unwrap();
             assert_eq!(srq.recv().await.1.unwrap()[..], *b"the last");
             let (qpn, end) = srq.recv().await;
             assert_eq!((qpn, end.is_err()), (of_client, true));
