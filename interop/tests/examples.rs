@@ -5,17 +5,14 @@ use std::ffi::OsStr;
 
 use interop::{Artefacts, Mode, Program, Running, Scratch};
 
-/// An example, with the provider of its NIC if it is not the usual one.
-fn example(name: &str, provider: Option<&OsStr>) -> Program {
+/// An example, with the provider of its NIC.
+fn example(name: &str, provider: &OsStr) -> Program {
     let program = Program::new(Artefacts::find().example(name)).mode(Mode::Plain);
-    match provider {
-        Some(provider) => program.env("PEERDMA_PROVIDER", provider),
-        None => program,
-    }
+    program.env("PEERDMA_PROVIDER", provider)
 }
 
 /// Starts the listening side of an example, and returns the address that it prints.
-fn listen(name: &str, args: &[&OsStr], provider: Option<&OsStr>) -> (Running, String) {
+fn listen(name: &str, args: &[&OsStr], provider: &OsStr) -> (Running, String) {
     let mut running = example(name, provider).args(args).start();
     running.wait_until("it prints its address", |running| running.printed().contains('\n'));
     let address = running.printed().lines().next().unwrap_or_default().to_owned();
@@ -23,16 +20,12 @@ fn listen(name: &str, args: &[&OsStr], provider: Option<&OsStr>) -> (Running, St
 }
 
 /// The software device, and a NIC of a library.
-fn each_provider(test: impl Fn(Option<&OsStr>)) {
+fn each_provider(test: impl Fn(&OsStr)) {
     let library = Artefacts::find().library();
-    [OsStr::new("soft"), library.as_os_str()].map(Some).into_iter().for_each(test);
+    [OsStr::new("soft"), library.as_os_str()].into_iter().for_each(test);
 }
 
-fn both_halves(name: &str) -> (interop::Output, interop::Output) {
-    both_halves_with(name, None)
-}
-
-fn both_halves_with(name: &str, provider: Option<&OsStr>) -> (interop::Output, interop::Output) {
+fn both_halves(name: &str, provider: &OsStr) -> (interop::Output, interop::Output) {
     let (listening, address) = listen(name, &[], provider);
     let connecting = example(name, provider).args([address]).output();
     connecting.success();
@@ -43,22 +36,26 @@ fn both_halves_with(name: &str, provider: Option<&OsStr>) -> (interop::Output, i
 
 #[test]
 fn ping_pong() {
-    let (server, client) = both_halves("ping_pong");
-    server.says("10000 rounds of 64 bytes");
-    client.says("10000 rounds of 64 bytes");
+    each_provider(|provider| {
+        let (server, client) = both_halves("ping_pong", provider);
+        server.says("10000 rounds of 64 bytes");
+        client.says("10000 rounds of 64 bytes");
+    });
 }
 
 #[test]
 fn one_sided_write() {
-    let (target, writer) = both_halves("one_sided_write");
-    target.says("1048576 bytes, every one correct");
-    writer.says("wrote 1048576 bytes: Success");
+    each_provider(|provider| {
+        let (target, writer) = both_halves("one_sided_write", provider);
+        target.says("1048576 bytes, every one correct");
+        writer.says("wrote 1048576 bytes: Success");
+    });
 }
 
 #[test]
 fn key_value_store() {
     each_provider(|provider| {
-        let (server, client) = both_halves_with("key_value_store", provider);
+        let (server, client) = both_halves("key_value_store", provider);
         client.says("20000 look-ups, every value whole and none older than the one before");
         server.says("the client is done: Disconnected");
     });
@@ -83,7 +80,7 @@ fn file_transfer() {
 }
 
 /// Several clients at once.
-fn one_and_many(name: &str, many: usize, provider: Option<&OsStr>, says: &str) -> interop::Output {
+fn one_and_many(name: &str, many: usize, provider: &OsStr, says: &str) -> interop::Output {
     one_and_others(name, name, many, provider, says)
 }
 
@@ -92,7 +89,7 @@ fn one_and_others(
     name: &str,
     client: &str,
     many: usize,
-    provider: Option<&OsStr>,
+    provider: &OsStr,
     says: &str,
 ) -> interop::Output {
     let (server, address) = listen(name, &[], provider);
@@ -133,35 +130,37 @@ fn parameter_server() {
 
 #[test]
 fn gpu_memory() {
-    let (target, writer) = both_halves("gpu_memory");
-    writer.says("wrote 1048576 bytes: Success");
-    target.says("1048576 bytes in VRAM, every one correct");
+    each_provider(|provider| {
+        let (target, writer) = both_halves("gpu_memory", provider);
+        writer.says("wrote 1048576 bytes: Success");
+        target.says("1048576 bytes in VRAM, every one correct");
+    });
 }
 
 /// Runs an example that starts its other processes itself.
-fn alone(name: &str) -> interop::Output {
-    let output = example(name, None).output();
-    output.success();
-    output
+fn alone(name: &str, says: &str) {
+    each_provider(|provider| {
+        example(name, provider).output().success().says(says);
+    });
 }
 
 #[test]
 fn a_lock_in_device_memory() {
-    alone("dm_lock").says("4 clients counted to 20000, and the lock is free");
+    alone("dm_lock", "4 clients counted to 20000, and the lock is free");
 }
 
 #[test]
 fn counters_in_device_memory() {
-    alone("dm_counters").says("4 clients raised 16 counters to 1600 together");
+    alone("dm_counters", "4 clients raised 16 counters to 1600 together");
 }
 
 #[test]
 fn device_memory_as_a_staging_buffer() {
-    alone("dm_staging")
-        .says("64 messages of 16384 bytes passed through device memory, every byte correct");
+    let says = "64 messages of 16384 bytes came through device memory, each one correct";
+    alone("dm_staging", says);
 }
 
 #[test]
 fn multicast_out_of_device_memory() {
-    alone("dm_multicast").says("one write of 4096 bytes, 6 sends, every byte correct");
+    alone("dm_multicast", "one write of 4096 bytes, 6 sends, every byte correct");
 }

@@ -8,9 +8,9 @@ use crate::counts::Counts;
 use crate::sh::{Outcome, cargo, check, target_dir, tool, watch};
 use crate::suites::wheels;
 use crate::{
-    aarch64, blktests, columns, cuda_rdma, deny, deps, fuzz, house, level_zero_tests, libfabric,
-    loom, publish, pyverbs, rdma_unit_test, rules, rust_crates, semver, site, tsan, unsafety,
-    variables,
+    aarch64, blktests, columns, cuda_rdma, deny, deps, examples, fuzz, house, level_zero_tests,
+    libfabric, loom, publish, pyverbs, rdma_unit_test, rules, rust_crates, semver, site, tsan,
+    unsafety, variables,
 };
 
 /// One line of the report.
@@ -227,13 +227,14 @@ fn fmt(_: &Context) -> Outcome {
 }
 
 /// Checks of the tree's own files: arrows, places of `unsafe`, variables, rules and their tests,
-/// walls, columns.
+/// walls, examples, columns.
 pub(crate) fn tree() -> Outcome {
     deps::run()?;
     unsafety::run()?;
     variables::run()?;
     rules::run()?;
     house::compare()?;
+    examples::run()?;
     publish::manifests()?;
     columns::run()
 }

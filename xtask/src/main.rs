@@ -14,6 +14,7 @@ mod cuda_rdma;
 mod deny;
 mod deps;
 mod dist;
+mod examples;
 mod fuzz;
 mod groups;
 mod house;
