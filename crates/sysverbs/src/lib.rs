@@ -24,7 +24,7 @@
 //! * Operation and type of QP, the number of elements and the length of inline data are compared
 //!   with what the QP was created for.
 //!
-//! Only [`Pd::reg_raw`] is unsafe: it registers memory that this crate does not own.
+//! Only [`Pd::reg_raw`] and [`Pd::reg_owned`] are unsafe: they register memory by its address.
 //!
 //! The numbers of errors are the library's ([`Error::errno`]). It gives no reasons in words.
 #![expect(unsafe_code, reason = "calls of C")]
