@@ -260,7 +260,7 @@ fn msrv(_: &Context) -> Outcome<Option<String>> {
     }
     let mut command = tool("rustup");
     // What others build: our tests may be newer.
-    command.args(["run", &version, "cargo", "check", "--workspace", "--locked"]);
+    command.args(["run", &version, "cargo", "check", "--workspace", "--all-features", "--locked"]);
     // The output of another compiler there would be rebuilt, and again by the next group.
     command.env("CARGO_TARGET_DIR", target_dir().join("msrv"));
     check(&mut command).map(|()| None)
@@ -268,7 +268,8 @@ fn msrv(_: &Context) -> Outcome<Option<String>> {
 
 fn doc(_: &Context) -> Outcome {
     let mut command = cargo();
-    command.args(["doc", "--workspace", "--no-deps", "--locked"]);
+    // As docs.rs builds it.
+    command.args(["doc", "--workspace", "--all-features", "--no-deps", "--locked"]);
     check(command.env("RUSTDOCFLAGS", "-D warnings"))
 }
 
