@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -15,7 +16,7 @@ use iba::{Av, EventType, Gid, Qpn};
 use crate::arm::{Arm, On, other_device, refused};
 use crate::attr;
 use crate::events::Hub;
-use crate::provider::{self, Choice};
+use crate::provider;
 use crate::wait::{clone_for_waiting, readable_either, take_one};
 use crate::{Kind, Refusal, Result};
 
@@ -28,16 +29,14 @@ use crate::{Kind, Refusal, Result};
 /// wrong.
 #[doc(alias = "ibv_get_device_list")]
 pub fn devices() -> Result<Vec<Device>> {
-    let hard =
-        |devices: Vec<sysverbs::Device>| devices.into_iter().map(|hard| Device(Arm::Hard(hard)));
+    let hard = |devices: Vec<sysverbs::Device>| -> Vec<Device> {
+        devices.into_iter().map(|hard| Device(Arm::Hard(hard))).collect()
+    };
     let soft = || -> Result<Vec<Device>> {
         Ok(device::nics()?.into_iter().map(|info| Device(Arm::Soft(info))).collect())
     };
-    match provider::choice()? {
-        Choice::Soft => soft(),
-        Choice::Library(path) => Ok(hard(provider::of_library(path.as_deref())?).collect()),
-        Choice::Any => Ok(hard(provider::of_system()).chain(soft()?).collect()),
-    }
+    let named = |path: Option<&Path>| Ok(hard(provider::of_library(path)?));
+    provider::choice()?.devices(soft, named, || hard(provider::of_system()))
 }
 
 /// A NIC, not yet open.

@@ -35,6 +35,27 @@ pub(crate) enum Choice {
     Library(Option<PathBuf>),
 }
 
+impl Choice {
+    /// The chosen devices, each kind from where it is found. Those of a library come first: a
+    /// program that takes the first device gets a NIC of the machine if there is one.
+    pub(crate) fn devices<D>(
+        &self,
+        soft: impl FnOnce() -> Result<Vec<D>>,
+        named: impl FnOnce(Option<&Path>) -> Result<Vec<D>>,
+        system: impl FnOnce() -> Vec<D>,
+    ) -> Result<Vec<D>> {
+        match self {
+            Self::Soft => soft(),
+            Self::Library(path) => named(path.as_deref()),
+            Self::Any => {
+                let mut devices = system();
+                devices.extend(soft()?);
+                Ok(devices)
+            }
+        }
+    }
+}
+
 /// What the variable says.
 pub(crate) fn choice() -> Result<Choice> {
     parse(environment::var_os(VARIABLE).as_deref().map(Path::new))
@@ -100,6 +121,20 @@ mod tests {
             refusal.what(),
             "PEERDMA_PROVIDER=mlx5: neither soft, system, nor an absolute path"
         );
+    }
+
+    #[test]
+    fn devices_of_a_library_come_before_software_ones() {
+        let of = |choice: Choice| {
+            let named = |path: Option<&Path>| {
+                Ok(vec![if path.is_some() { "named" } else { "the system's" }])
+            };
+            choice.devices(|| Ok(vec!["soft0", "soft1"]), named, || vec!["hard0", "hard1"])
+        };
+        assert_eq!(of(Choice::Any).unwrap(), ["hard0", "hard1", "soft0", "soft1"]);
+        assert_eq!(of(Choice::Soft).unwrap(), ["soft0", "soft1"]);
+        assert_eq!(of(Choice::Library(None)).unwrap(), ["the system's"]);
+        assert_eq!(of(Choice::Library(Some("/a/b.so".into()))).unwrap(), ["named"]);
     }
 
     #[test]
