@@ -2,13 +2,17 @@
 
 mod common;
 
+use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 use tokio::time::timeout;
 use verbs::aio::{self, QpOptions};
+use verbs::cm::{ConnParam, EventChannel, EventKind};
 use verbs::owned::{Pool, RemoteSlice, Shared};
-use verbs::{Access, Context, Pd};
+use verbs::{Access, Context, Endpoint, Pd, QpSpec, SendRequest};
 
 const LONG: Duration = Duration::from_secs(20);
 
@@ -122,6 +126,64 @@ async fn remote_memory_is_serialized() {
     assert_eq!(there.get(3), 5);
     let refused = serde_json::from_str::<RemoteSlice<u64>>("[4097,1,7]").unwrap_err();
     assert!(refused.to_string().contains("not aligned"), "{refused}");
+}
+
+#[test]
+fn the_endpoint_of_a_qp_is_serialized() {
+    let (context, pd) = open();
+    let cq = context.create_cq(1).unwrap();
+    let endpoint = pd.create_qp(&QpSpec::rc(&cq)).unwrap().endpoint().unwrap();
+    let text = serde_json::to_string(&endpoint).unwrap();
+    assert_eq!(serde_json::from_str::<Endpoint>(&text).unwrap(), endpoint);
+    let too_large = format!("[{:?},{},0]", endpoint.gid.0, 1 << 24);
+    let refused = serde_json::from_str::<Endpoint>(&too_large).unwrap_err();
+    assert!(refused.to_string().contains("more than 24 bits"), "{refused}");
+}
+
+/// What is taken from `of` once its descriptor says that it is there.
+async fn woken<T: AsRawFd, R>(of: &AsyncFd<T>, take: impl Fn(&T) -> Option<R>) -> R {
+    loop {
+        let ready = timeout(LONG, of.readable()).await.expect("within twenty seconds");
+        if let Some(taken) = take(of.get_ref()) {
+            return taken;
+        }
+        ready.unwrap().clear_ready();
+    }
+}
+
+/// A program with a loop of its own needs no thread and no task of this library.
+#[tokio::test]
+#[expect(unsafe_code, reason = "tokio asks for a promise that a descriptor stays open")]
+async fn a_queue_and_a_channel_wake_tasks_as_they_are() {
+    let (context, pd) = open();
+    let (cq, channel) = (context.create_cq(8).unwrap(), EventChannel::new(&context).unwrap());
+    // SAFETY: a queue has one descriptor, which is open until the queue is dropped.
+    let cq = unsafe { AsyncFd::register_with_interest(cq, Interest::READABLE) }.unwrap();
+    // SAFETY: likewise a channel.
+    let channel = unsafe { AsyncFd::register_with_interest(channel, Interest::READABLE) }.unwrap();
+    let event = |channel: &EventChannel| channel.event(Duration::ZERO).unwrap();
+    let [from, to] = [(); 2].map(|()| pd.create_qp(&QpSpec::rc(cq.get_ref())).unwrap());
+
+    let listener = channel.get_ref().create_id().unwrap();
+    let at = listener.bind((context.default_gid().unwrap().gid.to_ip(), 0).into()).unwrap();
+    listener.listen(1).unwrap();
+    let id = channel.get_ref().create_id().unwrap();
+    id.resolve(None, at).unwrap();
+    id.connect(&from, &ConnParam::default()).unwrap();
+    let request = woken(&channel, event).await;
+    assert!(matches!(request.kind, EventKind::ConnectRequest { .. }), "{request:?}");
+    request.id.accept(&to, &ConnParam::default()).unwrap();
+    for _ in 0..2 {
+        let established = woken(&channel, event).await;
+        assert!(matches!(established.kind, EventKind::Established { .. }), "{established:?}");
+    }
+
+    to.post_recv(1, &[]).unwrap();
+    cq.get_ref().req_notify(false).unwrap();
+    from.post_send(&SendRequest::send(2, &[])).unwrap();
+    woken(&cq, |cq| cq.event(Duration::ZERO).unwrap().then_some(())).await;
+    let received = cq.get_ref().poll().expect("the event said so");
+    assert!(received.is_success() && received.wr_id == 1, "{received:?}");
 }
 
 /// The task that drives a queue ends with it, so the runtime has nothing left.

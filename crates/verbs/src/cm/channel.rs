@@ -1,7 +1,7 @@
 //! Event channels.
 
 use std::collections::HashMap;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -258,6 +258,13 @@ impl AsFd for EventChannel {
             Arm::Soft(soft) => soft.queue.as_fd(),
             Arm::Hard(channel) => channel.as_fd(),
         }
+    }
+}
+
+impl AsRawFd for EventChannel {
+    /// The same descriptor, for `tokio::io::unix::AsyncFd`, which takes a channel as it is.
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
     }
 }
 
