@@ -9,10 +9,11 @@ use interop::need::Need;
 use interop::{Artefacts, Vm, built, needs};
 
 /// The files of `crates/verbs/tests` that run with any provider.
-const TESTS: [&str; 10] = [
+const TESTS: [&str; 11] = [
     "connections",
     "connections_async",
     "futures",
+    "lists",
     "loopback",
     "provider",
     "receives",

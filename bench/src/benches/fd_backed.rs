@@ -108,7 +108,7 @@ pub(super) fn run(reps: u32, report: &mut Report) -> Outcome<()> {
 }
 
 /// Posts a request `count` times, a multiple of [`WINDOW`].
-fn post(qp: &Qp, cq: &Cq, request: &SendRequest, count: u32) -> Outcome<()> {
+fn post(qp: &Qp, cq: &Cq, request: &SendRequest<'_>, count: u32) -> Outcome<()> {
     let last = request.clone().signaled();
     for _ in 0..count / WINDOW {
         for _ in 1..WINDOW {

@@ -11,6 +11,8 @@ mod connections;
 mod connections_async;
 #[path = "../../verbs/tests/futures.rs"]
 mod futures;
+#[path = "../../verbs/tests/lists.rs"]
+mod lists;
 #[path = "../../verbs/tests/loopback.rs"]
 mod loopback;
 #[path = "../../verbs/tests/provider.rs"]

@@ -12,6 +12,7 @@ use verbs_abi::wc::Wc as CWc;
 
 use crate::context::{Context, readable};
 use crate::error::{Error, Result, check};
+use crate::timed::{self, Clock, Timed};
 
 /// A completion channel, whose descriptor does not block. Clones are the same one.
 #[derive(Clone, Debug)]
@@ -73,11 +74,31 @@ impl Context {
         let raw =
             unsafe { create(self.raw(), entries, ptr::null_mut(), channel.0.raw.as_ptr(), 0) };
         let raw = NonNull::new(raw).ok_or_else(|| Error::last(CALL))?;
-        Ok(Cq(Arc::new(Queue { raw, channel: channel.clone() })))
+        Ok(Cq(Arc::new(Queue { raw, timed: None, channel: channel.clone() })))
+    }
+
+    /// The same, and each completion has its time by a clock.
+    ///
+    /// # Errors
+    ///
+    /// ENOSYS or EOPNOTSUPP if the library or the device does not have this, or another of the
+    /// library's.
+    #[doc(alias = "ibv_create_cq_ex")]
+    pub fn create_timed_cq(&self, entries: u32, channel: &Channel, clock: Clock) -> Result<Cq> {
+        if !self.is_same(&channel.0.context) {
+            return Err(Error::new("ibv_create_cq_ex", libc::EINVAL));
+        }
+        let timed = timed::create(self, entries, channel, clock)?;
+        let raw = timed.raw().cast();
+        Ok(Cq(Arc::new(Queue { raw, timed: Some(timed), channel: channel.clone() })))
     }
 }
 
 impl Channel {
+    pub(crate) fn raw(&self) -> *mut CompChannel {
+        self.0.raw.as_ptr()
+    }
+
     /// Takes an event, if one waits. It is acknowledged.
     ///
     /// # Errors
@@ -123,6 +144,8 @@ pub struct Cq(Arc<Queue>);
 #[derive(Debug)]
 struct Queue {
     raw: NonNull<CCq>,
+    /// How it is read, if its completions have times.
+    timed: Option<Timed>,
     channel: Channel,
 }
 
@@ -139,8 +162,11 @@ impl Drop for Queue {
     }
 }
 
+/// How many completions are asked for at once.
+const BATCH: usize = 16;
+
 /// A completion.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[doc(alias = "ibv_wc")]
 #[non_exhaustive]
 pub struct Wc {
@@ -162,6 +188,10 @@ pub struct Wc {
     pub qpn: Qpn,
     /// The sender of a datagram.
     pub src_qpn: Qpn,
+    /// Whether the first 40 bytes of the receive's memory are a global route header.
+    pub has_grh: bool,
+    /// When it completed successfully, by the queue's [`Clock`] if it has one.
+    pub time: Option<u64>,
 }
 
 impl Cq {
@@ -188,6 +218,11 @@ impl Cq {
     #[inline]
     pub fn poll(&self) -> Result<Option<Wc>> {
         const CALL: &str = "ibv_poll_cq";
+        if let Some(timed) = &self.0.timed {
+            let mut found = None;
+            timed.poll(1, |wc| found = Some(wc))?;
+            return Ok(found);
+        }
         let poll = self.context().ops().poll_cq.ok_or(Error::absent(CALL))?;
         // SAFETY: the structure is made of integers, for which zero is a value.
         let mut wc: CWc = unsafe { mem::zeroed() };
@@ -197,6 +232,38 @@ impl Cq {
             1 => Ok(Some(wc_from_c(&wc))),
             negative => Err(Error::new(CALL, negative.checked_neg().unwrap_or(libc::EIO))),
         }
+    }
+
+    /// Gives completions to `take`, the oldest first, until there are none or it has had `most`.
+    ///
+    /// # Errors
+    ///
+    /// As [`poll`](Self::poll). Completions may have been given before.
+    #[doc(alias = "ibv_poll_cq")]
+    pub fn poll_many(&self, most: usize, mut take: impl FnMut(Wc)) -> Result<()> {
+        const CALL: &str = "ibv_poll_cq";
+        if let Some(timed) = &self.0.timed {
+            return timed.poll(most, take);
+        }
+        let poll = self.context().ops().poll_cq.ok_or(Error::absent(CALL))?;
+        // SAFETY: the structures are made of integers, for which zero is a value.
+        let mut wcs: [CWc; BATCH] = unsafe { mem::zeroed() };
+        let mut left = most;
+        while left > 0 {
+            let room = left.min(BATCH);
+            // CAST: at most a batch.
+            // SAFETY: the queue exists, and there is room for so many completions.
+            let count = unsafe { poll(self.raw(), room as c_int, wcs.as_mut_ptr()) };
+            let Ok(count) = usize::try_from(count) else {
+                return Err(Error::new(CALL, count.checked_neg().unwrap_or(libc::EIO)));
+            };
+            wcs.iter().take(count).map(wc_from_c).for_each(&mut take);
+            if count < room {
+                break;
+            }
+            left -= count;
+        }
+        Ok(())
     }
 
     /// Requests one event at the next completion, or at the next solicited one.
@@ -228,6 +295,8 @@ fn wc_from_c(wc: &CWc) -> Wc {
         invalidated: flags.contains(WcFlags::WITH_INV).then_some(RKey(wc.imm_data)),
         qpn: Qpn::new(wc.qp_num),
         src_qpn: Qpn::new(wc.src_qp),
+        has_grh: flags.contains(WcFlags::GRH),
+        time: None,
     }
 }
 

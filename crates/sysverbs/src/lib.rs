@@ -46,6 +46,7 @@ mod pd;
 mod post;
 mod qp;
 mod srq;
+mod timed;
 mod xrc;
 
 pub use ah::Ah;
@@ -64,4 +65,5 @@ pub use mw::Mw;
 pub use pd::Pd;
 pub use qp::{Qp, QpInit};
 pub use srq::Srq;
+pub use timed::Clock;
 pub use xrc::{XrcRecvQp, Xrcd};

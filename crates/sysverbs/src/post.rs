@@ -5,6 +5,7 @@ use std::mem::{self, offset_of};
 use std::ptr;
 
 use iba::{QpType, SendFlags, WrOpcode};
+use smallvec::SmallVec;
 use transport::PostError;
 use transport::wr::{Data, RecvWr, SendWr, SgList, Sge};
 use verbs_abi::wr as c;
@@ -145,18 +146,101 @@ pub(crate) fn recv(
     max_wr: u32,
     post: impl FnOnce(*mut c::RecvWr, *mut *mut c::RecvWr) -> c_int,
 ) -> Result<(), PostError> {
+    let mut request = receive(wr, max_sge)?;
+    let mut bad = ptr::null_mut();
+    posted(post(&raw mut request, &raw mut bad), max_wr)
+}
+
+/// A receive in C's form.
+fn receive(wr: &RecvWr, max_sge: u32) -> Result<c::RecvWr, PostError> {
     let count = wr.sges.len();
     if count > max_sge as usize {
         return Err(PostError::Sges { count, max: max_sge });
     }
-    let mut request = c::RecvWr {
+    Ok(c::RecvWr {
         wr_id: wr.wr_id,
         next: ptr::null_mut(),
         sg_list: sges(&wr.sges),
         num_sge: c_int::try_from(count).map_err(|_| PostError::Provider(libc::EINVAL))?,
-    };
-    let mut bad = ptr::null_mut();
-    posted(post(&raw mut request, &raw mut bad), max_wr)
+    })
+}
+
+/// How many requests a list has at most.
+const LIST: usize = 16;
+
+/// A request of a list: where the next one stands.
+trait Linked: Sized {
+    fn next(&mut self) -> &mut *mut Self;
+}
+
+impl Linked for c::SendWr {
+    fn next(&mut self) -> &mut *mut Self {
+        &mut self.next
+    }
+}
+
+impl Linked for c::RecvWr {
+    fn next(&mut self) -> &mut *mut Self {
+        &mut self.next
+    }
+}
+
+/// Calls `post` with lists of plain requests in C's form: how many it took, and why no more.
+pub(crate) fn plain_lists<'wr>(
+    wrs: impl Iterator<Item = (&'wr SendWr, &'wr SgList)>,
+    max_wr: u32,
+    post: impl FnMut(*mut c::SendWr, *mut *mut c::SendWr) -> c_int,
+) -> (usize, Option<PostError>) {
+    let in_c = wrs.map(|(wr, list)| {
+        // CAST: no more than a QP takes.
+        request(wr, sges(list), list.len() as c_int, wr.flags.difference(SendFlags::INLINE))
+    });
+    in_lists(in_c, max_wr, post)
+}
+
+/// Calls `post` with lists of receives in C's form: how many it took, and why no more.
+pub(crate) fn recv_lists(
+    wrs: &[RecvWr],
+    max_sge: u32,
+    max_wr: u32,
+    post: impl FnMut(*mut c::RecvWr, *mut *mut c::RecvWr) -> c_int,
+) -> (usize, Option<PostError>) {
+    let mut wrong = None;
+    let in_c = wrs.iter().map_while(|wr| {
+        receive(wr, max_sge).map_err(|error| wrong = Some(error)).ok()
+    });
+    let (done, refused) = in_lists(in_c, max_wr, post);
+    (done, refused.or(wrong))
+}
+
+/// Calls `post` with as many requests at a time as a list has.
+fn in_lists<W: Linked>(
+    mut wrs: impl Iterator<Item = W>,
+    max_wr: u32,
+    mut post: impl FnMut(*mut W, *mut *mut W) -> c_int,
+) -> (usize, Option<PostError>) {
+    let mut done = 0;
+    loop {
+        let mut list: SmallVec<[W; LIST]> = wrs.by_ref().take(LIST).collect();
+        let count = list.len();
+        if count == 0 {
+            return (done, None);
+        }
+        let first = list.as_mut_ptr();
+        for index in 1..count {
+            // SAFETY: both are elements of the list, which is not touched otherwise until `post`
+            // has returned.
+            unsafe { *(*first.add(index - 1)).next() = first.add(index) };
+        }
+        let mut bad = ptr::null_mut();
+        if let Err(error) = posted(post(first, &raw mut bad), max_wr) {
+            let bytes = bad.addr().wrapping_sub(first.addr());
+            // A library that names none of them has taken none.
+            let index = Some(bytes / size_of::<W>()).filter(|index| *index < count).unwrap_or(0);
+            return (done + index, Some(error));
+        }
+        done += count;
+    }
 }
 
 /// What a call returned that posts to a queue of `max_wr` requests.

@@ -197,6 +197,30 @@ impl Qp {
         self.post_any(wr, ah, window)
     }
 
+    /// Posts the plain requests at the front of `wrs` as lists of the library's: how many, and why
+    /// no more, unless they end or the next is not plain. A plain request has no address handle,
+    /// and binds no window.
+    #[doc(alias("ibv_post_send", "bad_wr"))]
+    pub fn post_plain_sends<'wr>(
+        &self,
+        wrs: impl Iterator<Item = &'wr SendWr>,
+    ) -> (usize, Option<PostError>) {
+        let Some(call) = self.0.post_send else {
+            return (0, Some(PostError::Provider(libc::EOPNOTSUPP)));
+        };
+        let QpCap { max_send_sge, max_send_wr, .. } = self.0.init.cap;
+        let lists = wrs.map_while(|wr| match &wr.data {
+            Data::Sges(list) if post::is_among(self.0.plain, wr.opcode) => {
+                (list.len() <= max_send_sge as usize).then_some((wr, list))
+            }
+            _ => None,
+        });
+        post::plain_lists(lists, max_send_wr, |wr, bad| {
+            // SAFETY: the QP exists, and the requests are valid for the call.
+            unsafe { call(self.raw(), wr, bad) }
+        })
+    }
+
     /// Posts what is not a plain request, or is to be refused.
     #[inline(never)]
     fn post_any(
@@ -281,6 +305,22 @@ impl Qp {
         };
         post::recv(wr, cap.max_recv_sge, cap.max_recv_wr, |wr, bad| {
             // SAFETY: the QP exists, and the request is valid for the call.
+            unsafe { call(self.raw(), wr, bad) }
+        })
+    }
+
+    /// Posts receives as lists of the library's until one is refused: how many, and why no more.
+    #[doc(alias("ibv_post_recv", "bad_wr"))]
+    pub fn post_recvs(&self, wrs: &[RecvWr]) -> (usize, Option<PostError>) {
+        let QpInit { cap, srq, qp_type, .. } = &self.0.init;
+        if srq.is_some() || *qp_type == QpType::XrcSend {
+            return (0, Some(PostError::HasSrq));
+        }
+        let Some(call) = self.0.post_recv else {
+            return (0, Some(PostError::Provider(libc::EOPNOTSUPP)));
+        };
+        post::recv_lists(wrs, cap.max_recv_sge, cap.max_recv_wr, |wr, bad| {
+            // SAFETY: the QP exists, and the requests are valid for the call.
             unsafe { call(self.raw(), wr, bad) }
         })
     }

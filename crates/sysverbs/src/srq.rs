@@ -163,4 +163,16 @@ impl Srq {
             unsafe { call(self.raw(), wr, bad) }
         })
     }
+
+    /// Posts receives as lists of the library's until one is refused: how many, and why no more.
+    #[doc(alias("ibv_post_srq_recv", "bad_wr"))]
+    pub fn post_recvs(&self, wrs: &[RecvWr]) -> (usize, Option<PostError>) {
+        let Some(call) = self.0.pd.context().ops().post_srq_recv else {
+            return (0, Some(PostError::Provider(libc::EOPNOTSUPP)));
+        };
+        post::recv_lists(wrs, self.0.max_sge, self.0.max_wr, |wr, bad| {
+            // SAFETY: the queue exists, and the requests are valid for the call.
+            unsafe { call(self.raw(), wr, bad) }
+        })
+    }
 }

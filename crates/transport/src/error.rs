@@ -84,7 +84,7 @@ pub enum PostError {
     #[error("a datagram needs a destination")]
     NoDestination,
     /// An object of another device.
-    #[error("the address handle is of another device than the QP")]
+    #[error("what the request names is of another device than the queue")]
     OtherDevice,
     /// Only an operation that completes a receive can carry immediate data (IBA 9.2, table 38).
     #[error("{0:?} carries no immediate data")]

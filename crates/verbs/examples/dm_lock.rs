@@ -66,7 +66,7 @@ fn client(context: &Context, me: u64, mut owner: TcpStream) -> Outcome<()> {
     connect(&qp, &mut owner)?;
     let (lock, guarded) = (accept(&mut owner)?, accept(&mut owner)?);
     hear(&mut owner)?;
-    let run = |request: SendRequest| -> Outcome<u64> {
+    let run = |request: SendRequest<'_>| -> Outcome<u64> {
         qp.post_send(&request.signaled())?;
         done(&cq)?;
         Ok(words.load_u64(0, Ordering::Relaxed)?)

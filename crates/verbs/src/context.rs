@@ -384,4 +384,10 @@ impl Pd {
     pub(crate) fn arm(&self) -> &Arm<On<PdId>, sysverbs::Pd> {
         &self.0.arm
     }
+
+    /// Whether objects of one domain are of the other's device, too.
+    #[inline]
+    pub(crate) fn is_same_device(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0) || self.context().is_same(other.context())
+    }
 }

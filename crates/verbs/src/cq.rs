@@ -1,5 +1,6 @@
 //! Completion queues.
 
+use std::iter;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -7,8 +8,9 @@ use std::time::{Duration, Instant};
 
 use descriptors::Known;
 use device::ids::{ChannelId, CqId, CtxId};
-use device::{Engine, Waiting};
+use device::{Engine, EngineGuard, Waiting};
 use iba::{Qpn, RKey, WcFlags, WcOpcode, WcStatus};
+pub use sysverbs::Clock;
 use transport::env::Reason;
 
 use crate::arm::{Arm, On, refused};
@@ -34,6 +36,8 @@ struct Queue {
 struct Soft {
     on: On<CqId>,
     channel: ChannelId,
+    /// The clock that completions have their time of.
+    clock: Option<Clock>,
     /// Does not block: if several threads wait, one takes an event.
     fd: Known,
     waiting: Waiting,
@@ -62,7 +66,8 @@ struct Hard {
 pub struct Wc {
     /// The id that the work request was posted with.
     pub wr_id: u64,
-    /// The outcome. If it is not success, only `wr_id`, `qpn` and `reason` are valid too.
+    /// The outcome. If it is not success, only `wr_id`, `qpn`, `reason` and `vendor_err` are valid
+    /// too.
     pub status: WcStatus,
     /// What completed.
     pub opcode: WcOpcode,
@@ -77,8 +82,15 @@ pub struct Wc {
     pub qpn: Qpn,
     /// The sender of a datagram.
     pub src_qpn: Qpn,
+    /// Whether the first 40 bytes of the receive's memory are a global route header.
+    #[doc(alias = "IBV_WC_GRH")]
+    pub has_grh: bool,
+    /// When it completed successfully, by the clock of the queue ([`Clock`]).
+    pub time: Option<u64>,
     /// Why it failed, in more detail than the status.
     pub reason: Reason,
+    /// The same as the provider's own number; what it means, only the provider's manual says.
+    pub vendor_err: u32,
 }
 
 impl Wc {
@@ -99,8 +111,11 @@ impl From<sysverbs::Wc> for Wc {
             invalidated: wc.invalidated,
             qpn: wc.qpn,
             src_qpn: wc.src_qpn,
+            has_grh: wc.has_grh,
+            time: wc.time,
             // The number is the provider's own.
             reason: Reason::None,
+            vendor_err: wc.vendor_err,
         }
     }
 }
@@ -116,7 +131,10 @@ impl From<device::Wc> for Wc {
             invalidated: wc.flags.contains(WcFlags::WITH_INV).then_some(RKey(wc.imm)),
             qpn: wc.qpn,
             src_qpn: wc.src_qpn,
+            has_grh: wc.flags.contains(WcFlags::GRH),
+            time: None,
             reason: Reason::from_vendor_err(wc.vendor_err).unwrap_or(Reason::None),
+            vendor_err: wc.vendor_err,
         }
     }
 }
@@ -125,7 +143,17 @@ impl Context {
     /// Creates a completion queue of at least `entries` entries.
     #[doc(alias = "ibv_create_cq")]
     pub fn create_cq(&self, entries: u32) -> Result<Cq> {
-        Cq::new(self, entries)
+        Cq::new(self, entries, None)
+    }
+
+    /// The same, and each completion has the time of a clock ([`Wc::time`]).
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::NotSupported`] if the library or its NIC does not have this; otherwise the device's.
+    #[doc(alias("ibv_create_cq_ex", "IBV_WC_EX_WITH_COMPLETION_TIMESTAMP"))]
+    pub fn create_timed_cq(&self, entries: u32, clock: Clock) -> Result<Cq> {
+        Cq::new(self, entries, Some(clock))
     }
 }
 
@@ -134,12 +162,16 @@ impl Context {
 const SPIN: Duration = Duration::from_micros(200);
 
 impl Cq {
-    fn new(context: &Context, entries: u32) -> Result<Self> {
+    fn new(context: &Context, entries: u32, clock: Option<Clock>) -> Result<Self> {
         let arm = match context.arm() {
-            Arm::Soft(soft) => Arm::Soft(Soft::new(soft, entries)?),
+            Arm::Soft(soft) => Arm::Soft(Soft::new(soft, entries, clock)?),
             Arm::Hard(hard) => {
                 let channel = hard.create_channel().map_err(refused)?;
-                let cq = hard.create_cq(entries, &channel).map_err(refused)?;
+                let cq = match clock {
+                    Some(clock) => hard.create_timed_cq(entries, &channel, clock),
+                    None => hard.create_cq(entries, &channel),
+                };
+                let cq = cq.map_err(refused)?;
                 Arm::Hard(Hard { cq, bell: Bell::new()? })
             }
         };
@@ -168,6 +200,25 @@ impl Cq {
             Arm::Soft(soft) => soft.poll(),
             Arm::Hard(hard) => hard.cq.poll().ok().flatten().map(Wc::from),
         }
+    }
+
+    /// Takes completions, the oldest first, until there are none or it has taken `most`, and adds
+    /// them to `into`; how many they were. One call costs less than one for each. A library that
+    /// fails to poll has none; [`Cq::wait`] returns its error.
+    #[doc(alias = "ibv_poll_cq")]
+    pub fn poll_many(&self, most: usize, into: &mut Vec<Wc>) -> usize {
+        let before = into.len();
+        match &self.0.arm {
+            Arm::Soft(soft) => {
+                let mut engine = soft.on.hca.poll(soft.on.id);
+                into.extend(iter::from_fn(|| soft.pop(&mut engine)).take(most));
+            }
+            // What it took before it failed counts.
+            Arm::Hard(hard) => {
+                let _ = hard.cq.poll_many(most, |wc| into.push(wc.into()));
+            }
+        }
+        into.len() - before
     }
 
     /// [`soft::explain`](crate::soft::explain).
@@ -296,8 +347,11 @@ impl Cq {
 }
 
 impl Soft {
-    fn new(on: &On<CtxId>, entries: u32) -> Result<Self> {
+    fn new(on: &On<CtxId>, entries: u32, clock: Option<Clock>) -> Result<Self> {
         let mut engine = on.alive()?;
+        if clock.is_some() {
+            engine.stamp_completions();
+        }
         let channel = engine.create_channel(on.id)?;
         let id = engine.create_cq(on.id, entries, Some(channel), 0, 0)?;
         let fd = engine.channel_fd(channel).map(clone_for_waiting);
@@ -305,12 +359,27 @@ impl Soft {
         let Some(Ok(fd)) = fd else {
             return Err(Refusal::new(Kind::NoMemory, "create_cq: no descriptor for its events"));
         };
-        Ok(Self { on: on.with(id), channel, fd, waiting: Waiting::default() })
+        Ok(Self { on: on.with(id), channel, clock, fd, waiting: Waiting::default() })
     }
 
     #[inline]
     fn poll(&self) -> Option<Wc> {
-        self.on.hca.poll(self.on.id).pop_wc(self.on.id).map(Wc::from)
+        self.pop(&mut self.on.hca.poll(self.on.id))
+    }
+
+    #[inline]
+    fn pop(&self, engine: &mut EngineGuard<'_>) -> Option<Wc> {
+        let wc = engine.pop_wc(self.on.id)?;
+        let mut told = Wc::from(wc);
+        if let Some(clock) = self.clock
+            && told.is_success()
+        {
+            told.time = Some(match clock {
+                Clock::Device => wc.timestamp,
+                Clock::Wall => engine.wall_nanos(wc.timestamp),
+            });
+        }
+        Some(told)
     }
 
     /// Waits for an event of the channel, and takes it.

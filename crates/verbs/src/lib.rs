@@ -47,7 +47,7 @@
 //! | `ibv_alloc_pd`, `ibv_create_cq`, `ibv_create_qp`, ... | [`Context::alloc_pd`], [`Context::create_cq`], [`Pd::create_qp`], ... |
 //! | `ibv_modify_qp` | [`Qp::connect`] and [`Qp::connect_with`] for the usual case, [`Qp::modify`] for any other |
 //! | `ibv_create_comp_cntr`, `ibv_qp_attach_comp_cntr` | [`Context::create_comp_cntr`], [`Qp::attach_comp_cntr`] |
-//! | `ibv_post_send`, `ibv_poll_cq` | [`Qp::post_send`], [`Cq::poll`], [`Cq::wait`] |
+//! | `ibv_post_send`, `ibv_poll_cq` | [`Qp::post_send`], [`Cq::poll`], [`Cq::wait`]; many at once: [`Qp::post_sends`], [`Cq::poll_many`] |
 //! | `ibv_alloc_mw`, `ibv_bind_mw` | [`Mr::window`], [`SendRequest::bind`] |
 //! | `ibv_open_xrcd`, `ibv_create_srq_ex`, `ibv_create_qp_ex` | [`Context::open_xrcd`], [`Pd::create_xrc_srq`], [`Xrcd::create_recv_qp`], [`QpSpec::xrc_send`] |
 //! | `rdma_create_id`, `rdma_listen`, `rdma_connect`, ... | the module [`cm`] |
@@ -65,6 +65,7 @@ mod endpoint;
 mod events;
 mod memory;
 pub mod owned;
+mod post;
 mod provider;
 mod qp;
 mod request;
@@ -79,7 +80,7 @@ pub use ah::Ah;
 pub use comp_cntr::CompCntr;
 pub use connect::DEFAULT_QKEY;
 pub use context::{AsyncEvent, Context, Device, Pd, devices};
-pub use cq::{Cq, Wc};
+pub use cq::{Clock, Cq, Wc};
 pub use device::{CompCntrEntry, CompCntrType, DeviceAttr, GidEntry, Kind, PortAttr, Refusal};
 pub use dmabuf::{DmaBuf, Mapping};
 pub use endpoint::{ConnectOptions, Endpoint};
@@ -88,6 +89,7 @@ pub use iba::{
     QpState, QpType, Qpn, RKey, RnrTimer, Srqn, WcOpcode, WcStatus, WrOpcode,
 };
 pub use memory::{Dm, Mr, Remote, Slice};
+pub use post::BadRequest;
 pub use qp::{PostError, Qp, QpSpec};
 pub use request::SendRequest;
 pub use srq::Srq;

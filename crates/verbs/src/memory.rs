@@ -220,9 +220,9 @@ impl Mr {
 
     /// `length` bytes at `offset`, for a work request of this side. A range outside the region is
     /// refused when the request is carried out, as LOC_PROT_ERR.
-    pub fn slice(&self, offset: u64, length: u32) -> Slice {
+    pub fn slice(&self, offset: u64, length: u32) -> Slice<'_> {
         let addr = self.0.iova.wrapping_add(offset);
-        Slice(Sge { addr, length, lkey: self.lkey() })
+        Slice { sge: Sge { addr, length, lkey: self.lkey() }, pd: &self.0.pd }
     }
 
     /// The place at `offset`, for a work request of a peer.
@@ -231,10 +231,32 @@ impl Mr {
     }
 }
 
-/// Bytes of a local region, for a work request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Bytes of a local region, for a work request. The region is there as long as its slices, so the
+/// key of a request that is posted is that of no other region:
+///
+/// ```compile_fail,E0505
+/// # fn try_it(region: verbs::Mr) {
+/// let slice = region.slice(0, 8);
+/// drop(region);
+/// let _ = verbs::SendRequest::send(1, &[slice]);
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug)]
 #[doc(alias = "ibv_sge")]
-pub struct Slice(pub(crate) Sge);
+pub struct Slice<'mr> {
+    pub(crate) sge: Sge,
+    /// The domain of the region, whose device must be that of the queue.
+    pub(crate) pd: &'mr Pd,
+}
+
+impl PartialEq for Slice<'_> {
+    /// Whether both are the same bytes by the same region.
+    fn eq(&self, other: &Self) -> bool {
+        self.sge == other.sge && self.pd.context().is_same(other.pd.context())
+    }
+}
+
+impl Eq for Slice<'_> {}
 
 /// A place in a peer's memory: what a peer sends, so that this side can write, read or change it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,11 +7,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use device::ids::{PdId, QpId};
 use iba::{Access, AttrMask, CompCntrOps, Gid, Psn, QpAttr, QpCap, QpState, QpType, Qpn};
 pub use transport::PostError;
-use transport::wr::{Plain, RecvWr, Request, SendWr};
+use transport::wr::RecvWr;
 
 use crate::arm::{Arm, On, other_device, refused};
 use crate::connect::{self, Connect};
-use crate::request::put;
+use crate::post::Posting;
+use crate::request::Origin;
 use crate::{
     CompCntr, ConnectOptions, Context, Cq, Endpoint, Kind, Pd, Refusal, Result, SendRequest, Slice,
     Srq,
@@ -314,17 +315,27 @@ impl Qp {
     }
 
     /// Posts a send.
+    ///
+    /// # Errors
+    ///
+    /// What the QP cannot do, and [`PostError::Full`] if the queue has no more room.
     #[doc(alias = "ibv_post_send")]
     #[inline]
-    pub fn post_send(&self, request: &SendRequest) -> std::result::Result<(), PostError> {
-        let wr = request.check(self.0.pd.context())?;
+    pub fn post_send(&self, request: &SendRequest<'_>) -> std::result::Result<(), PostError> {
+        self.posting().send(request, self.pd())
+    }
+
+    /// Its send queue, for some requests.
+    #[inline]
+    pub(crate) fn posting(&self) -> Posting<'_> {
         match &self.0.arm {
-            Arm::Soft(on) => on.lock_to_post().post_send(on.id, wr),
-            Arm::Hard(qp) => {
-                let (ah, window) = request.hard();
-                qp.post_send(wr, ah, window)
-            }
+            Arm::Soft(on) => Posting::Soft(on.lock_to_post(), on.id),
+            Arm::Hard(qp) => Posting::Hard(qp),
         }
+    }
+
+    pub(crate) fn arm(&self) -> &Arm<On<QpId>, sysverbs::Qp> {
+        &self.0.arm
     }
 
     /// The library's `struct ibv_qp`, for calls that this crate does not have; `None` for the
@@ -336,25 +347,20 @@ impl Qp {
         }
     }
 
-    /// [`Qp::post_send`] for a request in its shortest form.
-    pub(crate) fn post_plain(&self, plain: Plain) -> std::result::Result<(), PostError> {
-        match &self.0.arm {
-            Arm::Soft(on) => on.lock_to_post().post_send(on.id, plain),
-            Arm::Hard(qp) => {
-                let mut wr = SendWr::EMPTY;
-                plain.fill(&mut wr)?;
-                qp.post_send(&wr, None, None)
-            }
-        }
-    }
-
     /// Posts a receive into `local`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`post_send`](Self::post_send).
     #[doc(alias = "ibv_post_recv")]
-    pub fn post_recv(&self, wr_id: u64, local: &[Slice]) -> std::result::Result<(), PostError> {
+    pub fn post_recv(
+        &self,
+        wr_id: u64,
+        local: &[Slice<'_>],
+    ) -> std::result::Result<(), PostError> {
         let fill = |to: &mut RecvWr| {
             to.wr_id = wr_id;
-            put(&mut to.sges, local);
-            Ok(())
+            Origin::put(&mut to.sges, local).check(&self.0.pd)
         };
         match &self.0.arm {
             Arm::Soft(on) => on.lock_to_post().post_recv_with(on.id, fill),

@@ -3,14 +3,16 @@
 use iba::{Access, RKey, SendFlags, Srqn, WrOpcode};
 use transport::wr::{Bind, Data, Flush, SendWr, SgList, UdDest};
 
-use crate::{Ah, Context, Mw, PostError, Remote, Slice};
+use crate::{Ah, Context, Mw, Pd, PostError, Remote, Slice};
 
 /// A send work request. Made by the function named after its operation; then flags are added.
 #[derive(Clone, Debug)]
 #[doc(alias = "ibv_send_wr")]
 #[must_use = "a request does nothing until it is posted"]
-pub struct SendRequest {
+pub struct SendRequest<'mr> {
     wr: SendWr,
+    /// The device of its slices.
+    from: Origin<'mr>,
     /// The destination of a datagram; kept until the request is dropped.
     ah: Option<Ah>,
     has_imm: bool,
@@ -18,31 +20,59 @@ pub struct SendRequest {
     window: Option<Mw>,
 }
 
-/// Adds slices to a list. One by one, as collecting a list takes longer than all else that is done
-/// for a request, and mostly there is one.
-#[inline]
-pub(crate) fn put(sges: &mut SgList, local: &[Slice]) {
-    for slice in local {
-        sges.push(slice.0);
+/// The device that the slices of a request are of: keys are numbers, which mean other regions on
+/// another device.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Origin<'mr> {
+    /// The domain of the first one.
+    pd: Option<&'mr Pd>,
+    /// Whether another one is of another device.
+    is_mixed: bool,
+}
+
+impl<'mr> Origin<'mr> {
+    /// Adds slices to a list. One by one, as collecting a list takes longer than all else that is
+    /// done for a request, and mostly there is one.
+    #[inline]
+    pub(crate) fn put(sges: &mut SgList, local: &[Slice<'mr>]) -> Self {
+        let mut origin = Self::default();
+        for slice in local {
+            sges.push(slice.sge);
+            match origin.pd {
+                None => origin.pd = Some(slice.pd),
+                Some(first) => origin.is_mixed |= !first.is_same_device(slice.pd),
+            }
+        }
+        origin
+    }
+
+    /// Refuses slices of another device than that of a domain.
+    #[inline]
+    pub(crate) fn check(&self, pd: &Pd) -> Result<(), PostError> {
+        if self.is_mixed || self.pd.is_some_and(|own| !own.is_same_device(pd)) {
+            return Err(PostError::OtherDevice);
+        }
+        Ok(())
     }
 }
 
-impl SendRequest {
-    fn new(wr_id: u64, opcode: WrOpcode, local: &[Slice]) -> Self {
+impl<'mr> SendRequest<'mr> {
+    fn new(wr_id: u64, opcode: WrOpcode, local: &[Slice<'mr>]) -> Self {
         let mut sges = SgList::new();
-        put(&mut sges, local);
+        let from = Origin::put(&mut sges, local);
         let wr = SendWr::new(wr_id, opcode, SendFlags::empty(), Data::Sges(sges));
-        Self { wr, ah: None, has_imm: false, window: None }
+        Self { wr, from, ah: None, has_imm: false, window: None }
     }
 
-    /// The request in the form that both providers take, for a QP of this device.
+    /// The request in the form that both providers take, for a QP of this domain.
     #[inline]
-    pub(crate) fn check(&self, context: &Context) -> Result<&SendWr, PostError> {
+    pub(crate) fn check(&self, pd: &Pd) -> Result<&SendWr, PostError> {
+        self.from.check(pd)?;
         let brings = matches!(self.wr.opcode, WrOpcode::SendWithImm | WrOpcode::RdmaWriteWithImm);
         if self.has_imm && !brings {
             return Err(PostError::Immediate(self.wr.opcode));
         }
-        let other = |of: Option<&Context>| of.is_some_and(|of| !context.is_same(of));
+        let other = |of: Option<&Context>| of.is_some_and(|of| !pd.context().is_same(of));
         let window = self.window.as_ref().map(Mw::context);
         if other(self.ah.as_ref().map(Ah::context)) || other(window) {
             return Err(PostError::OtherDevice);
@@ -63,7 +93,7 @@ impl SendRequest {
     }
 
     /// Sends bytes to a receive of the peer.
-    pub fn send(wr_id: u64, local: &[Slice]) -> Self {
+    pub fn send(wr_id: u64, local: &[Slice<'mr>]) -> Self {
         Self::new(wr_id, WrOpcode::Send, local)
     }
 
@@ -71,7 +101,7 @@ impl SendRequest {
     /// from then on the key gives access to no memory. The peer's completion names the key
     /// ([`Wc::invalidated`](crate::Wc::invalidated)).
     #[doc(alias = "IBV_WR_SEND_WITH_INV")]
-    pub fn send_with_inv(wr_id: u64, local: &[Slice], rkey: RKey) -> Self {
+    pub fn send_with_inv(wr_id: u64, local: &[Slice<'mr>], rkey: RKey) -> Self {
         let mut request = Self::new(wr_id, WrOpcode::SendWithInv, local);
         request.wr.imm = rkey.0;
         request
@@ -105,23 +135,23 @@ impl SendRequest {
     }
 
     /// Writes bytes to the peer's memory.
-    pub fn write(wr_id: u64, local: &[Slice], to: Remote) -> Self {
+    pub fn write(wr_id: u64, local: &[Slice<'mr>], to: Remote) -> Self {
         Self::new(wr_id, WrOpcode::RdmaWrite, local).at(to)
     }
 
     /// Writes bytes to the peer's memory and completes a receive there with `imm`.
-    pub fn write_with_imm(wr_id: u64, local: &[Slice], to: Remote, imm: u32) -> Self {
+    pub fn write_with_imm(wr_id: u64, local: &[Slice<'mr>], to: Remote, imm: u32) -> Self {
         Self::write(wr_id, local, to).with_imm(imm)
     }
 
     /// Reads bytes of the peer's memory.
-    pub fn read(wr_id: u64, local: &[Slice], from: Remote) -> Self {
+    pub fn read(wr_id: u64, local: &[Slice<'mr>], from: Remote) -> Self {
         Self::new(wr_id, WrOpcode::RdmaRead, local).at(from)
     }
 
     /// Stores `swap` in eight bytes of the peer if they hold `compare`; the old value goes to
     /// `old`.
-    pub fn compare_swap(wr_id: u64, old: Slice, at: Remote, compare: u64, swap: u64) -> Self {
+    pub fn compare_swap(wr_id: u64, old: Slice<'mr>, at: Remote, compare: u64, swap: u64) -> Self {
         let mut request = Self::new(wr_id, WrOpcode::AtomicCmpAndSwp, &[old]).at(at);
         request.wr.compare_add = compare;
         request.wr.swap = swap;
@@ -129,7 +159,7 @@ impl SendRequest {
     }
 
     /// Adds to eight bytes of the peer; the old value goes to `old`.
-    pub fn fetch_add(wr_id: u64, old: Slice, at: Remote, add: u64) -> Self {
+    pub fn fetch_add(wr_id: u64, old: Slice<'mr>, at: Remote, add: u64) -> Self {
         let mut request = Self::new(wr_id, WrOpcode::AtomicFetchAndAdd, &[old]).at(at);
         request.wr.compare_add = add;
         request

@@ -5,10 +5,9 @@ use std::sync::Arc;
 use device::ids::{PdId, SrqId};
 use iba::Srqn;
 use transport::PostError;
-use transport::wr::RecvWr;
 
 use crate::arm::{Arm, On, other_device, refused};
-use crate::request::put;
+use crate::post::receive;
 use crate::{Cq, Kind, Pd, Refusal, Result, Slice, Xrcd};
 
 /// A shared receive queue. Clones are the same one.
@@ -126,19 +125,20 @@ impl Srq {
     }
 
     /// Posts a receive into `local`.
+    ///
+    /// # Errors
+    ///
+    /// [`PostError::Full`] if the queue has no more room, or what it cannot take.
     #[doc(alias = "ibv_post_srq_recv")]
-    pub fn post_recv(&self, wr_id: u64, local: &[Slice]) -> Result<()> {
-        let mut wr = RecvWr { wr_id, ..RecvWr::EMPTY };
-        put(&mut wr.sges, local);
+    pub fn post_recv(
+        &self,
+        wr_id: u64,
+        local: &[Slice<'_>],
+    ) -> std::result::Result<(), PostError> {
+        let wr = receive(wr_id, local, &self.0.pd)?;
         match &self.0.arm {
             Arm::Soft(on) => on.lock_to_post().post_srq_recv(on.id, wr),
-            Arm::Hard(srq) => srq.post_recv(&wr).map_err(|error| {
-                let kind = match error {
-                    PostError::Full(_) => Kind::NoMemory,
-                    _ => Kind::Invalid,
-                };
-                Refusal::new(kind, format!("post_srq_recv: {error}"))
-            }),
+            Arm::Hard(srq) => srq.post_recv(&wr),
         }
     }
 }

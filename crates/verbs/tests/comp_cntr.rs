@@ -110,7 +110,7 @@ impl Side {
         self.cntrs.iter().map(|cntr| cntr.read(entry).unwrap()).collect()
     }
 
-    fn post(&self, request: &SendRequest) {
+    fn post(&self, request: &SendRequest<'_>) {
         self.qp.post_send(request).unwrap();
     }
 
@@ -219,11 +219,14 @@ fn unreliable_services_count_what_each_side_sees() {
     }
 }
 
+/// A request of the first side to the second one.
+type Requested = for<'mr> fn(&'mr Side, &Side) -> SendRequest<'mr>;
+
 /// A peer carries out only those operations by itself that no counter counts here.
 #[test]
 fn counted_operations_do_not_take_the_direct_path() {
     let [here, there] = contexts(Carrier::Direct);
-    let run = |ops: CompCntrOps, request: fn(&Side, &Side) -> SendRequest, is_direct: bool| {
+    let run = |ops: CompCntrOps, request: Requested, is_direct: bool| {
         let (a, b) = (plain(&here, QpSpec::rc), plain(&there, QpSpec::rc));
         let cntr = there.create_comp_cntr(CompCntrType::Wrs).unwrap();
         if !ops.is_empty() {
@@ -249,8 +252,8 @@ fn counted_operations_do_not_take_the_direct_path() {
         }
         assert_eq!(cntr.read(CompCntrEntry::Comp).unwrap(), 20);
     };
-    let write = |a: &Side, b: &Side| SendRequest::write(1, &[a.mr.slice(0, 8)], b.mr.remote(0));
-    let read = |a: &Side, b: &Side| SendRequest::read(1, &[a.mr.slice(0, 8)], b.mr.remote(0));
+    let write: Requested = |a, b| SendRequest::write(1, &[a.mr.slice(0, 8)], b.mr.remote(0));
+    let read: Requested = |a, b| SendRequest::read(1, &[a.mr.slice(0, 8)], b.mr.remote(0));
     run(CompCntrOps::empty(), write, true);
     run(CompCntrOps::REMOTE_RDMA_WRITE, write, false);
     run(CompCntrOps::REMOTE_RDMA_WRITE, read, true);

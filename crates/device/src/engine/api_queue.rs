@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
+use iba::QpState;
 use transport::PostError;
 use transport::wr::RecvWr;
 
@@ -315,21 +316,22 @@ impl Engine {
 
     /// Posts a receive to a shared queue.
     #[doc(alias = "ibv_post_srq_recv")]
-    pub fn post_srq_recv(&mut self, id: SrqId, wr: RecvWr) -> Result<()> {
+    pub fn post_srq_recv(
+        &mut self,
+        id: SrqId,
+        wr: RecvWr,
+    ) -> core::result::Result<(), PostError> {
         if self.is_dead() {
-            refuse!(Io, "post_srq_recv: {}", PostError::Dead);
+            return Err(PostError::Dead);
         }
-        let srq = self.srq(id)?;
+        let Some(srq) = self.common.objects.srqs.get_mut(id.index()) else {
+            return Err(PostError::State(QpState::Reset));
+        };
         if srq.queue.len() >= srq.max_wr as usize {
-            refuse!(NoMemory, "post_srq_recv: the queue holds its {} requests", srq.max_wr);
+            return Err(PostError::Full(srq.max_wr));
         }
         if wr.sges.len() > srq.max_sge as usize {
-            refuse!(
-                Invalid,
-                "post_srq_recv: {} elements; max_sge is {}",
-                wr.sges.len(),
-                srq.max_sge
-            );
+            return Err(PostError::Sges { count: wr.sges.len(), max: srq.max_sge });
         }
         srq.queue.push_back(wr);
         if !self.common.is_plain() {

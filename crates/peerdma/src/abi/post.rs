@@ -14,7 +14,6 @@ use umem::Foreign;
 
 use super::ah::AhObject;
 use super::boundary::data;
-use super::errno;
 use super::lists::{each, extend, length_of, recv_wr, refused, sge};
 use super::mw;
 use super::own::qp::{self, OwnQp};
@@ -91,7 +90,7 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
         let post = |c: &mut RecvWr| {
             // SAFETY: contract: the list that a request names is valid.
             let wr = unsafe { recv_wr(c) }?;
-            engine.post_srq_recv(own.id, wr).map_err(|refusal| errno::of(refusal.kind()))
+            engine.post_srq_recv(own.id, wr).map_err(|error| refused("receive", &error))
         };
         // SAFETY: contract: the list is valid to its end.
         unsafe { each(first, bad, post) }

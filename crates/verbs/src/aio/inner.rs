@@ -11,6 +11,7 @@ use super::request::Work;
 use super::shared::{Shared, Srq};
 use super::table::{Entry, OfQp, State, wr_id};
 use crate::owned::{Buffer, Pool};
+use crate::post::Posting;
 use crate::{Kind, Pd, PostError, QpSpec, Refusal, SendRequest};
 
 /// What a new QP is like.
@@ -258,9 +259,11 @@ impl Inner {
         is_one: bool,
     ) -> (u32, Option<PostError>) {
         let (mut done, mut next, mut behind) = (0, first, more);
+        let mut posting = self.qp.posting();
         loop {
             let is_followed = is_one && !behind.is_empty();
-            if let Err(error) = self.post(next, srq, wr_id(key, is_followed), !is_followed) {
+            let number = wr_id(key, is_followed);
+            if let Err(error) = self.post(&mut posting, next, srq, number, !is_followed) {
                 return (done, Some(error));
             }
             done += 1;
@@ -271,6 +274,7 @@ impl Inner {
 
     fn post(
         &self,
+        posting: &mut Posting<'_>,
         work: &Work,
         srq: Option<Srqn>,
         wr_id: u64,
@@ -285,7 +289,7 @@ impl Inner {
         if let (None, None, Some(slice)) = (inline, srq, slice)
             && let Some(plain) = request.plain(wr_id, flags, slice)
         {
-            return self.qp.post_plain(plain);
+            return posting.plain(plain);
         }
         let mut wr = request.build(wr_id, slice.as_slice());
         if is_signaled {
@@ -297,7 +301,7 @@ impl Inner {
         if let Some(number) = srq {
             wr = wr.to_srq(number);
         }
-        self.qp.post_send(&wr)
+        posting.send(&wr, self.qp.pd())
     }
 
     /// Whether the last of several requests completes for all: a request of a reliable connection

@@ -192,6 +192,9 @@ pub(super) fn flushed(qpn: Qpn) -> Wc {
         invalidated: None,
         qpn,
         src_qpn: Qpn::default(),
+        has_grh: false,
+        time: None,
         reason: Reason::Flushed,
+        vendor_err: 0,
     }
 }

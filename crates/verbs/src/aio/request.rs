@@ -71,23 +71,23 @@ impl Request {
     }
 
     /// The request in its shortest form, if it has one.
-    pub(super) fn plain(&self, wr_id: u64, flags: SendFlags, local: Slice) -> Option<Plain> {
+    pub(super) fn plain(&self, wr_id: u64, flags: SendFlags, local: Slice<'_>) -> Option<Plain> {
         let (remote, is_read) = match self {
             Self::Send { imm: None } => {
-                return Some(Plain::Send(PlainSend { wr_id, flags, sge: local.0 }));
+                return Some(Plain::Send(PlainSend { wr_id, flags, sge: local.sge }));
             }
             Self::Write { to, imm: None, .. } => (to, false),
             Self::Read { from, .. } => (from, true),
             _ => return None,
         };
         let &Remote { addr: remote_addr, rkey } = remote;
-        let sge = local.0;
+        let sge = local.sge;
         let one_sided = PlainOneSided { wr_id, is_read, flags, sge, remote_addr, rkey };
         Some(Plain::OneSided(one_sided))
     }
 
-    pub(super) fn build(&self, wr_id: u64, local: &[Slice]) -> SendRequest {
-        let imm_of = |request: SendRequest, imm: Option<u32>| match imm {
+    pub(super) fn build<'mr>(&self, wr_id: u64, local: &[Slice<'mr>]) -> SendRequest<'mr> {
+        let imm_of = |request: SendRequest<'mr>, imm: Option<u32>| match imm {
             Some(imm) => request.with_imm(imm),
             None => request,
         };

@@ -149,7 +149,7 @@ impl Piece {
     }
 
     /// Its bytes, for a request. Longer than a message can be, it is refused when it is posted.
-    pub(super) fn slice(&self) -> Slice {
+    pub(super) fn slice(&self) -> Slice<'_> {
         let len = u32::try_from(self.len).unwrap_or(u32::MAX);
         self.backing.mr.slice(self.offset() as u64, len)
     }

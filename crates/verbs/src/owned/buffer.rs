@@ -44,7 +44,7 @@ impl Pd {
 }
 
 impl Buffer {
-    pub(crate) fn slice(&self) -> crate::Slice {
+    pub(crate) fn slice(&self) -> crate::Slice<'_> {
         self.0.slice()
     }
 

@@ -71,7 +71,7 @@ pub enum Held {
 }
 
 impl Held {
-    pub(crate) fn slice(&self) -> Option<Slice> {
+    pub(crate) fn slice(&self) -> Option<Slice<'_>> {
         match self {
             Self::Piece(piece) => Some(piece.slice()),
             Self::Range(range) => Some(range.mr.slice(range.offset, range.length)),

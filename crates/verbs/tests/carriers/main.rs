@@ -85,7 +85,7 @@ fn completion(cq: &Cq) -> Wc {
 }
 
 #[track_caller]
-fn run(end: &End, qp: &Qp, request: SendRequest) -> WcStatus {
+fn run(end: &End, qp: &Qp, request: SendRequest<'_>) -> WcStatus {
     qp.post_send(&request.signaled()).unwrap();
     completion(&end.cq).status
 }

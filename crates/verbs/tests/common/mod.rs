@@ -47,7 +47,7 @@ pub(crate) fn completion(cq: &Cq) -> Wc {
 }
 
 #[track_caller]
-pub(crate) fn run(side: &Side, request: SendRequest) -> WcStatus {
+pub(crate) fn run(side: &Side, request: SendRequest<'_>) -> WcStatus {
     side.qp.post_send(&request.signaled()).unwrap();
     completion(&side.cq).status
 }

@@ -77,7 +77,7 @@ impl Area {
 
 impl Piece {
     /// For the NIC.
-    pub(super) fn slice(&self, len: u32) -> Slice {
+    pub(super) fn slice(&self, len: u32) -> Slice<'_> {
         self.area.mr.slice(self.at, len)
     }
 

@@ -44,7 +44,7 @@ impl Side {
         Ok(wc)
     }
 
-    pub(super) fn post(&self, request: &SendRequest) -> Outcome<()> {
+    pub(super) fn post(&self, request: &SendRequest<'_>) -> Outcome<()> {
         Ok(self.qp.post_send(request)?)
     }
 }

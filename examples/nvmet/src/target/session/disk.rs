@@ -93,12 +93,13 @@ impl Session {
 
     fn pull_data(&mut self, slot: u16, plan: Plan) -> Result<(), End> {
         let from = remote(plan.data).expect("the data are not in the capsule");
-        let (kept, piece) = self.request(slot).piece.as_ref().expect("there is one");
+        let (kept, piece) = self.request(slot).piece.take().expect("there is one");
         if !kept.stayed() {
             return self.memory_went(slot);
         }
-        let slice = piece.slice(plan.data.len());
-        if self.pull(slot, slice, from)? {
+        let pulled = self.pull(slot, piece.slice(plan.data.len()), from);
+        self.request(slot).piece = Some((kept, piece));
+        if pulled? {
             self.request(slot).stage = Stage::Pulling(plan);
         } else {
             self.waiting.push_back(slot);

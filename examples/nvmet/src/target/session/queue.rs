@@ -35,7 +35,7 @@ impl Session {
     }
 
     /// Fetches the host's data. False if there is no room now.
-    pub(super) fn pull(&mut self, slot: u16, to: Slice, from: Remote) -> Result<bool, End> {
+    pub(super) fn pull(&mut self, slot: u16, to: Slice<'_>, from: Remote) -> Result<bool, End> {
         if self.posted + 1 > self.most {
             return Ok(false);
         }
