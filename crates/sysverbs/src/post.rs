@@ -206,9 +206,8 @@ pub(crate) fn recv_lists(
     post: impl FnMut(*mut c::RecvWr, *mut *mut c::RecvWr) -> c_int,
 ) -> (usize, Option<PostError>) {
     let mut wrong = None;
-    let in_c = wrs.iter().map_while(|wr| {
-        receive(wr, max_sge).map_err(|error| wrong = Some(error)).ok()
-    });
+    let in_c =
+        wrs.iter().map_while(|wr| receive(wr, max_sge).map_err(|error| wrong = Some(error)).ok());
     let (done, refused) = in_lists(in_c, max_wr, post);
     (done, refused.or(wrong))
 }
@@ -228,9 +227,10 @@ fn in_lists<W: Linked>(
         }
         let first = list.as_mut_ptr();
         for index in 1..count {
-            // SAFETY: both are elements of the list, which is not touched otherwise until `post`
-            // has returned.
-            unsafe { *(*first.add(index - 1)).next() = first.add(index) };
+            // SAFETY: it is an element of the list, which is not touched otherwise until `post` has
+            // returned.
+            let before = unsafe { &mut *first.wrapping_add(index - 1) };
+            *before.next() = first.wrapping_add(index);
         }
         let mut bad = ptr::null_mut();
         if let Err(error) = posted(post(first, &raw mut bad), max_wr) {

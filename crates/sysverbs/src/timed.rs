@@ -146,7 +146,9 @@ impl Timed {
         // SAFETY: the queue exists and stands at a completion.
         let read = |field: ReadU32| unsafe { field(cq) };
         // SAFETY: as above.
-        let (wr_id, status) = unsafe { ((*cq).wr_id, (*cq).status) };
+        let wr_id = unsafe { (*cq).wr_id };
+        // SAFETY: as above.
+        let status = unsafe { (*cq).status };
         let status = WcStatus::from_code(status).unwrap_or(WcStatus::GeneralErr);
         let qpn = Qpn::new(read(self.qpn));
         let vendor_err = read(self.vendor_err);
@@ -168,4 +170,3 @@ impl Timed {
         wc
     }
 }
-

@@ -353,11 +353,7 @@ impl Qp {
     ///
     /// As for [`post_send`](Self::post_send).
     #[doc(alias = "ibv_post_recv")]
-    pub fn post_recv(
-        &self,
-        wr_id: u64,
-        local: &[Slice<'_>],
-    ) -> std::result::Result<(), PostError> {
+    pub fn post_recv(&self, wr_id: u64, local: &[Slice<'_>]) -> std::result::Result<(), PostError> {
         let fill = |to: &mut RecvWr| {
             to.wr_id = wr_id;
             Origin::put(&mut to.sges, local).check(&self.0.pd)

@@ -130,11 +130,7 @@ impl Srq {
     ///
     /// [`PostError::Full`] if the queue has no more room, or what it cannot take.
     #[doc(alias = "ibv_post_srq_recv")]
-    pub fn post_recv(
-        &self,
-        wr_id: u64,
-        local: &[Slice<'_>],
-    ) -> std::result::Result<(), PostError> {
+    pub fn post_recv(&self, wr_id: u64, local: &[Slice<'_>]) -> std::result::Result<(), PostError> {
         let wr = receive(wr_id, local, &self.0.pd)?;
         match &self.0.arm {
             Arm::Soft(on) => on.lock_to_post().post_srq_recv(on.id, wr),

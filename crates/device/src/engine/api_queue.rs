@@ -316,11 +316,7 @@ impl Engine {
 
     /// Posts a receive to a shared queue.
     #[doc(alias = "ibv_post_srq_recv")]
-    pub fn post_srq_recv(
-        &mut self,
-        id: SrqId,
-        wr: RecvWr,
-    ) -> core::result::Result<(), PostError> {
+    pub fn post_srq_recv(&mut self, id: SrqId, wr: RecvWr) -> core::result::Result<(), PostError> {
         if self.is_dead() {
             return Err(PostError::Dead);
         }
