@@ -214,10 +214,12 @@ pub(crate) fn recv_lists(
 
 /// Calls `post` with as many requests at a time as a list has.
 fn in_lists<W: Linked>(
-    mut wrs: impl Iterator<Item = W>,
+    wrs: impl Iterator<Item = W>,
     max_wr: u32,
     mut post: impl FnMut(*mut W, *mut *mut W) -> c_int,
 ) -> (usize, Option<PostError>) {
+    // What stands behind the first that is not for a list stays there.
+    let mut wrs = wrs.fuse();
     let mut done = 0;
     loop {
         let mut list: SmallVec<[W; LIST]> = wrs.by_ref().take(LIST).collect();
@@ -348,5 +350,49 @@ mod tests {
         assert!(!has(QpType::Uc, WrOpcode::RdmaRead));
         assert!(has(QpType::Rc, WrOpcode::AtomicFetchAndAdd));
         assert!(!has(QpType::Rc, WrOpcode::Flush));
+    }
+
+    #[test]
+    fn lists_are_linked_and_end_where_one_is_refused() {
+        let wrs: Vec<_> = (0..40).map(|wr_id| RecvWr { wr_id, ..RecvWr::EMPTY }).collect();
+        let mut seen = Vec::new();
+        // Takes requests until one has this number.
+        let mut post_until = |last: u64| {
+            let mut lists = Vec::new();
+            let posted = recv_lists(&wrs, 1, 64, |mut wr, bad| {
+                lists.push(0);
+                while !wr.is_null() {
+                    // SAFETY: the list is valid for the call.
+                    let request = unsafe { &*wr };
+                    if request.wr_id == last {
+                        // SAFETY: there is room for a pointer.
+                        unsafe { *bad = wr };
+                        return libc::ENOMEM;
+                    }
+                    seen.push(request.wr_id);
+                    *lists.last_mut().expect("begun above") += 1;
+                    wr = request.next;
+                }
+                0
+            });
+            (posted, lists, mem::take(&mut seen))
+        };
+        let full = Some(PostError::Full(64));
+        let all: Vec<u64> = (0..40).collect();
+        assert_eq!(post_until(99), ((40, None), vec![16, 16, 8], all.clone()));
+        assert_eq!(post_until(17), ((17, full.clone()), vec![16, 1], all[..17].to_vec()));
+        assert_eq!(post_until(0), ((0, full), vec![0], Vec::new()));
+    }
+
+    #[test]
+    fn a_list_ends_at_what_is_not_for_lists() {
+        let plain = SendWr::new(1, WrOpcode::Send, SendFlags::empty(), Data::Sges(SgList::new()));
+        let inline = SendWr { data: Data::Inline(SmallVec::new()), ..plain.clone() };
+        let wrs = [plain.clone(), plain.clone(), inline, plain];
+        let lists = wrs.iter().map_while(|wr| match &wr.data {
+            Data::Sges(list) => Some((wr, list)),
+            _ => None,
+        });
+        assert_eq!(plain_lists(lists, 8, |_, _| 0), (2, None));
     }
 }
