@@ -12,6 +12,7 @@ use interop::{Artefacts, Vm, built, needs};
 const TESTS: [&str; 11] = [
     "connections",
     "connections_async",
+    "events",
     "futures",
     "lists",
     "loopback",

@@ -19,6 +19,7 @@ use verbs_abi::ops::{ContextOps, VerbsContext};
 use crate::device::List;
 use crate::error::{Error, Result, check};
 use crate::library::{Functions, Library};
+use crate::queue::QueueId;
 
 /// An open device. Clones are the same one.
 #[derive(Clone, Debug)]
@@ -100,9 +101,13 @@ pub struct AsyncEvent {
 pub enum Source {
     /// A queue pair.
     Qp(Qpn),
+    /// A completion queue.
+    Cq(QueueId),
+    /// A shared receive queue.
+    Srq(QueueId),
     /// A port, from 1.
     Port(u8),
-    /// A completion queue, a shared receive queue, a work queue or the device.
+    /// A work queue or the device.
     Other,
 }
 
@@ -371,6 +376,20 @@ fn source(event: &CAsyncEvent) -> Source {
             // SAFETY: a QP is not destroyed before its events are acknowledged.
             let number = unsafe { (*qp).qp_num };
             Source::Qp(Qpn::new(number))
+        }
+        Some(E::CqErr) => {
+            // SAFETY: an event of this type is about a completion queue.
+            let cq = unsafe { event.element.cq };
+            // SAFETY: a queue is not destroyed before its events are acknowledged.
+            let cookie = unsafe { (*cq).cq_context };
+            QueueId::of(cookie).map_or(Source::Other, Source::Cq)
+        }
+        Some(E::SrqErr | E::SrqLimitReached) => {
+            // SAFETY: events of these types are about a shared receive queue.
+            let srq = unsafe { event.element.srq };
+            // SAFETY: as above.
+            let cookie = unsafe { (*srq).srq_context };
+            QueueId::of(cookie).map_or(Source::Other, Source::Srq)
         }
         Some(
             E::PortActive

@@ -12,6 +12,7 @@ use verbs_abi::wc::Wc as CWc;
 
 use crate::context::{Context, readable};
 use crate::error::{Error, Result, check};
+use crate::queue::QueueId;
 use crate::timed::{self, Clock, Timed};
 
 /// A completion channel, whose descriptor does not block. Clones are the same one.
@@ -70,11 +71,11 @@ impl Context {
         }
         let entries = c_int::try_from(entries).map_err(|_| Error::new(CALL, libc::EINVAL))?;
         let create = self.functions().ibv_create_cq;
+        let id = QueueId::new();
         // SAFETY: the context is open and the channel is of it; 0 is the first vector.
-        let raw =
-            unsafe { create(self.raw(), entries, ptr::null_mut(), channel.0.raw.as_ptr(), 0) };
+        let raw = unsafe { create(self.raw(), entries, id.cookie(), channel.0.raw.as_ptr(), 0) };
         let raw = NonNull::new(raw).ok_or_else(|| Error::last(CALL))?;
-        Ok(Cq(Arc::new(Queue { raw, timed: None, channel: channel.clone() })))
+        Ok(Cq(Arc::new(Queue { raw, id, timed: None, channel: channel.clone() })))
     }
 
     /// The same, and each completion has its time by a clock.
@@ -88,9 +89,10 @@ impl Context {
         if !self.is_same(&channel.0.context) {
             return Err(Error::new("ibv_create_cq_ex", libc::EINVAL));
         }
-        let timed = timed::create(self, entries, channel, clock)?;
+        let id = QueueId::new();
+        let timed = timed::create(self, entries, id, channel, clock)?;
         let raw = timed.raw().cast();
-        Ok(Cq(Arc::new(Queue { raw, timed: Some(timed), channel: channel.clone() })))
+        Ok(Cq(Arc::new(Queue { raw, id, timed: Some(timed), channel: channel.clone() })))
     }
 }
 
@@ -144,6 +146,7 @@ pub struct Cq(Arc<Queue>);
 #[derive(Debug)]
 struct Queue {
     raw: NonNull<CCq>,
+    id: QueueId,
     /// How it is read, if its completions have times.
     timed: Option<Timed>,
     channel: Channel,
@@ -202,6 +205,11 @@ impl Cq {
     /// The device it is of.
     pub fn context(&self) -> &Context {
         &self.0.channel.0.context
+    }
+
+    /// What events name it by.
+    pub fn id(&self) -> QueueId {
+        self.0.id
     }
 
     /// The channel that its events go to.

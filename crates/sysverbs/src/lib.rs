@@ -29,6 +29,7 @@
 //! The numbers of errors are the library's ([`Error::errno`]). It gives no reasons in words.
 #![expect(unsafe_code, reason = "calls of C")]
 
+mod advise;
 mod ah;
 mod attr;
 mod calls;
@@ -37,6 +38,7 @@ mod context;
 mod cq;
 mod device;
 mod dm;
+mod ece;
 mod error;
 mod handle;
 mod library;
@@ -45,6 +47,7 @@ mod mw;
 mod pd;
 mod post;
 mod qp;
+mod queue;
 mod srq;
 mod timed;
 mod xrc;
@@ -57,6 +60,7 @@ pub use context::{AsyncEvent, AttrOfDevice, AttrOfPort, Context, GidEntry, Limit
 pub use cq::{Channel, Cq, Wc};
 pub use device::Device;
 pub use dm::Dm;
+pub use ece::Ece;
 pub use error::{Error, Result};
 pub use handle::LoadError;
 pub use library::Library;
@@ -64,6 +68,7 @@ pub use mr::Mr;
 pub use mw::Mw;
 pub use pd::Pd;
 pub use qp::{Qp, QpInit};
+pub use queue::QueueId;
 pub use srq::Srq;
 pub use timed::Clock;
 pub use xrc::{XrcRecvQp, Xrcd};

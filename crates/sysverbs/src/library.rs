@@ -13,7 +13,7 @@ use verbs_abi::device::{Device, DeviceAttr, Gid, GidEntry, PortAttr};
 use verbs_abi::event::AsyncEvent;
 use verbs_abi::mr::Mr;
 use verbs_abi::pd::Pd;
-use verbs_abi::qp::{Qp, QpAttr, QpEx, QpInitAttr};
+use verbs_abi::qp::{Ece, Qp, QpAttr, QpEx, QpInitAttr};
 use verbs_abi::srq::{Srq, SrqAttr, SrqInitAttr};
 
 use crate::handle::{Handle, LoadError, functions};
@@ -63,6 +63,8 @@ functions! {
             ibv_reg_mr_iova2, "IBVERBS_1.8":
                 fn(*mut Pd, *mut c_void, size_t, u64, c_uint) -> *mut Mr;
             ibv_qp_to_qp_ex, "IBVERBS_1.6": fn(*mut Qp) -> *mut QpEx;
+            ibv_query_ece, "IBVERBS_1.10": fn(*mut Qp, *mut Ece) -> c_int;
+            ibv_set_ece, "IBVERBS_1.10": fn(*mut Qp, *mut Ece) -> c_int;
             _ibv_query_gid_table, "IBVERBS_1.11":
                 fn(*mut Context, *mut GidEntry, size_t, u32, size_t) -> ssize_t;
             ibv_reg_dmabuf_mr, "IBVERBS_1.12": fn(*mut Pd, u64, size_t, u64, c_int, c_int) -> *mut Mr;

@@ -81,7 +81,7 @@ fn request(wr: &SendWr, sg_list: *mut c::Sge, num_sge: c_int, flags: SendFlags) 
 }
 
 /// A list in C's form: its own elements, which providers only read.
-fn sges(list: &SgList) -> *mut c::Sge {
+pub(crate) fn sges(list: &SgList) -> *mut c::Sge {
     const {
         assert!(size_of::<Sge>() == size_of::<c::Sge>());
         assert!(offset_of!(Sge, addr) == offset_of!(c::Sge, addr));
@@ -380,7 +380,7 @@ mod tests {
         let full = Some(PostError::Full(64));
         let all: Vec<u64> = (0..40).collect();
         assert_eq!(post_until(99), ((40, None), vec![16, 16, 8], all.clone()));
-        assert_eq!(post_until(17), ((17, full.clone()), vec![16, 1], all[..17].to_vec()));
+        assert_eq!(post_until(17), ((17, full), vec![16, 1], all[..17].to_vec()));
         assert_eq!(post_until(0), ((0, full), vec![0], Vec::new()));
     }
 

@@ -1,6 +1,6 @@
 //! Shared receive queues.
 
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use iba::Srqn;
@@ -13,6 +13,7 @@ use crate::cq::Cq;
 use crate::error::{Error, Result, check};
 use crate::pd::Pd;
 use crate::post;
+use crate::queue::QueueId;
 use crate::xrc::Xrcd;
 
 /// `IBV_SRQ_LIMIT`.
@@ -30,6 +31,7 @@ pub struct Srq(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     raw: NonNull<CSrq>,
+    id: QueueId,
     max_wr: u32,
     max_sge: u32,
     /// Of an XRC SRQ: its domain, and where its receives complete.
@@ -60,13 +62,14 @@ impl Pd {
     pub fn create_srq(&self, max_wr: u32, max_sge: u32) -> Result<Srq> {
         let create = self.context().functions().ibv_create_srq;
         let attr = SrqAttr { max_wr, max_sge, srq_limit: 0 };
-        let mut init = SrqInitAttr { srq_context: ptr::null_mut(), attr };
+        let id = QueueId::new();
+        let mut init = SrqInitAttr { srq_context: id.cookie(), attr };
         // SAFETY: the domain exists, and the structure is valid.
         let raw = unsafe { create(self.raw(), &raw mut init) };
         let raw = NonNull::new(raw).ok_or_else(|| Error::last("ibv_create_srq"))?;
         // What the provider made it for, which may be more.
         let SrqAttr { max_wr, max_sge, .. } = init.attr;
-        Ok(Srq(Arc::new(Shared { raw, max_wr, max_sge, xrc: None, pd: self.clone() })))
+        Ok(Srq(Arc::new(Shared { raw, id, max_wr, max_sge, xrc: None, pd: self.clone() })))
     }
 
     /// Creates a shared receive queue that packets name by its number. Its receives complete on
@@ -83,8 +86,9 @@ impl Pd {
             return Err(Error::new(CALL, libc::EINVAL));
         }
         let create = later_op!(context, create_srq_ex).ok_or(Error::absent(CALL))?;
+        let id = QueueId::new();
         let mut init = SrqInitAttrEx {
-            srq_context: ptr::null_mut(),
+            srq_context: id.cookie(),
             attr: SrqAttr { max_wr, max_sge, srq_limit: 0 },
             comp_mask: TYPE_PD_XRCD_AND_CQ,
             srq_type: TYPE_XRC,
@@ -98,7 +102,7 @@ impl Pd {
         let raw = NonNull::new(raw).ok_or_else(|| Error::last(CALL))?;
         let SrqAttr { max_wr, max_sge, .. } = init.attr;
         let xrc = Some((xrcd.clone(), cq.clone()));
-        Ok(Srq(Arc::new(Shared { raw, max_wr, max_sge, xrc, pd: self.clone() })))
+        Ok(Srq(Arc::new(Shared { raw, id, max_wr, max_sge, xrc, pd: self.clone() })))
     }
 }
 
@@ -110,6 +114,11 @@ impl Srq {
     /// The domain it is in.
     pub fn pd(&self) -> &Pd {
         &self.0.pd
+    }
+
+    /// What events name it by.
+    pub fn id(&self) -> QueueId {
+        self.0.id
     }
 
     /// Whether packets name it.

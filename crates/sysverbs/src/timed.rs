@@ -12,6 +12,7 @@ use verbs_abi::cq::{
 use crate::context::{Context, later_op};
 use crate::cq::{Channel, Wc};
 use crate::error::{Error, Result};
+use crate::queue::QueueId;
 
 /// The clock that completions have their time of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +62,7 @@ const CALL: &str = "ibv_create_cq_ex";
 pub(crate) fn create(
     context: &Context,
     entries: u32,
+    id: QueueId,
     channel: &Channel,
     clock: Clock,
 ) -> Result<Timed> {
@@ -68,6 +70,7 @@ pub(crate) fn create(
     // SAFETY: the structure is made of integers and pointers, for which zero is a value.
     let mut attr: CqInitAttrEx = unsafe { mem::zeroed() };
     attr.cqe = entries;
+    attr.cq_context = id.cookie();
     attr.channel = channel.raw();
     attr.wc_flags = FIELDS | clock.flag();
     // SAFETY: the context is open, the channel is of it, and the structure is valid.

@@ -39,7 +39,7 @@ pub(crate) fn endpoint_at(qp: &impl Connect, gid_index: u8) -> Result<Endpoint> 
 pub(crate) fn to_init(qp: &impl Connect, access: Access) -> Result<()> {
     let attr = QpAttr {
         state: QpState::Init,
-        port_num: 1,
+        port_num: qp.context().port(),
         access_flags: access,
         qkey: QKey(DEFAULT_QKEY),
         ..QpAttr::default()

@@ -11,11 +11,12 @@ use descriptors::Known;
 use device::config::NicConfig;
 use device::ids::{CtxId, PdId};
 use device::{DeviceAttr, EventSource, GidEntry, Hca, NicInfo, PortAttr};
-use iba::{Av, EventType, Gid, Qpn};
+use iba::{Av, Gid};
+use sysverbs::{QueueId, Source};
 
 use crate::arm::{Arm, On, other_device, refused};
 use crate::attr;
-use crate::events::Hub;
+use crate::events::{AsyncEvent, Hub};
 use crate::provider;
 use crate::wait::{clone_for_waiting, readable_either, take_one};
 use crate::{Kind, Refusal, Result};
@@ -63,17 +64,29 @@ impl Device {
         self.0.same_soft().is_some()
     }
 
-    /// Opens it.
+    /// Opens it, for its first port.
     #[doc(alias = "ibv_open_device")]
     pub fn open(&self) -> Result<Context> {
+        self.open_port(FIRST)
+    }
+
+    /// Opens it, for a port from 1 on: the context has the state and the GIDs of this port, and its
+    /// QPs are of this port. A program that uses several opens the device for each.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::Invalid`] for a port that the device does not have; otherwise as
+    /// [`open`](Self::open).
+    #[doc(alias("ibv_open_device", "port_num"))]
+    pub fn open_port(&self, port: u8) -> Result<Context> {
         match &self.0 {
-            Arm::Soft(info) => Context::soft(Hca::open(info)?),
-            Arm::Hard(device) => Context::hard(device.open().map_err(refused)?),
+            Arm::Soft(info) => Context::soft(Hca::open(info)?, port),
+            Arm::Hard(device) => Context::hard(device.open().map_err(refused)?, port),
         }
     }
 
     pub(crate) fn open_another(&self) -> Result<Context> {
-        Context::soft(Hca::open_another(self.0.soft("open_another")?)?)
+        Context::soft(Hca::open_another(self.0.soft("open_another")?)?, FIRST)
     }
 }
 
@@ -85,6 +98,7 @@ pub struct Context(Arm<Arc<Soft>, Arc<Hard>>);
 #[derive(Debug)]
 pub(crate) struct Soft {
     on: On<CtxId>,
+    port: u8,
     /// Readable while an asynchronous event waits; does not block.
     events: Known,
     hub: Hub,
@@ -108,6 +122,7 @@ impl Drop for Soft {
 pub(crate) struct Hard {
     context: sysverbs::Context,
     device_attr: DeviceAttr,
+    port: u8,
     /// What the port was when the device was opened.
     port_attr: PortAttr,
     hub: Hub,
@@ -121,32 +136,32 @@ impl Deref for Hard {
     }
 }
 
-/// An asynchronous event of an object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[doc(alias = "ibv_async_event")]
-#[non_exhaustive]
-pub struct AsyncEvent {
-    /// What happened.
-    pub event: EventType,
-    /// The QP it happened to, if any.
-    pub qpn: Option<Qpn>,
-}
-
 /// Whether an address means something only together with a link. A port that has no other may
 /// still have the GID that its MAC makes (`ib_cache_gid_set_default_gid` of the kernel).
 pub(crate) fn is_link_local(ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
 }
 
-/// The port that [`Context::port_attr`] and [`Context::gids`] are about.
-const PORT: u8 = 1;
+/// The port that a device is opened for, unless the program chooses another.
+const FIRST: u8 = 1;
+
+/// Refuses a port that a device does not have.
+fn check_port(port: u8, attr: &DeviceAttr) -> Result<()> {
+    let ports = attr.phys_port_cnt;
+    if (1..=ports).contains(&u32::from(port)) {
+        return Ok(());
+    }
+    let what = format!("open_port: there is no port {port}; the device has {ports}, from 1 on");
+    Err(Refusal::new(Kind::Invalid, what))
+}
 
 /// How far packets go unless the program says otherwise, as the kernel's `IPV6_DEFAULT_HOPLIMIT`.
 pub(crate) const HOPS: u8 = 64;
 
 impl Context {
-    fn soft(hca: Arc<Hca>) -> Result<Self> {
+    fn soft(hca: Arc<Hca>, port: u8) -> Result<Self> {
         let mut engine = hca.alive()?;
+        check_port(port, engine.device_attr())?;
         let id = engine.open_ctx()?;
         let events = engine.async_fd(id).map(clone_for_waiting);
         drop(engine);
@@ -155,15 +170,16 @@ impl Context {
             return Err(Refusal::new(Kind::NoMemory, "open_device: no descriptor for its events"));
         };
         let hub = Hub::new().inspect_err(|_| hca.close_ctx(id))?;
-        Ok(Self(Arm::Soft(Arc::new(Soft { on: On { hca, id }, events, hub }))))
+        Ok(Self(Arm::Soft(Arc::new(Soft { on: On { hca, id }, port, events, hub }))))
     }
 
-    fn hard(context: sysverbs::Context) -> Result<Self> {
+    fn hard(context: sysverbs::Context, port: u8) -> Result<Self> {
         let device_attr = attr::of_device(&context.limits().map_err(refused)?);
-        let gids = context.gids(PORT).map_err(refused)?;
-        let port_attr = attr::of_port(&context.port(PORT).map_err(refused)?, &gids);
+        check_port(port, &device_attr)?;
+        let gids = context.gids(port).map_err(refused)?;
+        let port_attr = attr::of_port(&context.port(port).map_err(refused)?, &gids);
         let hub = Hub::new()?;
-        Ok(Self(Arm::Hard(Arc::new(Hard { context, device_attr, port_attr, hub }))))
+        Ok(Self(Arm::Hard(Arc::new(Hard { context, device_attr, port, port_attr, hub }))))
     }
 
     pub(crate) fn arm(&self) -> &Arm<Arc<Soft>, Arc<Hard>> {
@@ -179,13 +195,23 @@ impl Context {
         }
     }
 
+    /// The port that it was opened for, from 1.
+    #[doc(alias = "port_num")]
+    pub fn port(&self) -> u8 {
+        match &self.0 {
+            Arm::Soft(soft) => soft.port,
+            Arm::Hard(hard) => hard.port,
+        }
+    }
+
     /// The state of the port. One that cannot be asked is not active.
     #[doc(alias = "ibv_query_port")]
     pub fn port_attr(&self) -> PortAttr {
         match &self.0 {
             Arm::Soft(soft) => soft.lock().port_attr(),
             Arm::Hard(hard) => {
-                let now = hard.port(PORT).and_then(|port| Ok((port, hard.context.gids(PORT)?)));
+                let state = hard.context.port(hard.port);
+                let now = state.and_then(|port| Ok((port, hard.context.gids(hard.port)?)));
                 match now {
                     Ok((port, gids)) => attr::of_port(&port, &gids),
                     Err(_) => {
@@ -204,7 +230,7 @@ impl Context {
     pub fn gids(&self) -> Vec<GidEntry> {
         match &self.0 {
             Arm::Soft(soft) => soft.lock().gids(),
-            Arm::Hard(hard) => attr::of_gids(&hard.context.gids(PORT).unwrap_or_default()),
+            Arm::Hard(hard) => attr::of_gids(&hard.context.gids(hard.port).unwrap_or_default()),
         }
     }
 
@@ -224,7 +250,7 @@ impl Context {
             dgid: peer,
             sgid_index: from.unwrap_or(0),
             is_global: true,
-            port_num: PORT,
+            port_num: self.port(),
             hop_limit: HOPS,
             ..Av::default()
         }
@@ -244,8 +270,8 @@ impl Context {
     }
 
     /// Waits up to `timeout` for an asynchronous event. Any number of threads may wait; each event
-    /// goes to one of them. That a QP of [`aio`](crate::aio) has used the last receive of its
-    /// shared queue is told to the QP alone.
+    /// goes to one of them, or to whoever takes it by [`Context::async_events`]. That a QP of
+    /// [`aio`](crate::aio) has used the last receive of its shared queue is told to the QP alone.
     #[doc(alias = "ibv_get_async_event")]
     pub fn async_event(&self, timeout: Duration) -> Result<Option<AsyncEvent>> {
         let began = Instant::now();
@@ -332,12 +358,13 @@ impl Soft {
         }
         let mut engine = self.lock();
         let event = engine.take_async_event(self.id);
-        Ok(event.map(|event| AsyncEvent {
-            event: event.event,
-            qpn: match event.source {
-                EventSource::Qp(id) => engine.qpn(id),
-                _ => None,
-            },
+        Ok(event.map(|device::AsyncEvent { event, source, cookie, .. }| match source {
+            EventSource::Qp(id) => AsyncEvent::of_qp(event, engine.qpn(id)),
+            EventSource::Cq(_) | EventSource::Srq(_) => {
+                AsyncEvent::of_queue(event, QueueId::from_value(cookie))
+            }
+            EventSource::Port(port) => AsyncEvent::of_port(event, u8::try_from(port).ok()),
+            _ => AsyncEvent::of_device(event),
         }))
     }
 }
@@ -345,12 +372,11 @@ impl Soft {
 impl Hard {
     fn take_event(&self) -> Result<Option<AsyncEvent>> {
         let event = self.context.async_event().map_err(refused)?;
-        Ok(event.map(|event| AsyncEvent {
-            event: event.event,
-            qpn: match event.source {
-                sysverbs::Source::Qp(qpn) => Some(qpn),
-                _ => None,
-            },
+        Ok(event.map(|sysverbs::AsyncEvent { event, source, .. }| match source {
+            Source::Qp(qpn) => AsyncEvent::of_qp(event, Some(qpn)),
+            Source::Cq(queue) | Source::Srq(queue) => AsyncEvent::of_queue(event, Some(queue)),
+            Source::Port(port) => AsyncEvent::of_port(event, Some(port)),
+            _ => AsyncEvent::of_device(event),
         }))
     }
 }

@@ -11,6 +11,7 @@ use device::ids::{ChannelId, CqId, CtxId};
 use device::{Engine, EngineGuard, Waiting};
 use iba::{Qpn, RKey, WcFlags, WcOpcode, WcStatus};
 pub use sysverbs::Clock;
+use sysverbs::QueueId;
 use transport::env::Reason;
 
 use crate::arm::{Arm, On, refused};
@@ -35,6 +36,8 @@ struct Queue {
 #[derive(Debug)]
 struct Soft {
     on: On<CqId>,
+    /// What events name it by.
+    id: QueueId,
     channel: ChannelId,
     /// The clock that completions have their time of.
     clock: Option<Clock>,
@@ -185,6 +188,13 @@ impl Cq {
 
     pub(crate) fn hard(&self) -> Option<&sysverbs::Cq> {
         self.0.arm.same_hard().map(|hard| &hard.cq)
+    }
+
+    pub(crate) fn queue_id(&self) -> QueueId {
+        match &self.0.arm {
+            Arm::Soft(soft) => soft.id,
+            Arm::Hard(hard) => hard.cq.id(),
+        }
     }
 
     pub(crate) fn context(&self) -> &Context {
@@ -353,13 +363,14 @@ impl Soft {
             engine.stamp_completions();
         }
         let channel = engine.create_channel(on.id)?;
-        let id = engine.create_cq(on.id, entries, Some(channel), 0, 0)?;
+        let id = QueueId::new();
+        let cq = engine.create_cq(on.id, entries, Some(channel), 0, id.value())?;
         let fd = engine.channel_fd(channel).map(clone_for_waiting);
         drop(engine);
         let Some(Ok(fd)) = fd else {
             return Err(Refusal::new(Kind::NoMemory, "create_cq: no descriptor for its events"));
         };
-        Ok(Self { on: on.with(id), channel, clock, fd, waiting: Waiting::default() })
+        Ok(Self { on: on.with(cq), id, channel, clock, fd, waiting: Waiting::default() })
     }
 
     #[inline]

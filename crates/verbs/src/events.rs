@@ -6,9 +6,47 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context as Task, Waker};
 
 use iba::{EventType, Qpn};
+use sysverbs::QueueId;
 
+use crate::Result;
 use crate::wait::Bell;
-use crate::{AsyncEvent, Result};
+
+/// An asynchronous event of an object: a QP, a queue, a port, or else the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(alias = "ibv_async_event")]
+#[non_exhaustive]
+pub struct AsyncEvent {
+    /// What happened.
+    pub event: EventType,
+    /// The QP it happened to, if any.
+    pub qpn: Option<Qpn>,
+    /// The port it happened to, if any, from 1.
+    pub port: Option<u8>,
+    /// The completion queue or the shared receive queue it happened to, if any.
+    queue: Option<QueueId>,
+}
+
+impl AsyncEvent {
+    pub(crate) fn of_device(event: EventType) -> Self {
+        Self { event, qpn: None, port: None, queue: None }
+    }
+
+    pub(crate) fn of_qp(event: EventType, qpn: Option<Qpn>) -> Self {
+        Self { qpn, ..Self::of_device(event) }
+    }
+
+    pub(crate) fn of_port(event: EventType, port: Option<u8>) -> Self {
+        Self { port, ..Self::of_device(event) }
+    }
+
+    pub(crate) fn of_queue(event: EventType, queue: Option<QueueId>) -> Self {
+        Self { queue, ..Self::of_device(event) }
+    }
+
+    pub(crate) fn queue(&self) -> Option<QueueId> {
+        self.queue
+    }
+}
 
 /// A QP that is told of its events.
 pub(crate) trait Hears: Debug + Send + Sync {

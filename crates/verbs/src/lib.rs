@@ -49,18 +49,25 @@
 //! | `ibv_create_comp_cntr`, `ibv_qp_attach_comp_cntr` | [`Context::create_comp_cntr`], [`Qp::attach_comp_cntr`] |
 //! | `ibv_post_send`, `ibv_poll_cq` | [`Qp::post_send`], [`Cq::poll`], [`Cq::wait`]; many at once: [`Qp::post_sends`], [`Cq::poll_many`] |
 //! | `ibv_alloc_mw`, `ibv_bind_mw` | [`Mr::window`], [`SendRequest::bind`] |
+//! | `ibv_get_async_event` | [`Context::async_event`], [`Context::async_events`] |
+//! | `ibv_modify_srq` | [`Srq::arm`] |
+//! | `ibv_advise_mr` | [`Pd::advise`] |
+//! | `ibv_query_ece`, `ibv_set_ece` | [`Qp::query_ece`], [`Qp::set_ece`] |
 //! | `ibv_open_xrcd`, `ibv_create_srq_ex`, `ibv_create_qp_ex` | [`Context::open_xrcd`], [`Pd::create_xrc_srq`], [`Xrcd::create_recv_qp`], [`QpSpec::xrc_send`] |
 //! | `rdma_create_id`, `rdma_listen`, `rdma_connect`, ... | the module [`cm`] |
 
+mod advise;
 mod ah;
 pub mod aio;
 mod arm;
+mod async_events;
 mod attr;
 pub mod cm;
 mod comp_cntr;
 mod connect;
 mod context;
 mod cq;
+mod ece;
 mod endpoint;
 mod events;
 mod memory;
@@ -77,13 +84,18 @@ mod window;
 mod xrc;
 
 pub use ah::Ah;
+pub use async_events::AsyncEvents;
 pub use comp_cntr::CompCntr;
 pub use connect::DEFAULT_QKEY;
-pub use context::{AsyncEvent, Context, Device, Pd, devices};
+pub use context::{Context, Device, Pd, devices};
 pub use cq::{Clock, Cq, Wc};
-pub use device::{CompCntrEntry, CompCntrType, DeviceAttr, GidEntry, Kind, PortAttr, Refusal};
+pub use device::{
+    CompCntrEntry, CompCntrType, DeviceAttr, GidEntry, Kind, MrAdvice, PortAttr, Refusal,
+};
 pub use dmabuf::{DmaBuf, Mapping};
+pub use ece::Ece;
 pub use endpoint::{ConnectOptions, Endpoint};
+pub use events::AsyncEvent;
 pub use iba::{
     Access, AckTimeout, AttrMask, Av, CompCntrOps, EventType, Gid, Mtu, Psn, QpAttr, QpCap,
     QpState, QpType, Qpn, RKey, RnrTimer, Srqn, WcOpcode, WcStatus, WrOpcode,

@@ -135,7 +135,7 @@ impl Srq {
     /// The first that was refused, and why: [`PostError::Full`] if the queue has no more room.
     #[doc(alias = "ibv_post_srq_recv")]
     pub fn post_recvs(&self, receives: &[(u64, &[Slice<'_>])]) -> Result<(), BadRequest> {
-        match self.arm() {
+        match self.in_arm() {
             Arm::Soft(on) => {
                 let mut engine = on.lock_to_post();
                 let post = |wr| engine.post_srq_recv(on.id, wr);

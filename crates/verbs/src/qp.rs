@@ -187,6 +187,10 @@ impl Qp {
         &self.0.pd
     }
 
+    pub(crate) fn arm(&self) -> &Arm<On<QpId>, sysverbs::Qp> {
+        &self.0.arm
+    }
+
     pub(crate) fn spec(&self) -> &QpSpec {
         &self.0.spec
     }
@@ -334,10 +338,6 @@ impl Qp {
         }
     }
 
-    pub(crate) fn arm(&self) -> &Arm<On<QpId>, sysverbs::Qp> {
-        &self.0.arm
-    }
-
     /// The library's `struct ibv_qp`, for calls that this crate does not have; `None` for the
     /// software device. It exists as long as this QP.
     pub fn library_qp(&self) -> Option<*mut c_void> {
@@ -382,7 +382,7 @@ fn check_type(spec: &QpSpec) -> Result<()> {
 
 fn create_soft(on: &On<PdId>, spec: &QpSpec) -> Result<(On<QpId>, Qpn)> {
     let other = || other_device("create_qp", "queue");
-    let srq = |srq: &Srq| srq.arm().same_soft().map(|on| on.id).ok_or_else(other);
+    let srq = |srq: &Srq| srq.in_arm().same_soft().map(|on| on.id).ok_or_else(other);
     let (id, qpn) = on.alive()?.create_qp(&device::QpSpec {
         pd: on.id,
         qp_type: spec.qp_type,
@@ -399,7 +399,7 @@ fn create_soft(on: &On<PdId>, spec: &QpSpec) -> Result<(On<QpId>, Qpn)> {
 
 fn create_hard(pd: &sysverbs::Pd, spec: &QpSpec) -> Result<sysverbs::Qp> {
     let other = || other_device("create_qp", "queue");
-    let srq = |srq: &Srq| srq.arm().same_hard().cloned().ok_or_else(other);
+    let srq = |srq: &Srq| srq.in_arm().same_hard().cloned().ok_or_else(other);
     let init = sysverbs::QpInit {
         qp_type: spec.qp_type,
         send_cq: spec.send_cq.hard().ok_or_else(other)?.clone(),

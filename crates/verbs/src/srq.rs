@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use device::ids::{PdId, SrqId};
 use iba::Srqn;
+use sysverbs::QueueId;
 use transport::PostError;
 
 use crate::arm::{Arm, On, other_device, refused};
@@ -18,6 +19,8 @@ pub struct Srq(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     arm: Arm<On<SrqId>, sysverbs::Srq>,
+    /// What events name it by.
+    id: QueueId,
     /// Of an XRC SRQ: its domain, and where its receives complete.
     xrc: Option<(Xrcd, Cq)>,
     pd: Pd,
@@ -37,14 +40,19 @@ impl Pd {
     /// that are created with it ([`QpSpec::srq`](crate::QpSpec::srq)).
     #[doc(alias = "ibv_create_srq")]
     pub fn create_srq(&self, max_wr: u32, max_sge: u32) -> Result<Srq> {
-        let arm = match self.arm() {
+        let (arm, id) = match self.arm() {
             Arm::Soft(on) => {
-                let id = on.alive()?.create_srq(on.id, max_wr, max_sge, 0, 0)?;
-                Arm::Soft(on.with(id))
+                let id = QueueId::new();
+                let srq = on.alive()?.create_srq(on.id, max_wr, max_sge, 0, id.value())?;
+                (Arm::Soft(on.with(srq)), id)
             }
-            Arm::Hard(pd) => Arm::Hard(pd.create_srq(max_wr, max_sge).map_err(refused)?),
+            Arm::Hard(pd) => {
+                let srq = pd.create_srq(max_wr, max_sge).map_err(refused)?;
+                let id = srq.id();
+                (Arm::Hard(srq), id)
+            }
         };
-        Ok(Srq(Arc::new(Shared { arm, xrc: None, pd: self.clone() })))
+        Ok(Srq(Arc::new(Shared { arm, id, xrc: None, pd: self.clone() })))
     }
 
     /// Creates a shared receive queue in an XRC domain. Requests name it
@@ -58,17 +66,22 @@ impl Pd {
         const CALL: &str = "create_srq_ex";
         self.context().check_same(xrcd.context(), CALL, "XRC domain")?;
         self.context().check_same(cq.context(), CALL, "queue for receives")?;
-        let arm = match self.arm() {
-            Arm::Soft(on) => Arm::Soft(create_soft_xrc(on, xrcd, cq, max_wr, max_sge)?),
+        let (arm, id) = match self.arm() {
+            Arm::Soft(on) => {
+                let (srq, id) = create_soft_xrc(on, xrcd, cq, max_wr, max_sge)?;
+                (Arm::Soft(srq), id)
+            }
             Arm::Hard(pd) => {
                 let other = || other_device(CALL, "XRC domain");
                 let domain = xrcd.arm().same_hard().ok_or_else(other)?;
                 let cq = cq.hard().ok_or_else(other)?;
-                Arm::Hard(pd.create_xrc_srq(domain, cq, max_wr, max_sge).map_err(refused)?)
+                let srq = pd.create_xrc_srq(domain, cq, max_wr, max_sge).map_err(refused)?;
+                let id = srq.id();
+                (Arm::Hard(srq), id)
             }
         };
         let xrc = Some((xrcd.clone(), cq.clone()));
-        Ok(Srq(Arc::new(Shared { arm, xrc, pd: self.clone() })))
+        Ok(Srq(Arc::new(Shared { arm, id, xrc, pd: self.clone() })))
     }
 }
 
@@ -78,19 +91,20 @@ fn create_soft_xrc(
     cq: &Cq,
     max_wr: u32,
     max_sge: u32,
-) -> Result<On<SrqId>> {
+) -> Result<(On<SrqId>, QueueId)> {
     let other = || other_device("create_srq_ex", "XRC domain");
     let (domain, cq) =
         (xrcd.arm().same_soft().ok_or_else(other)?.id, cq.soft_id().ok_or_else(other)?);
     let mut engine = on.alive()?;
-    let id = engine.create_srq(on.id, max_wr, max_sge, 0, 0)?;
-    if let Err(refusal) = engine.make_srq_xrc(id, domain, cq) {
+    let id = QueueId::new();
+    let srq = engine.create_srq(on.id, max_wr, max_sge, 0, id.value())?;
+    if let Err(refusal) = engine.make_srq_xrc(srq, domain, cq) {
         // Nobody has it yet.
-        let _ = engine.destroy_srq(id);
+        let _ = engine.destroy_srq(srq);
         return Err(refusal);
     }
     drop(engine);
-    Ok(on.with(id))
+    Ok((on.with(srq), id))
 }
 
 impl Srq {
@@ -99,8 +113,12 @@ impl Srq {
         &self.0.pd
     }
 
-    pub(crate) fn arm(&self) -> &Arm<On<SrqId>, sysverbs::Srq> {
+    pub(crate) fn in_arm(&self) -> &Arm<On<SrqId>, sysverbs::Srq> {
         &self.0.arm
+    }
+
+    pub(crate) fn queue_id(&self) -> QueueId {
+        self.0.id
     }
 
     /// Whether requests name it, and not QPs.
@@ -121,6 +139,22 @@ impl Srq {
         match &self.0.arm {
             Arm::Soft(on) => on.alive()?.srq_number(on.id).map(Srqn::new),
             Arm::Hard(srq) => srq.number().map_err(refused),
+        }
+    }
+
+    /// Asks for one asynchronous event,
+    /// [`EventType::SrqLimitReached`](crate::EventType::SrqLimitReached), when fewer than `limit`
+    /// receives are left. It is raised when a receive is taken; a NIC may raise it at once if there
+    /// are fewer already. After the event the queue must be armed again. A limit of 0 disarms it.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::Invalid`] for a limit that is larger than the queue.
+    #[doc(alias("ibv_modify_srq", "IBV_SRQ_LIMIT", "srq_limit"))]
+    pub fn arm(&self, limit: u32) -> Result<()> {
+        match &self.0.arm {
+            Arm::Soft(on) => on.alive()?.modify_srq(on.id, None, Some(limit)),
+            Arm::Hard(srq) => srq.arm(limit).map_err(refused),
         }
     }
 

@@ -6,9 +6,10 @@ mod chosen;
 use std::thread;
 use std::time::Duration;
 
+use verbs::soft::NicConfig;
 use verbs::{
-    Access, AckTimeout, AttrMask, ConnectOptions, Context, Endpoint, HostBuf, Kind, Mtu, Pd,
-    PostError, QpAttr, QpSpec, QpState, RnrTimer, SendRequest, WcStatus, soft,
+    Access, AckTimeout, AttrMask, ConnectOptions, Context, Device, Ece, Endpoint, HostBuf, Kind,
+    MrAdvice, Mtu, Pd, PostError, QpAttr, QpSpec, QpState, RnrTimer, SendRequest, WcStatus, soft,
 };
 
 fn open() -> (Context, Pd) {
@@ -222,4 +223,100 @@ fn a_qp_is_connected_as_its_options_say() {
     assert_eq!((attr.max_dest_rd_atomic, attr.max_rd_atomic), (2, 1));
     let refusal = a.endpoint_at(u8::MAX).expect_err("no such GID");
     assert_eq!(refusal.kind(), Kind::NotFound);
+}
+
+/// A NIC that pages on demand has the pages before it uses them, if it is told which.
+#[test]
+fn pages_are_faulted_in_on_advice() {
+    use MrAdvice as A;
+    const LENGTH: u32 = 16 << 12;
+    let (_context, pd) = open();
+    let memory = HostBuf::anonymous(LENGTH as usize).unwrap();
+    let refusal = pd.advise(A::Prefetch, true, &[]).unwrap_err();
+    assert_eq!(refusal.kind(), Kind::Invalid);
+    let paged = match pd.reg_mr(&memory, Access::LOCAL_WRITE | Access::ON_DEMAND) {
+        Ok(paged) => paged,
+        // The rxe of a kernel before 6.15.
+        Err(_) if chosen::is_rxe() => return,
+        Err(refusal) => panic!("{refusal}"),
+    };
+    let advised = pd.advise(A::PrefetchWrite, true, &[paged.slice(0, LENGTH)]);
+    // The rxe of an older kernel, or of an older rdma-core on any: Debian's.
+    if chosen::is_rxe() && advised.as_ref().is_err_and(|why| why.kind() == Kind::NotSupported) {
+        return;
+    }
+    advised.unwrap();
+    for (advice, flush) in [(A::Prefetch, false), (A::Prefetch, true), (A::PrefetchNoFault, false)]
+    {
+        pd.advise(advice, flush, &[paged.slice(0, 64), paged.slice(4096, 4096)]).unwrap();
+    }
+
+    let refusal = pd.advise(A::Prefetch, true, &[paged.slice(LENGTH.into(), 1)]).unwrap_err();
+    assert_eq!(refusal.kind(), Kind::BadAddress, "{refusal}");
+    let read_only = pd.reg_mr(&memory, Access::ON_DEMAND).unwrap();
+    let slice = read_only.slice(0, LENGTH);
+    let refusal = pd.advise(A::PrefetchWrite, true, &[slice]).unwrap_err();
+    assert_eq!(refusal.kind(), Kind::NotPermitted, "{refusal}");
+    pd.advise(A::Prefetch, true, &[slice]).unwrap();
+    let pinned = pd.reg_mr(&memory, Access::LOCAL_WRITE).unwrap();
+    let refusal = pd.advise(A::Prefetch, true, &[pinned.slice(0, 64)]).unwrap_err();
+    assert!(matches!(refusal.kind(), Kind::NotFound | Kind::Invalid), "{refusal}");
+}
+
+/// Several ports, where this test may say how many.
+fn device_with_ports(test: &str) -> Device {
+    if chosen::is_library() {
+        return verbs::devices().unwrap().remove(0);
+    }
+    let name = format!("{test}-{}", std::process::id());
+    soft::device(NicConfig { name, ports: 3, ..NicConfig::default() }).unwrap()
+}
+
+#[test]
+fn a_context_is_of_the_port_it_was_opened_for() {
+    let device = device_with_ports("ports");
+    let count = device.open().unwrap().device_attr().phys_port_cnt;
+    for port in 1..=u8::try_from(count).unwrap() {
+        let context = device.open_port(port).unwrap();
+        assert_eq!(context.port(), port);
+        assert!(context.port_attr().active && !context.gids().is_empty());
+        let pd = context.alloc_pd().unwrap();
+        let cq = context.create_cq(16).unwrap();
+        let [a, b] = [(); 2].map(|()| pd.create_qp(&QpSpec::rc(&cq)).unwrap());
+        a.connect(&b.endpoint().unwrap()).unwrap();
+        b.connect(&a.endpoint().unwrap()).unwrap();
+        let attr = a.query().unwrap();
+        assert_eq!((attr.port_num, attr.av.port_num), (port, port));
+        b.post_recv(1, &[]).unwrap();
+        a.post_send(&SendRequest::send(2, &[]).signaled()).unwrap();
+        for _ in 0..2 {
+            let wc = cq.wait_timeout(Duration::from_secs(10)).unwrap().expect("it arrives");
+            assert!(wc.is_success(), "{wc:?}");
+        }
+    }
+}
+
+#[test]
+fn a_port_that_the_device_does_not_have_is_refused() {
+    let device = device_with_ports("no-port");
+    let count = device.open().unwrap().device_attr().phys_port_cnt;
+    for port in [0, u8::try_from(count).unwrap() + 1] {
+        let refusal = device.open_port(port).unwrap_err();
+        assert_eq!(refusal.kind(), Kind::Invalid);
+        assert!(refusal.what().contains(&format!("there is no port {port}")), "{refusal}");
+    }
+}
+
+/// Neither the software device nor rxe has options of a vendor, in whichever way they are asked.
+#[test]
+fn what_vendors_may_agree_on_is_nothing_here() {
+    let (context, pd) = open();
+    let cq = context.create_cq(8).unwrap();
+    let qp = pd.create_qp(&QpSpec::rc(&cq)).unwrap();
+    let ece = Ece { vendor_id: 0x15b3, options: 1, comp_mask: 0 };
+    let refused = [qp.query_ece().err(), qp.set_ece(ece).err(), qp.set_ece(Ece::default()).err()];
+    for refusal in refused.map(|refusal| refusal.expect("nobody has any")) {
+        assert_eq!(refusal.kind(), Kind::NotSupported, "{refusal}");
+    }
+    qp.connect(&qp.endpoint().unwrap()).unwrap();
 }

@@ -90,6 +90,7 @@
 //! * **An error has its reason**: [`Error`] says which request failed and, with the software
 //!   device, the sentence of [`soft::explain`](crate::soft::explain).
 
+mod async_events;
 mod batch;
 mod connect;
 mod cq;
@@ -116,6 +117,7 @@ mod tokio;
 mod wakers;
 mod window;
 
+pub use async_events::AsyncEvents;
 pub use batch::Batch;
 pub use connect::{
     Closed, ConnectError, ConnectRequest, Connection, ConnectionOptions, Drive, Listener, Nic,

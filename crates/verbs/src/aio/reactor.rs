@@ -2,7 +2,7 @@
 //! library that no executor was given: one for the process, started when it is needed first.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::thread;
@@ -59,14 +59,15 @@ impl Watch {
     ///
     /// [`Kind::Io`] if the process has no descriptor or thread left.
     pub fn new(fd: &impl AsFd) -> Result<Self> {
-        Self::of(fd.as_fd()).map_err(|error| {
+        Self::of(fd).map_err(|error| {
             Refusal::new(Kind::Io, format!("create_cq: waiting for its events: {error}"))
         })
     }
 
-    fn of(fd: BorrowedFd<'_>) -> io::Result<Self> {
+    /// Watches any descriptor.
+    pub(super) fn of(fd: &impl AsFd) -> io::Result<Self> {
         let reactor = Reactor::get()?;
-        let fd = fd.try_clone_to_owned()?;
+        let fd = fd.as_fd().try_clone_to_owned()?;
         let key = reactor.watched().insert(Watched::default());
         let data = epoll::EventData::new_u64(key as u64);
         // Nothing is reported before somebody waits.

@@ -107,7 +107,7 @@ impl Group {
                     sgid_index: u8::try_from(own.index).unwrap_or(0),
                     // Groups do not leave the network (`cma_iboe_join_multicast` of the kernel).
                     hop_limit: 1,
-                    port_num: 1,
+                    port_num: context.port(),
                     is_global: true,
                     ..Av::default()
                 };

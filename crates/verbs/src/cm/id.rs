@@ -458,7 +458,7 @@ impl Id {
     /// Moves a QP in INIT to the port and the partition that a library chose.
     fn to_port(&self, qp: &Qp, id: &sysverbs::CmId) -> Result<()> {
         let (chosen, _) = id.qp_attr(QpState::Init).map_err(refused)?;
-        if (chosen.port_num, chosen.pkey_index) == (1, 0) {
+        if (chosen.port_num, chosen.pkey_index) == (qp.pd().context().port(), 0) {
             return Ok(());
         }
         let attr = QpAttr { port_num: chosen.port_num, pkey_index: chosen.pkey_index, ..chosen };
