@@ -2,6 +2,7 @@
 
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use iba::Srqn;
 use transport::PostError;
@@ -16,6 +17,8 @@ use crate::post;
 use crate::queue::QueueId;
 use crate::xrc::Xrcd;
 
+/// `IBV_SRQ_MAX_WR`.
+const SRQ_MAX_WR: i32 = 1;
 /// `IBV_SRQ_LIMIT`.
 const SRQ_LIMIT: i32 = 1 << 1;
 /// `IBV_SRQT_XRC`.
@@ -32,7 +35,7 @@ pub struct Srq(Arc<Shared>);
 struct Shared {
     raw: NonNull<CSrq>,
     id: QueueId,
-    max_wr: u32,
+    max_wr: AtomicU32,
     max_sge: u32,
     /// Of an XRC SRQ: its domain, and where its receives complete.
     xrc: Option<(Xrcd, Cq)>,
@@ -69,6 +72,7 @@ impl Pd {
         let raw = NonNull::new(raw).ok_or_else(|| Error::last("ibv_create_srq"))?;
         // What the provider made it for, which may be more.
         let SrqAttr { max_wr, max_sge, .. } = init.attr;
+        let max_wr = AtomicU32::new(max_wr);
         Ok(Srq(Arc::new(Shared { raw, id, max_wr, max_sge, xrc: None, pd: self.clone() })))
     }
 
@@ -101,6 +105,7 @@ impl Pd {
         let raw = unsafe { create(context.raw(), &raw mut init) };
         let raw = NonNull::new(raw).ok_or_else(|| Error::last(CALL))?;
         let SrqAttr { max_wr, max_sge, .. } = init.attr;
+        let max_wr = AtomicU32::new(max_wr);
         let xrc = Some((xrcd.clone(), cq.clone()));
         Ok(Srq(Arc::new(Shared { raw, id, max_wr, max_sge, xrc, pd: self.clone() })))
     }
@@ -151,10 +156,26 @@ impl Srq {
     /// The library's.
     #[doc(alias("ibv_modify_srq", "IBV_SRQ_LIMIT"))]
     pub fn arm(&self, limit: u32) -> Result<()> {
+        self.modify(SrqAttr { max_wr: 0, max_sge: 0, srq_limit: limit }, SRQ_LIMIT)
+    }
+
+    /// Gives it room for `max_wr` receives.
+    ///
+    /// # Errors
+    ///
+    /// The library's: many providers cannot.
+    #[doc(alias("ibv_modify_srq", "IBV_SRQ_MAX_WR"))]
+    pub fn resize(&self, max_wr: u32) -> Result<()> {
+        self.modify(SrqAttr { max_wr, max_sge: 0, srq_limit: 0 }, SRQ_MAX_WR)?;
+        // ORDERING: it stands in an error alone.
+        self.0.max_wr.store(max_wr, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn modify(&self, mut attr: SrqAttr, mask: i32) -> Result<()> {
         let modify = self.0.pd.context().functions().ibv_modify_srq;
-        let mut attr = SrqAttr { max_wr: 0, max_sge: 0, srq_limit: limit };
         // SAFETY: the queue exists, and the structure is valid.
-        check("ibv_modify_srq", unsafe { modify(self.raw(), &raw mut attr, SRQ_LIMIT) })
+        check("ibv_modify_srq", unsafe { modify(self.raw(), &raw mut attr, mask) })
     }
 
     /// Posts a receive.
@@ -167,7 +188,8 @@ impl Srq {
         let Some(call) = self.0.pd.context().ops().post_srq_recv else {
             return Err(PostError::Provider(libc::EOPNOTSUPP));
         };
-        post::recv(wr, self.0.max_sge, self.0.max_wr, |wr, bad| {
+        let max_wr = self.0.max_wr.load(Ordering::Relaxed);
+        post::recv(wr, self.0.max_sge, max_wr, |wr, bad| {
             // SAFETY: the queue exists, and the request is valid for the call.
             unsafe { call(self.raw(), wr, bad) }
         })
@@ -179,7 +201,9 @@ impl Srq {
         let Some(call) = self.0.pd.context().ops().post_srq_recv else {
             return (0, Some(PostError::Provider(libc::EOPNOTSUPP)));
         };
-        post::recv_lists(wrs, self.0.max_sge, self.0.max_wr, |wr, bad| {
+        // ORDERING: it is a number for words.
+        let max_wr = self.0.max_wr.load(Ordering::Relaxed);
+        post::recv_lists(wrs, self.0.max_sge, max_wr, |wr, bad| {
             // SAFETY: the queue exists, and the requests are valid for the call.
             unsafe { call(self.raw(), wr, bad) }
         })

@@ -50,7 +50,7 @@
 //! | `ibv_post_send`, `ibv_poll_cq` | [`Qp::post_send`], [`Cq::poll`], [`Cq::wait`]; many at once: [`Qp::post_sends`], [`Cq::poll_many`] |
 //! | `ibv_alloc_mw`, `ibv_bind_mw` | [`Mr::window`], [`SendRequest::bind`] |
 //! | `ibv_get_async_event` | [`Context::async_event`], [`Context::async_events`] |
-//! | `ibv_modify_srq` | [`Srq::arm`] |
+//! | `ibv_modify_srq` | [`Srq::arm`], [`Srq::resize`] |
 //! | `ibv_advise_mr` | [`Pd::advise`] |
 //! | `ibv_query_ece`, `ibv_set_ece` | [`Qp::query_ece`], [`Qp::set_ece`] |
 //! | `ibv_open_xrcd`, `ibv_create_srq_ex`, `ibv_create_qp_ex` | [`Context::open_xrcd`], [`Pd::create_xrc_srq`], [`Xrcd::create_recv_qp`], [`QpSpec::xrc_send`] |

@@ -158,6 +158,20 @@ impl Srq {
         }
     }
 
+    /// Gives it room for `max_wr` receives. What is posted stays.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::Invalid`] if more are posted, if the device has no such queue, or if a library's NIC
+    /// cannot resize any; otherwise the device's.
+    #[doc(alias("ibv_modify_srq", "IBV_SRQ_MAX_WR"))]
+    pub fn resize(&self, max_wr: u32) -> Result<()> {
+        match &self.0.arm {
+            Arm::Soft(on) => on.alive()?.modify_srq(on.id, Some(max_wr), None),
+            Arm::Hard(srq) => srq.resize(max_wr).map_err(refused),
+        }
+    }
+
     /// Posts a receive into `local`.
     ///
     /// # Errors

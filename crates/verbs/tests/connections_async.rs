@@ -238,16 +238,20 @@ fn an_address_is_enough() {
     let at = SocketAddr::new(ip, 0).to_string();
     let listener = block_on(Listener::bind(&at)).unwrap();
     let to = listener.local_addr().to_string();
+    // A message that has arrived may not be acknowledged yet, and is flushed if the end comes first.
+    let (acknowledged, is_acknowledged) = std::sync::mpsc::channel();
     let client = thread::spawn(move || {
         block_on(async {
             let near = Connection::connect(&to).await.unwrap();
             let pool = Pool::new(near.pd(), 64, 1).unwrap();
             send(&near, &pool, b"hello").await;
+            acknowledged.send(()).unwrap();
             near.closed().await
         })
     });
     let far = block_on(listener.accept()).unwrap();
     assert_eq!(block_on(far.recv()).unwrap()[..], *b"hello");
+    is_acknowledged.recv().unwrap();
     assert_eq!(block_on(far.disconnect()), Ok(Closed::Disconnected));
     assert_eq!(client.join().unwrap(), Ok(Closed::Disconnected));
 }

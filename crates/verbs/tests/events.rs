@@ -116,6 +116,20 @@ fn a_limit_beyond_the_queue_is_refused() {
 }
 
 #[test]
+fn a_shared_queue_that_is_resized_keeps_its_receives() {
+    let served = Served::new(16);
+    served.srq.resize(64).unwrap();
+    served.fill(48);
+    (0..64).for_each(|_| served.take());
+    served.fill(2);
+    served.srq.resize(2).unwrap();
+    served.take();
+    served.fill(1);
+    let refusal = served.srq.resize(1).unwrap_err();
+    assert_eq!(refusal.kind(), Kind::Invalid, "it holds more: {refusal}");
+}
+
+#[test]
 fn an_event_says_which_queue_it_is_of() {
     let served = Served::new(0);
     let other = served.pd.create_srq(16, 1).unwrap();
