@@ -9,7 +9,7 @@ use interop::need::Need;
 use interop::{Artefacts, Vm, built, needs};
 
 /// The files of `crates/verbs/tests` that run with any provider.
-const TESTS: [&str; 11] = [
+const TESTS: [&str; 12] = [
     "connections",
     "connections_async",
     "events",

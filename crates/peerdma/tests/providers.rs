@@ -39,6 +39,7 @@ fn the_same_tests_pass_with_a_library() {
     assert!(ran("events::a_shared_queue_says_once_that_few_receives_are_left"), "{text}");
     assert!(ran("loopback::send_arrives_in_the_posted_receive"), "{text}");
     assert!(ran("futures::messages_arrive_one_by_one"), "{text}");
+    assert!(ran("lists::a_list_arrives_in_its_order_whatever_its_requests_are"), "{text}");
     assert!(ran("loopback::a_word_is_stored_at_once_and_what_was_written_before_is_flushed"));
     assert!(ran("srq_async::a_qp_that_goes_to_error_gives_what_has_arrived_and_then_the_reason"));
     assert!(ran("windows_async::the_peer_gives_a_window_back_with_a_message"), "{text}");

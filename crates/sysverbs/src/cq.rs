@@ -166,7 +166,7 @@ impl Drop for Queue {
 }
 
 /// How many completions are asked for at once.
-const BATCH: usize = 16;
+pub(crate) const BATCH: usize = 16;
 
 /// A completion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -191,7 +191,8 @@ pub struct Wc {
     pub qpn: Qpn,
     /// The sender of a datagram.
     pub src_qpn: Qpn,
-    /// Whether the first 40 bytes of the receive's memory are a global route header.
+    /// For a datagram: whether the first 40 bytes of the receive's memory are a global route header.
+    /// Of other messages it says nothing; rxe sets it for all.
     pub has_grh: bool,
     /// When it completed successfully, by the queue's [`Clock`] if it has one.
     pub time: Option<u64>,

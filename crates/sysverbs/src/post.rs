@@ -237,7 +237,7 @@ fn in_lists<W: Linked>(
         let mut bad = ptr::null_mut();
         if let Err(error) = posted(post(first, &raw mut bad), max_wr) {
             let bytes = bad.addr().wrapping_sub(first.addr());
-            // A library that names none of them has taken none.
+            // A library that names none of them is taken to have posted none.
             let index = Some(bytes / size_of::<W>()).filter(|index| *index < count).unwrap_or(0);
             return (done + index, Some(error));
         }

@@ -5,12 +5,13 @@ use std::mem;
 use std::ptr::NonNull;
 
 use iba::{Qpn, RKey, WcFlags, WcOpcode, WcStatus};
+use smallvec::SmallVec;
 use verbs_abi::cq::{
     CqEx, CqInitAttrEx, EndPoll, NextPoll, PollCqAttr, ReadU32, ReadU64, StartPoll,
 };
 
 use crate::context::{Context, later_op};
-use crate::cq::{Channel, Wc};
+use crate::cq::{BATCH, Channel, Wc};
 use crate::error::{Error, Result};
 use crate::queue::QueueId;
 
@@ -109,35 +110,48 @@ impl Timed {
         self.raw
     }
 
-    /// Gives up to `most` completions to `take`. The provider keeps other threads out meanwhile.
+    /// Gives up to `most` completions to `take`.
     pub(crate) fn poll(&self, most: usize, mut take: impl FnMut(Wc)) -> Result<()> {
-        const CALL: &str = "ibv_start_poll";
-        if most == 0 {
-            return Ok(());
+        let mut left = most;
+        while left > 0 {
+            let room = left.min(BATCH);
+            let mut found = SmallVec::new();
+            let polled = self.read(room, &mut found);
+            let count = found.len();
+            found.into_iter().for_each(&mut take);
+            polled?;
+            if count < room {
+                break;
+            }
+            left -= count;
         }
+        Ok(())
+    }
+
+    /// Reads up to `most` completions, at least one. The provider keeps other threads out
+    /// meanwhile.
+    fn read(&self, most: usize, found: &mut SmallVec<[Wc; BATCH]>) -> Result<()> {
         let cq = self.raw.as_ptr();
         let mut attr = PollCqAttr { comp_mask: 0 };
         // SAFETY: the queue exists, and the structure is valid.
-        let mut found = unsafe { (self.start)(cq, &raw mut attr) };
+        let mut state = unsafe { (self.start)(cq, &raw mut attr) };
         // Ended only if it was started (`ibv_create_cq_ex(3)`).
-        match found {
+        match state {
             0 => {}
             libc::ENOENT => return Ok(()),
-            errno => return Err(Error::new(CALL, errno)),
+            errno => return Err(Error::new("ibv_start_poll", errno)),
         }
-        let mut left = most;
-        while found == 0 {
-            take(self.current());
-            left -= 1;
-            if left == 0 {
+        while state == 0 {
+            found.push(self.current());
+            if found.len() == most {
                 break;
             }
             // SAFETY: the queue exists, and is being polled.
-            found = unsafe { (self.next)(cq) };
+            state = unsafe { (self.next)(cq) };
         }
         // SAFETY: as above.
         unsafe { (self.end)(cq) };
-        match found {
+        match state {
             0 | libc::ENOENT => Ok(()),
             errno => Err(Error::new("ibv_next_poll", errno)),
         }

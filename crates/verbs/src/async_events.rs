@@ -46,7 +46,7 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// [`Kind::NoMemory`] if the process has no descriptor left.
+    /// [`Kind::NoMemory`] if the process or its user can have no more of them.
     pub fn async_events(&self) -> Result<AsyncEvents> {
         AsyncEvents::new(self).map_err(|error| {
             Refusal::new(Kind::NoMemory, format!("a descriptor for events: {error}"))
@@ -91,5 +91,33 @@ impl AsRawFd for AsyncEvents {
     /// The same descriptor, for `tokio::io::unix::AsyncFd`, which takes this as it is.
     fn as_raw_fd(&self) -> RawFd {
         self.epoll.as_raw_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use iba::EventType;
+
+    use super::*;
+    use crate::soft::{self, NicConfig};
+    use crate::wait::readable;
+
+    #[test]
+    fn it_is_readable_for_an_event_that_was_taken_in_the_programs_stead() {
+        let name = format!("async-events-{}", std::process::id());
+        let device = soft::device(NicConfig { name, ..NicConfig::default() }).unwrap();
+        let context = device.open().unwrap();
+        let events = context.async_events().unwrap();
+        let is_readable = || readable(&events, Duration::ZERO).unwrap();
+        assert!(!is_readable());
+        let event = AsyncEvent::of_port(EventType::PortActive, Some(1));
+        context.hub().keep(event);
+        context.hub().keep(event);
+        for _ in 0..2 {
+            assert!(is_readable());
+            assert_eq!(events.take().unwrap(), Some(event));
+        }
+        assert!(!is_readable());
+        assert_eq!(events.take().unwrap(), None);
     }
 }

@@ -71,7 +71,8 @@ impl Device {
     }
 
     /// Opens it, for a port from 1 on: the context has the state and the GIDs of this port, and its
-    /// QPs are of this port. A program that uses several opens the device for each.
+    /// QPs are of this port. A program that uses several opens the device for each. Objects of one
+    /// are not for use with those of another, and each context has the events of all ports.
     ///
     /// # Errors
     ///

@@ -167,7 +167,7 @@ fn completions_have_the_time_of_a_clock() {
     let since_1970 = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
     for clock in [Clock::Device, Clock::Wall] {
         let created = context.create_timed_cq(64, clock);
-        // Its library has no such queue.
+        // It has no clock.
         if chosen::is_rxe() {
             assert_eq!(created.unwrap_err().kind(), Kind::NotSupported);
             continue;
@@ -190,7 +190,9 @@ fn completions_have_the_time_of_a_clock() {
         assert!(times.is_sorted() && times[0] < times[39], "{times:?}");
         let (first, last) = (times[0], times[39]);
         if clock == Clock::Wall {
-            assert!(before <= first && last <= since_1970(), "{before} {times:?}");
+            // The two clocks are compared when the device is opened, and one is set now and then.
+            const ABOUT: u64 = 1_000_000_000;
+            assert!(before <= first + ABOUT && last <= since_1970() + ABOUT, "{before} {times:?}");
         }
         // The time is a successful completion's.
         qp.post_recv(3, &[mr.slice(0, 48)]).unwrap();
@@ -206,5 +208,8 @@ fn completions_have_the_time_of_a_clock() {
     let (_memory, mr) = memory(&pd);
     b.post_recv(1, &[mr.slice(0, 8)]).unwrap();
     a.post_send(&SendRequest::send(1, &[mr.slice(8, 8)]).signaled()).unwrap();
-    assert!(completions(&cq, 2, 2).iter().all(|wc| wc.time.is_none() && !wc.has_grh));
+    let done = completions(&cq, 2, 2);
+    assert!(done.iter().all(|wc| wc.time.is_none()), "{done:?}");
+    // rxe says that every message has a route header.
+    assert!(chosen::is_rxe() || done.iter().all(|wc| !wc.has_grh), "{done:?}");
 }

@@ -95,6 +95,7 @@ impl Session {
         let from = remote(plan.data).expect("the data are not in the capsule");
         let (kept, piece) = self.request(slot).piece.take().expect("there is one");
         if !kept.stayed() {
+            drop((kept, piece));
             return self.memory_went(slot);
         }
         let pulled = self.pull(slot, piece.slice(plan.data.len()), from);
