@@ -108,7 +108,7 @@ mod tests {
         let device = soft::device(NicConfig { name, ..NicConfig::default() }).unwrap();
         let context = device.open().unwrap();
         let events = context.async_events().unwrap();
-        let is_readable = || readable(&events, Duration::ZERO).unwrap();
+        let is_readable = || readable(&events, Duration::from_nanos(1)).unwrap();
         assert!(!is_readable());
         let event = AsyncEvent::of_port(EventType::PortActive, Some(1));
         context.hub().keep(event);
