@@ -1,9 +1,10 @@
 //! Work requests.
 
 use iba::{Access, RKey, SendFlags, Srqn, WrOpcode};
+use transport::PostError;
 use transport::wr::{Bind, Data, Flush, SendWr, SgList, UdDest};
 
-use crate::{Ah, Context, Mw, Pd, PostError, Remote, Slice};
+use crate::{Ah, Context, Mw, Pd, Remote, Slice};
 
 /// A send work request. Made by the function named after its operation; then flags are added.
 #[derive(Clone, Debug)]
