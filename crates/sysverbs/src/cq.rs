@@ -191,8 +191,8 @@ pub struct Wc {
     pub qpn: Qpn,
     /// The sender of a datagram.
     pub src_qpn: Qpn,
-    /// For a datagram: whether the first 40 bytes of the receive's memory are a global route header.
-    /// Of other messages it says nothing; rxe sets it for all.
+    /// For a datagram: whether the first 40 bytes of the receive's memory are a global route
+    /// header. Of other messages it says nothing; rxe sets it for all.
     pub has_grh: bool,
     /// When it completed successfully, by the queue's [`Clock`] if it has one.
     pub time: Option<u64>,

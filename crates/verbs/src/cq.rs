@@ -85,8 +85,8 @@ pub struct Wc {
     pub qpn: Qpn,
     /// The sender of a datagram.
     pub src_qpn: Qpn,
-    /// For a datagram: whether the first 40 bytes of the receive's memory are a global route header.
-    /// Of other messages it says nothing; rxe sets it for all.
+    /// For a datagram: whether the first 40 bytes of the receive's memory are a global route
+    /// header. Of other messages it says nothing; rxe sets it for all.
     #[doc(alias = "IBV_WC_GRH")]
     pub has_grh: bool,
     /// When it completed successfully, by the clock of the queue ([`Clock`]).

@@ -238,7 +238,8 @@ fn an_address_is_enough() {
     let at = SocketAddr::new(ip, 0).to_string();
     let listener = block_on(Listener::bind(&at)).unwrap();
     let to = listener.local_addr().to_string();
-    // A message that has arrived may not be acknowledged yet, and is flushed if the end comes first.
+    // A message that has arrived may not be acknowledged yet, and is flushed if the end comes
+    // first.
     let (acknowledged, is_acknowledged) = std::sync::mpsc::channel();
     let client = thread::spawn(move || {
         block_on(async {
