@@ -1,9 +1,10 @@
 //! `cargo xtask rust-crates`: the tests of crates that wrap libibverbs, their sources unchanged, by
-//! `peerdma run -- cargo test`.
+//! `peerdma run -- cargo test`, and their examples.
 //!
 //! `interop/rust-crates/expected.toml` explains each test that is ignored or fails; what is not
 //! explained there is an error, and so is an explanation of a failure that no longer happens.
 
+mod examples;
 mod libtest;
 mod page;
 
@@ -14,6 +15,7 @@ use std::time::Duration;
 
 use clap::Args;
 
+use self::examples::Examples;
 use self::libtest::Reader;
 use crate::counts::Counts;
 use crate::groups::{Context, Tested};
@@ -44,6 +46,8 @@ struct Tests {
     name: &'static str,
     /// The arguments of `cargo test`.
     args: &'static [&'static str],
+    /// The arguments of `cargo build --examples`.
+    of_examples: &'static [&'static str],
     /// Whether tests run one at a time, as its own instructions say.
     is_serial: bool,
     /// Whether tests are ignored by default because they need a device.
@@ -56,14 +60,23 @@ const CRATES: [Tests; 5] = [
     Tests {
         name: "rust-ibverbs",
         args: &["--features", "rdmacm"],
+        of_examples: &["--features", "rdmacm"],
         is_serial: false,
         needs_device: true,
         is_for_rxe: false,
     },
-    Tests { name: "sideway", args: &[], is_serial: false, needs_device: false, is_for_rxe: false },
+    Tests {
+        name: "sideway",
+        args: &[],
+        of_examples: &[],
+        is_serial: false,
+        needs_device: false,
+        is_for_rxe: false,
+    },
     Tests {
         name: "rust-rdma-io",
         args: &["--workspace"],
+        of_examples: &[],
         is_serial: true,
         needs_device: true,
         is_for_rxe: false,
@@ -71,15 +84,26 @@ const CRATES: [Tests; 5] = [
     Tests {
         name: "ibverbs-rs",
         args: &["--lib"],
+        of_examples: &[],
         is_serial: false,
         needs_device: false,
         is_for_rxe: false,
     },
-    Tests { name: "async-rdma", args: &[], is_serial: true, needs_device: false, is_for_rxe: true },
+    Tests {
+        name: "async-rdma",
+        args: &[],
+        of_examples: &["--features", "cm,raw"],
+        is_serial: true,
+        needs_device: false,
+        is_for_rxe: true,
+    },
 ];
 
 /// A test that prints nothing for this long hangs.
 const PATIENCE: Duration = Duration::from_secs(180);
+
+/// How long an example may take.
+const EXAMPLES_PATIENCE: Duration = Duration::from_secs(90);
 
 /// The options of `cargo xtask rust-crates`.
 #[derive(Args)]
@@ -135,13 +159,15 @@ fn judge(sources: &Sources, options: &Options, write: bool) -> Outcome<Counts> {
     let expected = Expected::read(EXPECTED)?;
     check(cargo().args(["build", "--release", "--locked"]))?;
     let headers = headers(&sources.rdma_core.1)?;
+    let examples = Examples::read()?;
     let mut counts = Counts::default();
     let mut rows = Vec::new();
     for (tests, source, dir) in &sources.crates {
         if !options.crates.is_empty() && !options.crates.iter().any(|name| name == tests.name) {
             continue;
         }
-        let verdicts = tests.run(dir, &headers)?;
+        let mut verdicts = tests.run(dir, &headers)?;
+        verdicts.tests.extend(tests.run_examples(&examples, dir, &headers)?.tests);
         counts += &expected.judge(tests.name, &verdicts);
         rows.push((source, verdicts));
     }
@@ -200,10 +226,58 @@ impl Tests {
         Ok(Verdicts { tests: reader.verdicts })
     }
 
+    /// Builds the examples with the network available, then runs each on a host of its own.
+    fn run_examples(&self, all: &Examples, dir: &Path, headers: &Headers) -> Outcome<Verdicts> {
+        let mut verdicts = Verdicts::default();
+        for test in examples::unlisted(dir, all.of(self.name))? {
+            let why = format!("{} does not have it", examples::FILE);
+            verdicts.tests.insert(test, Verdict::Failed(why));
+        }
+        if all.of(self.name).next().is_none() {
+            return Ok(verdicts);
+        }
+        let mut build = cargo();
+        build.args(["build", "--examples"]).args(self.of_examples);
+        self.prepare(&mut build, dir, headers);
+        check(&mut build)?;
+        let here = root().join(examples::FILE).with_file_name("");
+        for example in all.of(self.name) {
+            let verdict = match example.skipped() {
+                Some(skipped) => skipped,
+                None => {
+                    let mut command = host::of_its_own(false)?;
+                    command.arg(target_dir().join("release/peerdma")).args(["run", "--"]);
+                    // Each program stands in the folder, and one stream has what all print.
+                    let script = format!("exec 2>&1; PATH=.:$PATH; {}", example.run);
+                    let patience = EXAMPLES_PATIENCE.as_secs().to_string();
+                    command.args(["timeout", &patience, "sh", "-c", &script]);
+                    self.prepare(&mut command, dir, headers);
+                    command.current_dir(self.target().join("debug/examples"));
+                    command.env("ip", host::ADDRESS).env("here", &here);
+                    match &example.config {
+                        Some(config) => command.env("PEERDMA_CONFIG", here.join(config)),
+                        None => command.env_remove("PEERDMA_CONFIG"),
+                    };
+                    let out = command.output().map_err(|err| format!("{command:?}: {err}"))?;
+                    let printed = String::from_utf8_lossy(&out.stdout);
+                    println!("{}\n{printed}", example.run);
+                    example.verdict(out.status.success(), &printed)
+                }
+            };
+            verdicts.tests.extend(example.tests().map(|test| (test, verdict.clone())));
+        }
+        Ok(verdicts)
+    }
+
+    /// Where it is built.
+    fn target(&self) -> PathBuf {
+        target_dir().join("sources").join(self.built())
+    }
+
     fn prepare(&self, command: &mut Command, dir: &Path, headers: &Headers) {
         // Its own cargo configuration is there. The toolchain is ours, whatever it asks for.
         command.current_dir(dir);
-        command.env("CARGO_TARGET_DIR", target_dir().join("sources").join(self.built()));
+        command.env("CARGO_TARGET_DIR", self.target());
         // A lint that is newer than a crate is not the crate's failure.
         command.env("RUSTFLAGS", "--cap-lints=warn");
         command.env("CARGO_PROFILE_DEV_DEBUG", "0").env("CARGO_INCREMENTAL", "0");

@@ -20,7 +20,8 @@ pub(crate) fn write(rows: &[(&Source, Verdicts)], expected: &Expected) -> Outcom
 fn text(day: &str, rows: &[(&Source, Verdicts)], expected: &Expected) -> String {
     let mut page = format!(
         "# Rust crates that wrap libibverbs\n\n\
-         Written by `cargo xtask rust-crates` on {day}: their own tests, their sources unchanged, by `peerdma run -- cargo test`. \
+         Written by `cargo xtask rust-crates` on {day}: their own tests, their sources unchanged, by `peerdma run -- cargo test`, \
+         and their examples, as `interop/rust-crates/examples.toml` has them. \
          async-rdma, which was written for the kernel's rxe, has a NIC of that preset. \
          `interop/rust-crates/expected.toml` has the reasons.\n\n\
          | crate | commit | date | pass | skip | fail |\n|---|---|---|---|---|---|\n"

@@ -4,6 +4,9 @@ use std::process::Command;
 
 use crate::sh::{Outcome, tool};
 
+/// An address of such a host.
+pub(crate) const ADDRESS: &str = "10.77.9.1";
+
 /// A netdev whose addresses are usable at once, so that the GID table does not change while the
 /// tests read it. The other end of its wire is on the same host, and nobody listens there.
 const SET_UP: &str = "\
