@@ -1,6 +1,7 @@
 //! Memory regions and device memory.
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 
 use device::MrInfo;
@@ -257,6 +258,10 @@ impl PartialEq for Slice<'_> {
 }
 
 impl Eq for Slice<'_> {}
+
+// It names bytes and a domain, and changes neither: a panic leaves it as it was.
+impl UnwindSafe for Slice<'_> {}
+impl RefUnwindSafe for Slice<'_> {}
 
 /// A place in a peer's memory: what a peer sends, so that this side can write, read or change it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
