@@ -73,7 +73,7 @@ impl Context {
         let create = self.functions().ibv_create_cq;
         let id = QueueId::new();
         // SAFETY: the context is open and the channel is of it; 0 is the first vector.
-        let raw = unsafe { create(self.raw(), entries, id.cookie(), channel.0.raw.as_ptr(), 0) };
+        let raw = unsafe { create(self.raw(), entries, id.cookie(), channel.raw(), 0) };
         let raw = NonNull::new(raw).ok_or_else(|| Error::last(CALL))?;
         Ok(Cq(Arc::new(Queue { raw, id, timed: None, channel: channel.clone() })))
     }
@@ -115,7 +115,7 @@ impl Channel {
         let (mut cq, mut cookie): (*mut CCq, *mut c_void) = (ptr::null_mut(), ptr::null_mut());
         let get = functions.ibv_get_cq_event;
         // SAFETY: the channel exists, and there is room for two pointers.
-        if unsafe { get(self.0.raw.as_ptr(), &raw mut cq, &raw mut cookie) } != 0 {
+        if unsafe { get(self.raw(), &raw mut cq, &raw mut cookie) } != 0 {
             // Another thread may have taken it.
             return match Error::last("ibv_get_cq_event") {
                 error if error.errno == libc::EAGAIN => Ok(false),

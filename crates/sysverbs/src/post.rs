@@ -52,11 +52,17 @@ pub(crate) fn plain(
     max_wr: u32,
     post: impl FnOnce(*mut c::SendWr, *mut *mut c::SendWr) -> c_int,
 ) -> Result<(), PostError> {
-    // CAST: no more than a QP takes.
-    let count = list.len() as c_int;
-    let mut request = request(wr, sges(list), count, wr.flags.difference(SendFlags::INLINE));
+    let mut request = plain_request(wr, list);
     let mut bad = ptr::null_mut();
     posted(post(&raw mut request, &raw mut bad), max_wr)
+}
+
+/// A plain request in C's form.
+#[inline]
+fn plain_request(wr: &SendWr, list: &SgList) -> c::SendWr {
+    // CAST: no more than a QP takes.
+    let count = list.len() as c_int;
+    request(wr, sges(list), count, wr.flags.difference(SendFlags::INLINE))
 }
 
 /// A request in C's form, without what other operations than the plain ones have.
@@ -191,11 +197,7 @@ pub(crate) fn plain_lists<'wr>(
     max_wr: u32,
     post: impl FnMut(*mut c::SendWr, *mut *mut c::SendWr) -> c_int,
 ) -> (usize, Option<PostError>) {
-    let in_c = wrs.map(|(wr, list)| {
-        // CAST: no more than a QP takes.
-        request(wr, sges(list), list.len() as c_int, wr.flags.difference(SendFlags::INLINE))
-    });
-    in_lists(in_c, max_wr, post)
+    in_lists(wrs.map(|(wr, list)| plain_request(wr, list)), max_wr, post)
 }
 
 /// Calls `post` with lists of receives in C's form: how many it took, and why no more.
