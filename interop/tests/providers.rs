@@ -9,9 +9,10 @@ use interop::need::Need;
 use interop::{Artefacts, Vm, built, needs};
 
 /// The files of `crates/verbs/tests` that run with any provider.
-const TESTS: [&str; 12] = [
+const TESTS: [&str; 13] = [
     "connections",
     "connections_async",
+    "counted",
     "events",
     "futures",
     "lists",

@@ -9,6 +9,8 @@ mod common;
 mod connections;
 #[path = "../../verbs/tests/connections_async.rs"]
 mod connections_async;
+#[path = "../../verbs/tests/counted.rs"]
+mod counted;
 #[path = "../../verbs/tests/events.rs"]
 mod events;
 #[path = "../../verbs/tests/futures.rs"]
@@ -36,6 +38,7 @@ fn the_same_tests_pass_with_a_library() {
     let ran = |name: &str| text.contains(&format!("test {name} ... ok"));
     assert!(ran("connections::a_connection_brings_private_data_each_way_and_its_qps_to_rts"));
     assert!(ran("connections_async::connections_carry_messages_and_end"), "{text}");
+    assert!(ran("counted::both_sides_count_requests_or_bytes_without_completions"), "{text}");
     assert!(ran("events::a_shared_queue_says_once_that_few_receives_are_left"), "{text}");
     assert!(ran("loopback::send_arrives_in_the_posted_receive"), "{text}");
     assert!(ran("futures::messages_arrive_one_by_one"), "{text}");

@@ -1,5 +1,6 @@
 //! Device memory.
 
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -101,6 +102,24 @@ impl Dm {
         let copy = unsafe { (*self.raw()).memcpy_from_dm }.ok_or(Error::absent(CALL))?;
         // SAFETY: the range lies within, and the bytes are borrowed for writing.
         check(CALL, unsafe { copy(bytes.as_mut_ptr().cast(), self.raw(), offset, bytes.len()) })
+    }
+
+    /// A dma-buf of it, which any importer can take.
+    ///
+    /// # Errors
+    ///
+    /// EOPNOTSUPP if the library does not export it; otherwise the library's.
+    #[doc(alias = "ibv_dm_export_dmabuf_fd")]
+    pub fn export(&self) -> Result<OwnedFd> {
+        const CALL: &str = "ibv_dm_export_dmabuf_fd";
+        let export = self.0.context.functions().ibv_dm_export_dmabuf_fd;
+        // SAFETY: the memory exists.
+        let fd = unsafe { export.ok_or(Error::absent(CALL))?(self.raw()) };
+        if fd < 0 {
+            return Err(Error::last(CALL));
+        }
+        // SAFETY: the library opened it for the caller.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 
     fn within(&self, call: &'static str, offset: u64, length: usize) -> Result<()> {

@@ -9,7 +9,7 @@
 //! ```text
 //!   Library -> Device -> Context -> Pd -> Mr, Qp, Srq, Ah, Mw
 //!                            \----> Channel -> Cq       each holds the one it was made from
-//!                             \---> Dm
+//!                             \---> Dm, CompCntr
 //!                              \--> Xrcd -> XrcRecvQp
 //!           \-> CmLibrary -> CmChannel -> CmId             its librdmacm
 //! ```
@@ -34,6 +34,7 @@ mod ah;
 mod attr;
 mod calls;
 mod cm;
+mod comp_cntr;
 mod context;
 mod cq;
 mod device;
@@ -56,6 +57,7 @@ pub use ah::Ah;
 pub use cm::{
     CmChannel, CmEvent, CmEventKind, CmId, CmLibrary, CmOption, ConnParam, PortSpace, Said, UdSaid,
 };
+pub use comp_cntr::CompCntr;
 pub use context::{AsyncEvent, AttrOfDevice, AttrOfPort, Context, GidEntry, Limits, Source};
 pub use cq::{Channel, Cq, Wc};
 pub use device::Device;

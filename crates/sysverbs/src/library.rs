@@ -7,9 +7,11 @@ use std::sync::{Mutex, PoisonError};
 
 use libc::{size_t, ssize_t};
 use verbs_abi::ah::{Ah, AhAttr};
+use verbs_abi::comp_cntr::{CompCntr, CompCntrCaps, CompCntrInitAttr, QpAttachCompCntrAttr};
 use verbs_abi::context::Context;
 use verbs_abi::cq::{CompChannel, Cq};
 use verbs_abi::device::{Device, DeviceAttr, Gid, GidEntry, PortAttr};
+use verbs_abi::dm::Dm;
 use verbs_abi::event::AsyncEvent;
 use verbs_abi::mr::Mr;
 use verbs_abi::pd::Pd;
@@ -68,6 +70,20 @@ functions! {
             _ibv_query_gid_table, "IBVERBS_1.11":
                 fn(*mut Context, *mut GidEntry, size_t, u32, size_t) -> ssize_t;
             ibv_reg_dmabuf_mr, "IBVERBS_1.12": fn(*mut Pd, u64, size_t, u64, c_int, c_int) -> *mut Mr;
+            ibv_dm_export_dmabuf_fd, "IBVERBS_1.16": fn(*mut Dm) -> c_int;
+            _ibv_query_comp_cntr_caps, "IBVERBS_1.18":
+                fn(*mut Context, *mut CompCntrCaps, size_t) -> c_int;
+            ibv_create_comp_cntr, "IBVERBS_1.18":
+                fn(*mut Context, *mut CompCntrInitAttr) -> *mut CompCntr;
+            ibv_destroy_comp_cntr, "IBVERBS_1.18": fn(*mut CompCntr) -> c_int;
+            ibv_read_comp_cntr, "IBVERBS_1.18": fn(*mut CompCntr, *mut u64) -> c_int;
+            ibv_read_err_comp_cntr, "IBVERBS_1.18": fn(*mut CompCntr, *mut u64) -> c_int;
+            ibv_set_comp_cntr, "IBVERBS_1.18": fn(*mut CompCntr, u64) -> c_int;
+            ibv_set_err_comp_cntr, "IBVERBS_1.18": fn(*mut CompCntr, u64) -> c_int;
+            ibv_inc_comp_cntr, "IBVERBS_1.18": fn(*mut CompCntr, u64) -> c_int;
+            ibv_inc_err_comp_cntr, "IBVERBS_1.18": fn(*mut CompCntr, u64) -> c_int;
+            ibv_qp_attach_comp_cntr, "IBVERBS_1.18":
+                fn(*mut Qp, *mut CompCntr, *mut QpAttachCompCntrAttr) -> c_int;
         }
     }
 }

@@ -6,9 +6,10 @@ use std::mem;
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use iba::{AttrMask, Gid, QpAttr, QpCap, QpType, Qpn};
+use iba::{AttrMask, CompCntrOps, Gid, QpAttr, QpCap, QpType, Qpn};
 use transport::PostError;
 use transport::wr::{Data, RecvWr, SendWr};
+use verbs_abi::comp_cntr::QpAttachCompCntrAttr;
 use verbs_abi::device::Gid as CGid;
 use verbs_abi::ops::{ContextOps, PostRecv, PostSend};
 use verbs_abi::qp as c;
@@ -16,6 +17,7 @@ use verbs_abi::qp as c;
 use crate::ah::Ah;
 use crate::attr;
 use crate::calls::{self, Calls};
+use crate::comp_cntr::CompCntr;
 use crate::context::Context;
 use crate::cq::Cq;
 use crate::error::{Error, Result, check};
@@ -63,6 +65,8 @@ struct Pair {
     /// Address handles of the last requests, as many as the send queue holds: a handle that is not
     /// among them is named by no request.
     handles: Mutex<VecDeque<Ah>>,
+    /// Counters that it is attached to, which it must not outlive.
+    counters: Mutex<Vec<CompCntr>>,
     pd: Pd,
 }
 
@@ -121,10 +125,21 @@ impl Pd {
         let qpn = Qpn::new(unsafe { (*raw.as_ptr()).qp_num });
         // What the provider made it for, which may be more.
         let init = QpInit { cap: attr::cap_from_c(&c_init.cap), ..init.clone() };
-        let (handles, pd) = (Mutex::default(), self.clone());
+        let (handles, counters, pd) = (Mutex::default(), Mutex::default(), self.clone());
         let &ContextOps { post_send, post_recv, .. } = context.ops();
         let plain = post::plain_ops(init.qp_type);
-        Ok(Qp(Arc::new(Pair { raw, qpn, init, post_send, post_recv, plain, calls, handles, pd })))
+        Ok(Qp(Arc::new(Pair {
+            raw,
+            qpn,
+            init,
+            post_send,
+            post_recv,
+            plain,
+            calls,
+            handles,
+            counters,
+            pd,
+        })))
     }
 }
 
@@ -142,6 +157,27 @@ impl Qp {
     /// The domain it is in.
     pub fn pd(&self) -> &Pd {
         &self.0.pd
+    }
+
+    /// Makes a counter count these operations until the QP is destroyed.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL for a counter of another device; otherwise the library's.
+    #[doc(alias = "ibv_qp_attach_comp_cntr")]
+    pub fn attach_comp_cntr(&self, cntr: &CompCntr, ops: CompCntrOps) -> Result<()> {
+        const CALL: &str = "ibv_qp_attach_comp_cntr";
+        let context = self.pd().context();
+        if !context.is_same(cntr.context()) {
+            return Err(Error::new(CALL, libc::EINVAL));
+        }
+        let attach = context.functions().ibv_qp_attach_comp_cntr.ok_or(Error::absent(CALL))?;
+        let mut attr = QpAttachCompCntrAttr { comp_mask: 0, op_mask: ops.bits() };
+        let mut held = self.0.counters.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: both exist, of one device, and the structure is valid.
+        check(CALL, unsafe { attach(self.raw(), cntr.raw(), &raw mut attr) })?;
+        held.push(cntr.clone());
+        Ok(())
     }
 
     /// Changes state or attributes, as selected by the mask.

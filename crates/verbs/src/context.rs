@@ -175,7 +175,8 @@ impl Context {
     }
 
     fn hard(context: sysverbs::Context, port: u8) -> Result<Self> {
-        let device_attr = attr::of_device(&context.limits().map_err(refused)?);
+        let mut device_attr = attr::of_device(&context.limits().map_err(refused)?);
+        device_attr.max_comp_cntr = context.max_comp_cntr();
         check_port(port, &device_attr)?;
         let gids = context.gids(port).map_err(refused)?;
         let port_attr = attr::of_port(&context.port(port).map_err(refused)?, &gids);

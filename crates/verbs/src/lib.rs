@@ -38,8 +38,8 @@
 //! `system`, or the path of a library. What only the software device has is
 //! the module [`soft`]. What a library or its NIC does not have is refused before anything is
 //! called, as [`Kind::NotSupported`] or [`PostError::Absent`]: XRC, FLUSH and ATOMIC WRITE of many,
-//! and of all so far completion counters and dma-bufs of device memory. A library refuses with a
-//! number and no reason; the number is in the text.
+//! completion counters and dma-bufs of device memory of most. A library refuses with a number and
+//! no reason; the number is in the text.
 //!
 //! | C | here |
 //! |---|---|

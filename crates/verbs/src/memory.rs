@@ -1,12 +1,13 @@
 //! Memory regions and device memory.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 
 use device::MrInfo;
 use device::ids::{DmId, MrId, PdId};
 use iba::{Access, LKey, RKey};
+use rustix::fs::OFlags;
 use transport::wr::Sge;
 use umem::Umem;
 
@@ -329,11 +330,29 @@ impl Dm {
     ///
     /// # Errors
     ///
-    /// [`Kind::NotSupported`] for a NIC of a library.
-    #[doc(alias = "ibv_dm_export_dmabuf_fd")]
+    /// [`Kind::NotSupported`] for a NIC of a library; see [`export_fd`](Self::export_fd).
     pub fn export(&self) -> Result<DmaBuf> {
         let on = self.0.arm.soft("dm_export_dmabuf")?;
         on.hca.export_dm(on.id)
+    }
+
+    /// The same as a descriptor, which lives longer than this: for
+    /// [`reg_dmabuf_mr`](Pd::reg_dmabuf_mr) of any NIC, and other importers.
+    ///
+    /// # Errors
+    ///
+    /// [`Kind::NotSupported`] if the NIC does not export it, or its library, which needs the symbols
+    /// of IBVERBS_1.16.
+    #[doc(alias = "ibv_dm_export_dmabuf_fd")]
+    pub fn export_fd(&self) -> Result<OwnedFd> {
+        match &self.0.arm {
+            Arm::Soft(on) => {
+                let buffer = on.hca.export_dm(on.id)?;
+                let failed = |errno| Refusal::new(Kind::Io, format!("dm_export_dmabuf: {errno}"));
+                dmabuf::give(buffer, OFlags::RDWR | OFlags::CLOEXEC).map_err(failed)
+            }
+            Arm::Hard(dm) => dm.export().map_err(refused),
+        }
     }
 
     /// Copies `bytes` in at `offset`. Offset and length are multiples of four.

@@ -289,8 +289,11 @@ impl Qp {
     pub fn attach_comp_cntr(&self, cntr: &CompCntr, ops: CompCntrOps) -> Result<()> {
         self.0.pd.context().check_same(cntr.context(), "attach_comp_cntr", "counter")?;
         let mut held = self.0.cntrs.lock().unwrap_or_else(PoisonError::into_inner);
-        let on = self.0.arm.soft("attach_comp_cntr")?;
-        on.alive()?.attach_comp_cntr(on.id, cntr.id(), ops)?;
+        match (&self.0.arm, cntr.arm()) {
+            (Arm::Soft(on), Arm::Soft(of)) => on.alive()?.attach_comp_cntr(on.id, of.id, ops)?,
+            (Arm::Hard(qp), Arm::Hard(of)) => qp.attach_comp_cntr(of, ops).map_err(refused)?,
+            _ => return Err(other_device("attach_comp_cntr", "counter")),
+        }
         held.push(cntr.clone());
         Ok(())
     }

@@ -45,7 +45,6 @@ fn what_a_library_does_not_have_is_refused_in_words() {
         soft::counters(&context).err(),
         soft::resources(&context).err(),
         soft::open_another(&verbs::devices().unwrap()[0]).err(),
-        context.create_comp_cntr(verbs::CompCntrType::Wrs).err(),
     ];
     for refusal in refused {
         let Some(refusal) = refusal else {
