@@ -245,6 +245,11 @@ impl Net {
             if !self.dead.contains(&index) {
                 self.nodes[index].qp.release_ack();
                 self.poll_node(index);
+                let Node { qp, host, early, .. } = &mut self.nodes[index];
+                if early.as_ref().is_some_and(|early| !early.is_empty()) {
+                    take_turns(early, qp, host, self.now);
+                    self.poll_node(index);
+                }
             }
         }
     }

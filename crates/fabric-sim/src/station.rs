@@ -86,6 +86,8 @@ impl Station {
             self.now = self.now.max(due);
             self.qp.handle_timeout(&mut self.host, self.now);
             self.poll();
+            take_turns(&mut self.early, &mut self.qp, &mut self.host, self.now);
+            self.poll();
         }
         self.now = to;
         self.poll();
@@ -216,6 +218,7 @@ pub(crate) fn take_turns(
     let Some(early) = early else { return };
     while let Some(packet) = early.next(qp) {
         qp.handle_packet(host, now, &packet.rx(&packet.payload));
+        early.put_back(qp, packet);
     }
 }
 

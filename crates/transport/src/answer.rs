@@ -70,6 +70,7 @@ impl Responder {
     /// Queues an answer that was sent before. A READ that is still being answered goes back to this
     /// point; one that was put off continues here, as the peer has all before it.
     pub(crate) fn answer_again(&mut self, answer: Answer, limit: usize) {
+        self.take_up(&answer);
         if let Some(same) =
             self.answers.iter_mut().find(|queued| queued.is_data() && queued.end() == answer.end())
         {

@@ -55,22 +55,37 @@ impl Qp {
             Syndrome::Nak(_) | Syndrome::RnrNak { .. } => psn,
             Syndrome::Reserved(_) => return env.count(Counter::DroppedPacket),
         };
+        let base = self.base();
         // Before anything was sent again, a NAK that moves nothing is a duplicate.
-        let is_repeated = self.req.psn == self.req.una && to == self.req.una;
+        let is_repeated = self.req.psn == base && to == base;
+        // It can only be about an answer that was requested again: requests were carried out.
+        let offset = |psn: Psn| psn.sub(self.req.una.value()).value();
+        let is_old = offset(to) < offset(base);
+        if is_old && to == psn && !self.is_refusal_of_answer(psn, aeth.syndrome) {
+            return env.count(Counter::DroppedPacket);
+        }
         if to == psn {
             // Whatever it said it had, this one it lacks.
             self.req.has.remove_before(psn.add(1));
         }
         if self.acknowledge(env, now, to) == Acked::AnswerMissing {
-            return match aeth.syndrome {
+            match aeth.syndrome {
                 // For the READ whose answer is missing: it was refused in the middle, and asking
                 // again is useless.
                 Syndrome::Nak(code) if code != NakCode::PsnSequence && self.is_of_front(psn) => {
                     let failure = refused(env, code);
-                    self.fail_front(env, failure);
+                    return self.fail_front(env, failure);
                 }
-                _ => self.handle_gap(env, now),
-            };
+                _ if self.path.reliable => return self.handle_gap(env, now),
+                // This NAK takes a retry below.
+                Syndrome::Nak(NakCode::PsnSequence) => {
+                    self.note_executed(now, to);
+                    self.req.gap = true;
+                }
+                // Not for the front. The peer has ended the connection, and may not answer more.
+                Syndrome::Nak(_) => return self.has_executed(env, now, to),
+                _ => self.has_executed(env, now, to),
+            }
         }
         if !matches!(self.state(), QpState::Rts | QpState::Sqd) {
             return;
@@ -82,7 +97,7 @@ impl Qp {
                     return self.repair_after_nak(env, now);
                 }
                 // The cursor is still where it went back to: this NAK is about the same gap.
-                if self.req.psn != self.req.una {
+                if self.req.psn != self.base() {
                     self.retry(env, now, Reason::SequenceNak);
                 }
             }
@@ -90,19 +105,31 @@ impl Qp {
                 let failure = refused(env, code);
                 self.fail_front(env, failure);
             }
-            Syndrome::RnrNak { timer } if !is_repeated => self.handle_rnr_nak(env, now, timer),
+            Syndrome::RnrNak { timer } if !is_repeated => {
+                self.handle_rnr_nak(env, now, (psn, timer));
+            }
             Syndrome::RnrNak { .. } | Syndrome::Ack { .. } | Syndrome::Reserved(_) => {}
         }
     }
 
+    /// Whether this refuses an answer that was requested again.
+    fn is_refusal_of_answer(&self, psn: Psn, syndrome: Syndrome) -> bool {
+        !matches!(syndrome, Syndrome::Nak(NakCode::PsnSequence))
+            && self.index_of(psn).is_some_and(|index| self.sq[index].is_answered())
+    }
+
+    /// The request that a sequence number belongs to, counted from the front of the queue.
+    fn index_of(&self, psn: Psn) -> Option<usize> {
+        self.sq.iter().take_while(|wqe| wqe.begun).position(|wqe| wqe.holds(psn))
+    }
+
     /// Whether a sequence number belongs to the oldest work request.
     fn is_of_front(&self, psn: Psn) -> bool {
-        let front = self.sq.front().filter(|front| front.begun);
-        front.is_some_and(|front| psn.sub(front.first.value()).value() < front.packets)
+        self.sq.front().is_some_and(|front| front.begun && front.holds(psn))
     }
 
     /// IBA 9.7.5, RNR NAK: wait as long as the responder asks, then send the same message again.
-    fn handle_rnr_nak<E: Env>(&mut self, env: &mut E, now: Time, timer: RnrTimer) {
+    fn handle_rnr_nak<E: Env>(&mut self, env: &mut E, now: Time, (psn, timer): (Psn, RnrTimer)) {
         // While waiting it is a duplicate.
         if self.req.rnr_until.is_some() {
             return;
@@ -112,24 +139,26 @@ impl Qp {
             let Some(retries) = self.req.rnr_retries.checked_sub(1) else {
                 env.count(Counter::RnrNakRetryErr);
                 let failure = Failure::new(WcStatus::RnrRetryExcErr, Reason::RnrNak);
-                return self.fail_front(env, failure);
+                return self.fail_at(env, self.index_of(psn).unwrap_or(0), failure);
             };
             self.req.rnr_retries = retries;
         }
         // The peer answered, so the counter of silent timeouts starts afresh.
         self.req.retries = self.attr.retry_cnt;
+        self.req.gaps.ask_anew();
         self.repair_all();
         self.req.ack_timer = None;
         self.req.rnr_until = Some(now + timer.duration());
     }
 
-    /// An answer is missing, as a later one arrived: this counts as a NAK (IBA 9.7.5, implied NAK),
-    /// once per gap.
-    fn handle_gap<E: Env>(&mut self, env: &mut E, now: Time) {
+    /// An answer is missing, as a later one arrived that nobody keeps: everything is sent again.
+    /// This counts as a NAK (IBA 9.7.5, implied NAK), once per gap.
+    pub(crate) fn handle_gap<E: Env>(&mut self, env: &mut E, now: Time) {
         // Requests in flight when a pause began are repeated after it.
         if !self.req.gap && self.req.rnr_until.is_none() {
             self.req.gap = true;
             env.count(Counter::ImpliedNakSeqErr);
+            self.req.gaps.forget();
             self.retry(env, now, Reason::SequenceNak);
         } else {
             self.req.hear(now, &self.attr);
@@ -139,7 +168,7 @@ impl Qp {
     fn handle_read_response<E: Env>(&mut self, env: &mut E, now: Time, rx: &Rx<'_, E::Payload>) {
         let psn = rx.headers.bth.psn;
         if self.acknowledge(env, now, psn) == Acked::AnswerMissing {
-            return self.handle_gap(env, now);
+            return self.answer_overtook(env, now, psn);
         }
         let mtu = self.path.path_mtu;
         let Some(front) = self.sq.front().filter(|front| front.begun) else {
@@ -155,10 +184,12 @@ impl Qp {
         // A repeated part of a response begins with First or Only, wherever it is in the READ (IBA
         // 9.7.4).
         let ends = matches!(rx.headers.bth.opcode.position(), Position::Last | Position::Only);
-        let fits = if ends {
-            packets == left && rx.length == front.length - offset
+        let fits = if ends && packets == left {
+            rx.length == front.length - offset
         } else {
-            packets < left && rx.length == packets * mtu.bytes()
+            packets < left
+                && rx.length == packets * mtu.bytes()
+                && (!ends || self.is_end_of_part(psn.add(packets)))
         };
         let is_whole = self.path.reliable || packets == rx.packets;
         if front.wr.opcode != WrOpcode::RdmaRead || refused || !fits || !is_whole {
@@ -184,8 +215,9 @@ impl Qp {
     }
 
     fn handle_atomic_ack<E: Env>(&mut self, env: &mut E, now: Time, rx: &Rx<'_, E::Payload>) {
-        if self.acknowledge(env, now, rx.headers.bth.psn) == Acked::AnswerMissing {
-            return self.handle_gap(env, now);
+        let psn = rx.headers.bth.psn;
+        if self.acknowledge(env, now, psn) == Acked::AnswerMissing {
+            return self.answer_overtook(env, now, psn);
         }
         let Some(front) = self.sq.front().filter(|front| front.begun) else {
             return env.count(Counter::DroppedPacket);
@@ -212,6 +244,7 @@ impl Qp {
             return self.fail_front(env, Failure::local(error));
         }
         env.count(Counter::PageFaultsPending);
+        self.req.gaps.forget();
         self.repair_all();
         self.req.ack_timer = None;
         self.req.place_missing = true;
@@ -246,6 +279,10 @@ impl Qp {
             self.retire_front(env);
         }
         self.note_progress(now, before);
+        if let Some(executed) = self.req.gaps.executed {
+            // Requests after it were acknowledged already.
+            let _ = self.acknowledge(env, now, executed);
+        }
     }
 }
 

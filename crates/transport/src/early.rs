@@ -6,16 +6,21 @@
 //! (`repair`). A requester that knows nothing of this sends everything again: what it sends twice
 //! is a duplicate.
 //!
-//! Only SENDs and WRITEs are kept. Other requests are short, and the responder's resources for them
-//! few.
+//! Of requests only SENDs and WRITEs are kept. Others are short, and the responder's resources for
+//! them few.
+//!
+//! The answers to those, READ responses and results of atomics, are kept in the same way for the
+//! requester, which then requests only what is missing (`gaps`).
 
 use std::collections::VecDeque;
 
-use iba::{Psn, QpType};
+use iba::{Psn, QpState, QpType};
 use wire::{Headers, Opcode, Sack, SackRange, Service};
 
 use crate::env::{Env, Rx, Skipped, Source, To, TransmitError};
 use crate::qp::{Qp, Sent};
+use crate::ranges::Ranges;
+use crate::resp::Responder;
 
 /// How far ahead of the packet that is missing one is kept: the largest window of a wire, and some
 /// more.
@@ -52,12 +57,13 @@ impl<P> EarlyPacket<P> {
 /// The packets of one QP that came early, in the order of their sequence numbers.
 #[derive(Debug)]
 pub struct Early<P> {
-    packets: VecDeque<EarlyPacket<P>>,
+    requests: VecDeque<EarlyPacket<P>>,
+    answers: VecDeque<EarlyPacket<P>>,
 }
 
 impl<P> Default for Early<P> {
     fn default() -> Self {
-        Self { packets: VecDeque::new() }
+        Self { requests: VecDeque::new(), answers: VecDeque::new() }
     }
 }
 
@@ -65,57 +71,117 @@ impl<P> Early<P> {
     /// Whether there are none.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.packets.is_empty()
+        self.requests.is_empty() && self.answers.is_empty()
     }
 
     /// Keeps a packet for `qp`, which [awaits it later](Qp::is_early). It must still be given to
     /// [`Qp::handle_packet`].
     pub fn keep(&mut self, qp: &mut Qp, headers: Headers, length: u32, payload: P) {
-        if qp.resp.kept.is_empty() {
-            // Of an earlier connection.
-            self.packets.clear();
-        }
         let psn = headers.bth.psn;
-        let at = self.packets.partition_point(|packet| packet.headers.bth.psn.is_before(psn));
-        self.packets.insert(at, EarlyPacket { headers, payload, length });
-        qp.note_kept(psn, headers.bth.ackreq);
+        let is_request = headers.bth.opcode.operation().is_request();
+        let (packets, kept) = if is_request {
+            (&mut self.requests, &qp.resp.kept)
+        } else {
+            (&mut self.answers, &qp.req.gaps.kept)
+        };
+        if kept.is_empty() {
+            // Of an earlier connection.
+            packets.clear();
+        }
+        let at = packets.partition_point(|packet| packet.headers.bth.psn.is_before(psn));
+        packets.insert(at, EarlyPacket { headers, payload, length });
+        if is_request {
+            qp.note_kept(psn, headers.bth.ackreq);
+        } else {
+            qp.req.gaps.kept.insert(psn, 1);
+        }
     }
 
-    /// Takes the packet whose turn has come, for [`Qp::handle_packet`]. Ask again afterwards.
-    /// Packets that nobody waits for any more are gone.
+    /// Takes the packet whose turn has come, for [`Qp::handle_packet`] and then
+    /// [`put_back`](Self::put_back). Ask again afterwards. Packets that nobody waits for any more
+    /// are gone.
     pub fn next(&mut self, qp: &mut Qp) -> Option<EarlyPacket<P>> {
-        if !qp.state().receives() || qp.resp.kept.is_empty() {
-            self.packets.clear();
-        }
-        while let Some(front) = self.packets.front() {
-            let psn = front.headers.bth.psn;
-            let distance = psn.distance(qp.resp.psn);
-            if distance > 0 {
-                return None;
-            }
-            let mut packet = self.packets.pop_front()?;
-            qp.resp.kept.remove_before(psn.add(1));
-            if distance == 0 {
-                // The peer learns where the next gap is, or that there is none.
-                packet.headers.bth.ackreq |= qp.resp.kept.run_at(psn.add(1)) == 0;
-                return Some(packet);
-            }
-        }
-        qp.resp.kept.clear();
-        qp.resp.owes_sack = false;
-        None
+        self.next_request(qp).or_else(|| self.next_answer(qp))
     }
+
+    fn next_request(&mut self, qp: &mut Qp) -> Option<EarlyPacket<P>> {
+        if !qp.state().receives() {
+            self.requests.clear();
+        }
+        let Responder { psn: expected, kept, owes_sack, .. } = &mut qp.resp;
+        match take(&mut self.requests, kept, *expected) {
+            Some(mut packet) => {
+                // The peer learns where the next gap is, or that there is none.
+                packet.headers.bth.ackreq |= kept.run_at(expected.add(1)) == 0;
+                Some(packet)
+            }
+            None => {
+                *owes_sack &= !kept.is_empty();
+                None
+            }
+        }
+    }
+
+    /// Keeps a packet that [`Qp::handle_packet`] did not take after all, as the memory for it is
+    /// absent. Its turn comes again after [`Qp::poll_transmit`].
+    pub fn put_back(&mut self, qp: &mut Qp, packet: EarlyPacket<P>) {
+        let psn = packet.headers.bth.psn;
+        if qp.req.place_missing && psn == qp.req.una {
+            self.answers.push_front(packet);
+            qp.req.gaps.kept.insert(psn, 1);
+        }
+    }
+
+    fn next_answer(&mut self, qp: &mut Qp) -> Option<EarlyPacket<P>> {
+        if !matches!(qp.state(), QpState::Rts | QpState::Sqd) {
+            self.answers.clear();
+        }
+        if qp.req.place_missing {
+            return None;
+        }
+        take(&mut self.answers, &mut qp.req.gaps.kept, qp.req.una)
+    }
+}
+
+/// Takes the packet with the number that is `awaited`. Those before it are gone.
+fn take<P>(
+    packets: &mut VecDeque<EarlyPacket<P>>,
+    kept: &mut Ranges,
+    awaited: Psn,
+) -> Option<EarlyPacket<P>> {
+    if kept.is_empty() {
+        packets.clear();
+    }
+    while let Some(front) = packets.front() {
+        let psn = front.headers.bth.psn;
+        let distance = psn.distance(awaited);
+        if distance > 0 {
+            return None;
+        }
+        let packet = packets.pop_front();
+        kept.remove_before(psn.add(1));
+        if distance == 0 {
+            return packet;
+        }
+    }
+    kept.clear();
+    None
 }
 
 impl Qp {
     /// Whether a packet came before its turn and is worth keeping ([`Early`]): one of a wire, of a
-    /// SEND or a WRITE, while the packet before it is missing.
+    /// SEND or a WRITE, or an answer to a READ or an atomic, while the packet before it is missing.
     #[inline]
     pub fn is_early(&self, headers: &Headers, length: u32) -> bool {
-        headers.bth.psn != self.resp.psn && self.keeps(headers, length)
+        let (opcode, psn) = (headers.bth.opcode, headers.bth.psn);
+        if opcode.operation().is_request() {
+            psn != self.resp.psn && self.is_early_request(headers, length)
+        } else {
+            psn != self.req.una && self.is_early_answer(headers, length)
+        }
     }
 
-    fn keeps(&self, headers: &Headers, length: u32) -> bool {
+    fn is_early_request(&self, headers: &Headers, length: u32) -> bool {
         let opcode = headers.bth.opcode;
         let ahead = headers.bth.psn.distance(self.resp.psn);
         matches!(self.qp_type, QpType::Rc | QpType::XrcRecv)

@@ -81,6 +81,7 @@ mod count;
 mod direct;
 mod early;
 mod fast_path;
+mod gaps;
 mod join;
 mod modify;
 mod outcome;

@@ -266,7 +266,7 @@ impl Qp {
     /// does not depend on the time.
     #[inline]
     pub fn has_unsent(&self) -> bool {
-        self.req.index < self.sq.len()
+        self.req.index < self.sq.len() || self.req.gaps.executed.is_some()
     }
 
     /// Whether its carrier had no room for its next request, and nothing else is to be done.

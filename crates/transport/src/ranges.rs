@@ -74,6 +74,13 @@ impl Ranges {
         range.map_or(0, |range| range.end.sub(psn.value()).value())
     }
 
+    /// How many are missing from `psn` on, which is missing, before one that is not. `None` if none
+    /// follows.
+    pub(crate) fn gap_at(&self, psn: Psn) -> Option<u32> {
+        let at = self.0.partition_point(|range| !range.end.is_after(psn));
+        self.0.get(at).map(|range| range.first.sub(psn.value()).value())
+    }
+
     /// How many there are before `psn`.
     pub(crate) fn count_before(&self, psn: Psn) -> u32 {
         let before = self.0.iter().take_while(|range| range.first.is_before(psn));
@@ -129,6 +136,10 @@ mod tests {
                     let psn = base.add(number);
                     let run = (number..).take_while(|number| oracle.contains(number)).count();
                     prop_assert_eq!(ranges.run_at(psn), run as u32);
+                    if run == 0 {
+                        let next = oracle.range(number..).next().map(|next| next - number);
+                        prop_assert_eq!(ranges.gap_at(psn), next);
+                    }
                     prop_assert_eq!(
                         ranges.count_before(psn),
                         oracle.range(..number).count() as u32

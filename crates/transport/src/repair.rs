@@ -4,9 +4,9 @@
 //! cursor then goes back, passes over what the peer has, and returns to where it was:
 //!
 //! ```text
-//!            una          next            top             max
+//!            base         next            top             max
 //!   ----------|------------|---------------|---------------|-------> sequence numbers
-//!    acked    | sent again | kept, missing | on their way  | never sent
+//!    executed | sent again | kept, missing | on their way  | never sent
 //! ```
 //!
 //! Whatever is missing below `top`, the highest number that the peer has, is sent once. If packets
@@ -35,27 +35,30 @@ impl Qp {
             && !self.path.reliable;
         let (una, expected) = (self.req.una, rx.headers.bth.psn);
         let sent = self.req.max.sub(una.value()).value();
-        let is_known = may && expected.sub(una.value()).value() <= sent;
+        let offset = |psn: Psn| psn.sub(una.value()).value();
+        // What it said before it went on is out of date.
+        let is_known = may && (offset(self.base())..=sent).contains(&offset(expected));
         let sack = rx.headers.sack().filter(|sack| is_known && sack.signature == SIGNATURE);
         let Some(sack) = sack else { return env.count(Counter::DroppedPacket) };
         // READs that are not answered yet stay.
         let _ = self.acknowledge(env, now, expected);
         if matches!(self.state(), QpState::Rts | QpState::Sqd) {
             self.note_has(expected, sack);
-            if self.req.una == expected {
+            if self.base() == expected {
                 self.repair(env, now);
             }
         }
     }
 
     fn note_has(&mut self, expected: Psn, sack: Sack) {
+        let base = self.base();
         let req = &mut self.req;
-        let sent = req.max.sub(req.una.value()).value();
+        let sent = req.max.sub(base.value()).value();
         req.has.remove_before(expected.add(1));
         for range in sack.ranges {
             let (ahead, count) = (range.ahead.into(), range.count.into());
             let first = expected.add(ahead);
-            let end = first.sub(req.una.value()).value() + count;
+            let end = first.sub(base.value()).value() + count;
             // Nothing that was not sent, nothing that no peer keeps, and not what is missing.
             if ahead > 0 && count > 0 && end <= sent.min(FARTHEST) {
                 req.has.insert(first, count);
@@ -63,16 +66,16 @@ impl Qp {
         }
     }
 
-    /// The peer lacks the packet at `una`, and has later ones.
+    /// The peer lacks the packet at `base`, and has later ones.
     pub(crate) fn repair<E: Env>(&mut self, env: &mut E, now: Time) {
         let Some(top) = self.req.has.end() else { return };
-        let (una, max) = (self.req.una, self.req.max);
+        let (base, max) = (self.base(), self.req.max);
         let point = match self.req.repair {
             // On its way there.
             Some(repair) if repair.walks => return,
             // Lost after the last repair.
-            Some(repair) if !repair.next.is_after(una) => {
-                if una.is_before(repair.point) {
+            Some(repair) if !repair.next.is_after(base) => {
+                if base.is_before(repair.point) {
                     repair.point
                 } else {
                     self.window.lost();
@@ -103,10 +106,11 @@ impl Qp {
                 max
             }
         };
-        self.req.repair = Some(Repair { next: una, until: max, point, walks: true, is_all: false });
+        self.req.repair =
+            Some(Repair { next: base, until: max, point, walks: true, is_all: false });
         self.req.ack_timer = None;
         self.req.watch(now, &self.attr);
-        self.go_to(una);
+        self.go_to(base);
     }
 
     /// The same, as a NAK says: what the cursor went back for was lost again, if that was for
@@ -114,7 +118,7 @@ impl Qp {
     pub(crate) fn repair_after_nak<E: Env>(&mut self, env: &mut E, now: Time) {
         if !self.req.repair.is_some_and(|repair| repair.is_all) {
             self.repair(env, now);
-        } else if self.req.psn != self.req.una {
+        } else if self.req.psn != self.base() {
             self.window.silent();
             self.repair_all();
         }
@@ -129,17 +133,24 @@ impl Qp {
             if end.is_none_or(|end| !req.psn.is_before(end)) {
                 return self.end_walk();
             }
-            let run = req.has.run_at(req.psn);
             let Some(wqe) = self.sq.get(req.index) else { return };
             if wqe.failure.is_some() {
                 return self.end_walk();
             }
-            if run == 0 || !wqe.begun || wqe.is_answered() {
+            let is_answered = wqe.is_answered();
+            let had = if is_answered { &req.gaps.kept } else { &req.has };
+            let run = had.run_at(req.psn);
+            if run == 0 || !wqe.begun {
                 return;
             }
             let left = wqe.end().sub(req.psn.value()).value();
-            req.psn = req.psn.add(run.min(left));
-            req.index += usize::from(run >= left);
+            let (passed, is_whole) = (run.min(left), run >= left);
+            req.psn = req.psn.add(passed);
+            req.index += usize::from(is_whole);
+            if is_answered {
+                req.read_psns += passed;
+                req.rd_atomic += u32::from(is_whole);
+            }
         }
     }
 
@@ -154,31 +165,32 @@ impl Qp {
     }
 
     /// Everything that is not acknowledged is sent again, but for what the peer has. The cursor
-    /// goes back to `una`.
+    /// goes back to `base`.
     pub(crate) fn repair_all(&mut self) {
+        let base = self.base();
+        self.go_to(base);
         let req = &mut self.req;
-        req.go_back();
         if !self.path.reliable {
-            let (next, until) = (req.una, req.max);
+            let (next, until) = (base, req.max);
             req.repair = Some(Repair { next, until, point: until, walks: true, is_all: true });
         }
     }
 
-    /// After `una` moved: forgets what it passed.
+    /// After `base` moved: forgets what it passed.
     pub(crate) fn follow_repair(&mut self) {
+        let base = self.base();
         let req = &mut self.req;
-        let una = req.una;
-        req.has.remove_before(una);
+        req.has.remove_before(base);
         let Some(repair) = &mut req.repair else { return };
-        let is_repaired = !una.is_before(repair.next) && !repair.walks;
-        if repair.next.is_before(una) {
-            repair.next = una;
+        let is_repaired = !base.is_before(repair.next) && !repair.walks;
+        if repair.next.is_before(base) {
+            repair.next = base;
         }
         if !req.has.is_empty() {
             return;
         }
-        if !una.is_before(repair.until) {
-            let is_over = !una.is_before(repair.point);
+        if !base.is_before(repair.until) {
+            let is_over = !base.is_before(repair.point);
             repair.walks = false;
             if is_over {
                 req.repair = None;
@@ -191,14 +203,14 @@ impl Qp {
             // packets overtake each other. The peer does not have it: it is lost, too, or the peer
             // does not keep such packets.
             (repair.walks, repair.is_all) = (true, true);
-            req.go_back();
+            self.go_to(base);
         } else if repair.walks && !repair.is_all {
             self.end_walk();
         }
     }
 
     /// Moves the cursor to `psn`, which was sent, or is the next to send.
-    fn go_to(&mut self, mut psn: Psn) {
+    pub(crate) fn go_to(&mut self, mut psn: Psn) {
         let req = &mut self.req;
         let offset = |psn: Psn| psn.sub(req.una.value()).value();
         let to = offset(psn);
@@ -214,12 +226,14 @@ impl Qp {
                 psn = wqe.first;
                 break;
             }
+            let is_whole = offset(wqe.end()) <= to;
             if wqe.is_answered() {
-                rd_atomic += 1;
                 let first = if index == 0 { 0 } else { offset(wqe.first) };
-                read_psns += offset(wqe.end()) - first;
+                // The rest counts once it is requested.
+                rd_atomic += u32::from(is_whole);
+                read_psns += offset(wqe.end()).min(to) - first;
             }
-            if offset(wqe.end()) > to {
+            if !is_whole {
                 break;
             }
             index += 1;
@@ -235,17 +249,18 @@ impl Qp {
         let req = &self.req;
         !req.has.is_empty()
             && req.psn == req.max
-            && (req.outstanding() + packets > FARTHEST || self.window.is_small())
+            && (req.psn.sub(self.base().value()).value() + packets > FARTHEST
+                || self.window.is_small())
     }
 
-    /// Packets that count against the window: those between `una` and the cursor, without those
+    /// Packets that count against the window: those between `base` and the cursor, without those
     /// that the peer has; and while the cursor repairs, what is on its way beyond `top`.
     pub(crate) fn in_flight(&self) -> u32 {
         let req = &self.req;
-        if req.has.is_empty() {
+        if req.has.is_empty() && req.gaps.executed.is_none() {
             return req.in_flight();
         }
-        let kept = req.has.count_before(req.psn);
+        let kept = req.has.count_before(req.psn) + self.executed_requests();
         let beyond = match (req.repair, req.has.end()) {
             (Some(repair), Some(top)) if repair.walks && !repair.is_all => {
                 req.max.sub(top.value()).value()

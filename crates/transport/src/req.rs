@@ -9,8 +9,9 @@
 //! `una` is the oldest number without an acknowledgement, `psn` the next to send, `max` the one
 //! after the highest ever sent. They are equal when nothing is under way; `psn` goes back to `una`
 //! when something was lost, to send again what the peer lacks (`repair`), or all of it where nobody
-//! knows what that is (go-back-N). The first work request of the queue is always the one
-//! that holds `una`.
+//! knows what that is (go-back-N). If only answers are missing, it goes back no further than to
+//! what the peer has not carried out ([`Qp::base`], `gaps`). The first work request of the queue is
+//! always the one that holds `una`.
 
 mod state;
 
@@ -23,7 +24,7 @@ use crate::pace;
 use crate::packet::{describe, operation_of, payload};
 use crate::qp::{Qp, Sent};
 use crate::time::Time;
-use crate::wqe::Failure;
+use crate::wqe::{Failure, Wqe};
 use crate::wr::Data;
 
 pub(crate) use self::state::Requester;
@@ -51,8 +52,18 @@ impl Qp {
         if self.req.place_missing && !self.has_found_place(env, now) {
             return Sent::Nothing;
         }
+        if self.req.gaps.executed.is_some() {
+            let sent = self.transmit_gap(env, now);
+            if sent != Sent::Nothing {
+                return sent;
+            }
+        }
         if self.req.repair.is_some() {
             self.pass_over();
+            if !self.req.is_quiet() {
+                // If the peer said that it has all, and something got lost there.
+                self.req.watch(now, &self.attr);
+            }
         }
         let Some(wqe) = self.sq.get(self.req.index) else {
             return Sent::Nothing;
@@ -180,7 +191,7 @@ impl Qp {
             // down.
             req.read_psns == 0 || req.read_psns + packets <= window.saturating_mul(READ_AHEAD)
         } else {
-            in_flight == 0 || req.psn == req.una || in_flight + packets <= window
+            in_flight == 0 || req.psn == self.base() || in_flight + packets <= window
         } && !self.is_too_far(packets);
         if !has_room {
             return Sent::Nothing;
@@ -200,9 +211,7 @@ impl Qp {
             && (is_last && self.asks(wqe.is_signaled(), total == 1 && !wqe.is_answered())
                 || self.must_ask(packets));
         describe(&mut headers, wqe, offset, position);
-        if self.qp_type == QpType::XrcSend {
-            headers.set_xrceth(Xrceth { srqn: Srqn::new(wqe.wr.srqn) });
-        }
+        self.name_srq(&mut headers, wqe);
         let is_run = position == Position::Middle && !headers.bth.ackreq && self.may_run();
         if is_run {
             // The packets after it until one asks for an acknowledgement, and the last packet.
@@ -284,6 +293,13 @@ impl Qp {
         }
         // A packet that stands for many numbers counts as one.
         Sent::Packets(if is_run { packets } else { 1 })
+    }
+
+    /// XRC: names the shared receive queue.
+    pub(crate) fn name_srq(&self, headers: &mut Headers, wqe: &Wqe) {
+        if self.qp_type == QpType::XrcSend {
+            headers.set_xrceth(Xrceth { srqn: Srqn::new(wqe.wr.srqn) });
+        }
     }
 
     /// The carrier takes no more now. That of a dead peer is full for ever: waiting for room is

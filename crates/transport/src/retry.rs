@@ -88,16 +88,22 @@ impl Qp {
         }
         self.window.arrived(req.una.sub(before.value()).value());
         let sent = req.max.sub(req.una.value()).value();
+        // Otherwise a request after `una` still waits for what the peer asked for.
+        let is_past = req.gaps.executed.is_none_or(|executed| req.una.is_after(executed));
+        req.gaps.follow(req.una);
         if req.outstanding() > sent {
             // The peer already has what was going to be sent again.
-            req.go_back();
+            self.go_to(self.base());
         }
+        let req = &mut self.req;
         req.is_met = true;
         req.retries = self.attr.retry_cnt;
         req.timeouts = 0;
-        req.rnr_retries = self.attr.rnr_retry;
-        req.rnr_until = None;
         req.gap = false;
+        if is_past || req.place_missing {
+            req.rnr_retries = self.attr.rnr_retry;
+            req.rnr_until = None;
+        }
         req.place_missing = false;
         req.skipped = Skipped::default();
         req.ack_timer = None;
@@ -120,6 +126,7 @@ impl Qp {
             Reason::AckTimeout => {
                 // Whatever it had, it may have lost.
                 self.req.has.clear();
+                self.req.gaps.forget();
                 self.window.silent();
             }
             _ => self.window.lost(),
@@ -155,10 +162,18 @@ impl Qp {
 
     /// Marks the work request at the cursor as failed. It fails once those before it are done.
     pub(crate) fn fail<E: Env>(&mut self, env: &mut E, failure: Failure) {
-        if self.req.index == 0 {
+        self.fail_at(env, self.req.index, failure);
+    }
+
+    /// The same of another one, which the cursor then does not pass.
+    pub(crate) fn fail_at<E: Env>(&mut self, env: &mut E, index: usize, failure: Failure) {
+        if index == 0 {
             self.fail_front(env, failure);
-        } else if let Some(wqe) = self.sq.get_mut(self.req.index) {
+        } else if let Some(wqe) = self.sq.get_mut(index) {
             wqe.failure = Some(failure);
+            if index < self.req.index {
+                self.go_to(self.base());
+            }
         }
     }
 

@@ -89,6 +89,11 @@ impl Wqe {
         self.first.add(self.packets)
     }
 
+    /// Whether a sequence number is one of its own, once it has begun.
+    pub(crate) fn holds(&self, psn: Psn) -> bool {
+        psn.sub(self.first.value()).value() < self.packets
+    }
+
     /// Whether the peer answers it, which the requester's depth limits.
     pub(crate) const fn is_answered(&self) -> bool {
         self.wr.opcode.is_answered()

@@ -4,6 +4,7 @@ use iba::Qpn;
 use transport::Time;
 use transport::env::Rx;
 
+use super::Engine;
 use super::common::Common;
 use super::env::QpEnv;
 use crate::ids::QpId;
@@ -83,6 +84,19 @@ fn give_to_named(
     Some(id)
 }
 
+impl Engine {
+    /// Gives a QP what was put back as its memory was absent, which it may have found by now.
+    /// Returns whether there was anything.
+    pub(super) fn give_again(&mut self, id: QpId) -> bool {
+        let Self { common, qps, .. } = self;
+        let entry = qps.get_mut(id).filter(|entry| !entry.context.early.is_empty());
+        let Some(entry) = entry else { return false };
+        let now = common.now;
+        give_early(common, entry, now);
+        true
+    }
+}
+
 /// Gives a QP the packets that overtook a lost one, as far as their turn has come.
 #[cold]
 fn give_early(common: &mut Common, entry: &mut QpEntry, now: Time) {
@@ -93,6 +107,7 @@ fn give_early(common: &mut Common, entry: &mut QpEntry, now: Time) {
         let payload = InPayload::Bytes(&packet.payload.bytes);
         let rx = packet.rx(&payload);
         entry.qp.handle_packet(&mut QpEnv::new(common, &mut entry.context), now, &rx);
+        entry.context.early.put_back(&mut entry.qp, packet);
     }
 }
 

@@ -455,6 +455,9 @@ impl Engine {
                 }
             }
             self.transmit(id);
+            if self.give_again(id) {
+                self.transmit(id);
+            }
         }
         fired |= self.common.report_overdue();
         fired |= self.end_qps_of_overruns();

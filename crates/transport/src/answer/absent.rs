@@ -51,6 +51,24 @@ impl Responder {
         }
     }
 
+    /// The peer asks again, for a part of a READ that has another end than the part that was put
+    /// off: this one takes its place, or it continues.
+    pub(super) fn take_up(&mut self, again: &Answer) {
+        self.answers.retain_mut(|answer| {
+            let is_about = answer.is_put_off()
+                && answer.end() != again.end()
+                && answer.psn.is_before(again.end())
+                && answer.end().is_after(again.psn);
+            if let Kind::Read(read) = &mut answer.kind
+                && is_about
+            {
+                read.is_put_off = false;
+                return read.is_new;
+            }
+            true
+        });
+    }
+
     /// Puts the first answer off until it is requested again. The response then begins with First
     /// or Only (IBA 9.7.4).
     fn put_off(&mut self) {

@@ -3,6 +3,7 @@
 use iba::{Psn, QpAttr};
 
 use crate::env::Skipped;
+use crate::gaps::Gaps;
 use crate::ranges::Ranges;
 use crate::repair::Repair;
 use crate::time::Time;
@@ -60,10 +61,12 @@ pub(crate) struct Requester {
     /// Operations carried out without packets just before `una`, which the packet with that number
     /// reports.
     pub(crate) skipped: Skipped,
-    /// What the peer has of the packets after `una`.
+    /// What the peer has of the packets after `base` (`Qp::base`).
     pub(crate) has: Ranges,
     /// What is being sent again.
     pub(crate) repair: Option<Repair>,
+    /// What is missing of the answers.
+    pub(crate) gaps: Gaps,
 }
 
 impl Requester {
@@ -115,15 +118,6 @@ impl Requester {
         }
     }
 
-    /// Goes back to the oldest packet that is not acknowledged.
-    pub(crate) fn go_back(&mut self) {
-        self.psn = self.una;
-        self.index = 0;
-        self.rd_atomic = 0;
-        self.read_psns = 0;
-        self.unasked = 0;
-    }
-
     /// Notes that the only packet of the request at the cursor was sent, and whether it asks for an
     /// acknowledgement.
     pub(crate) fn sent_one(&mut self, ackreq: bool) {
@@ -151,7 +145,7 @@ mod tests {
         req.start(Psn::new(0xff_ffff));
         req.advance(3);
         assert_eq!((req.psn, req.max, req.outstanding()), (Psn::new(2), Psn::new(2), 3));
-        req.go_back();
+        req.psn = req.una;
         req.advance(1);
         assert_eq!((req.psn, req.max, req.outstanding()), (Psn::new(0), Psn::new(2), 1));
     }

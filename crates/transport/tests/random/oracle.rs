@@ -190,6 +190,11 @@ impl Run {
             let (mut want_here, mut want_there) = (own.clone(), peers.clone());
             let (mut part_here, mut part_there) = (false, false);
             match op.wr.opcode {
+                // An answer that does not fit may come behind a part of one that does.
+                WrOpcode::RdmaRead if op.bad == Some(WcStatus::BadRespErr) && place == done => {
+                    want_here[..length].copy_from_slice(&peers[..length]);
+                    part_here = true;
+                }
                 _ if op.bad.is_some() => {}
                 WrOpcode::RdmaWrite if op.wr.remote_addr == LAST => {}
                 WrOpcode::RdmaWrite | WrOpcode::RdmaWriteWithImm if place <= carried_out => {

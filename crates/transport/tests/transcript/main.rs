@@ -12,6 +12,7 @@ mod dup;
 mod early;
 mod fence;
 mod flush;
+mod gaps;
 mod joined;
 mod malformed;
 mod nak;

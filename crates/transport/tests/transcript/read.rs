@@ -54,12 +54,14 @@ fn an_ack_after_an_unanswered_read_shows_that_the_answer_was_lost() {
     assert_eq!(s.host.counted(Counter::ImpliedNakSeqErr), 1);
     // Only the rest is requested again, under the number where the answer broke off.
     recv!(s, 2, packet(Opcode::RcReadRequest, sq(1)).with_reth(0x9100, 344).ackreq());
-    recv!(s, 2, packet(Opcode::RcSendOnly, sq(3)).ackreq(), &[1]);
+    recv_nothing!(s, 3);
+    s.completed_nothing();
     // Its answer begins with First again.
     send!(s, 4, response('f', sq(1), 2), &[2; 256]);
     send!(s, 4, response('l', sq(2), 2), &[3; 88]);
     s.sent(9, WcStatus::Success);
-    s.completed_nothing();
+    // The peer has acknowledged it already.
+    s.sent(10, WcStatus::Success);
     assert_eq!(s.peek(BASE + 511, 2), [2, 3]);
 }
 
@@ -71,13 +73,16 @@ fn a_gap_within_the_answer_is_handled_once() {
     send!(s, 2, response('f', sq(0), 1), &[1; 256]);
     send!(s, 2, response('m', sq(2), 1), &[1; 256]);
     send!(s, 2, response('l', sq(3), 1), &[1; 256]);
-    recv!(s, 2, packet(Opcode::RcReadRequest, sq(1)).with_reth(0x9100, 768).ackreq());
+    // Nobody keeps what comes early.
+    recv!(s, 2, packet(Opcode::RcReadRequest, sq(1)).with_reth(0x9100, 512).ackreq());
     recv_nothing!(s, 2);
     assert_eq!(s.host.counted(Counter::ImpliedNakSeqErr), 1);
-    // Once it is closed, the next gap is another one.
     send!(s, 4, response('f', sq(1), 1), &[1; 256]);
-    send!(s, 4, response('l', sq(3), 1), &[1; 256]);
-    recv!(s, 4, packet(Opcode::RcReadRequest, sq(2)).with_reth(0x9200, 512).ackreq());
+    send!(s, 4, response('l', sq(2), 1), &[1; 256]);
+    recv!(s, 4, packet(Opcode::RcReadRequest, sq(3)).with_reth(0x9300, 256).ackreq());
+    send!(s, 6, response('o', sq(3), 1), &[1; 256]);
+    s.sent(9, WcStatus::Success);
+    assert_eq!(s.host.counted(Counter::ImpliedNakSeqErr), 1);
 }
 
 /// A slow peer sends everything that was requested first, before it gets to the repeated request.
@@ -88,7 +93,7 @@ fn a_read_is_not_requested_a_third_time_while_the_peer_still_answers() {
     recv!(s, 0, packet(Opcode::RcReadRequest, sq(0)).with_reth(0x9000, 1024).ackreq());
     send!(s, 2, response('f', sq(0), 1), &[1; 256]);
     send!(s, 4, response('m', sq(2), 1), &[1; 256]);
-    recv!(s, 4, packet(Opcode::RcReadRequest, sq(1)).with_reth(0x9100, 768).ackreq());
+    recv!(s, 4, packet(Opcode::RcReadRequest, sq(1)).with_reth(0x9100, 512).ackreq());
     // The rest of the first answer, and an even older one: each less than a timeout of 8.2 us after
     // the previous one.
     send!(s, 11, response('l', sq(3), 1), &[1; 256]);
@@ -96,7 +101,8 @@ fn a_read_is_not_requested_a_third_time_while_the_peer_still_answers() {
     send!(s, 25, response('m', sq(0), 1), &[1; 256]);
     assert_eq!(s.host.counted(Counter::LocalAckTimeoutErr), 0);
     send!(s, 32, response('f', sq(1), 1), &[1; 256]);
-    send!(s, 32, response('m', sq(2), 1), &[1; 256]);
+    send!(s, 32, response('l', sq(2), 1), &[1; 256]);
+    recv!(s, 32, packet(Opcode::RcReadRequest, sq(3)).with_reth(0x9300, 256).ackreq());
     // Silence is different: the READ is requested once more, and then given up.
     recv!(s, 41, packet(Opcode::RcReadRequest, sq(3)).with_reth(0x9300, 256).ackreq());
     s.at(100);
@@ -476,4 +482,28 @@ fn an_answer_that_is_put_off_and_no_longer_needed_does_not_hold_up_others() {
     bring_back(&s);
     recv_nothing!(s, 6_000);
     assert!(!s.qp.owes_answers());
+}
+
+/// The part has another end than what is asked for next.
+#[test]
+fn a_part_that_is_put_off_does_not_hold_up_the_rest() {
+    let mut s = Station::new(&Options { min_rnr_timer: 12, timeout: 14, ..Options::rc() });
+    let part = |first: u32, packets: u32| {
+        let va = BASE + 256 * u64::from(first);
+        packet(Opcode::RcReadRequest, rq(first)).with_reth(va, 256 * packets)
+    };
+    send!(s, 0, part(0, 4));
+    for (number, position) in ['f', 'm', 'm', 'l'].into_iter().enumerate() {
+        recv!(s, 0, response(position, rq(number as u32), 1), &[0; 256]);
+    }
+    s.host.memory.borrow_mut().absent = 1;
+    send!(s, 1, part(1, 1));
+    // This is lost, and a timeout passes.
+    recv!(s, 4_001, rnr_nak(rq(1), 1, 12));
+    bring_back(&s);
+    send!(s, 100_000, part(1, 3));
+    for (number, position) in [(1, 'f'), (2, 'm'), (3, 'l')] {
+        recv!(s, 100_000, response(position, rq(number), 1), &[0; 256]);
+    }
+    recv_nothing!(s, 200_000);
 }
