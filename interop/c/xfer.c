@@ -3,6 +3,8 @@
  *
  *   xfer -d DEVICE -g GID_INDEX -m MTU -p PORT              serves
  *   xfer -d DEVICE -g GID_INDEX -m MTU -p PORT [-l] HOST    requests the operations; -l: large, too
+ *
+ * -t CODE: the local ACK timeout, a second if it is not given.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -139,7 +141,7 @@ static void open_device(const char *device)
 		die("MR or QP: %s", strerror(errno));
 }
 
-static void connect_qp(int gid_index, int mtu)
+static void connect_qp(int gid_index, int mtu, int timeout)
 {
 	union ibv_gid gid, theirs;
 	char raw[33], *byte = raw;
@@ -176,7 +178,7 @@ static void connect_qp(int gid_index, int mtu)
 	if (ibv_modify_qp(x.qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
 					       IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER))
 		die("RTR: %s", strerror(errno));
-	attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS, .timeout = 18, .retry_cnt = 7, .rnr_retry = 7,
+	attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS, .timeout = timeout, .retry_cnt = 7, .rnr_retry = 7,
 		.sq_psn = own_psn, .max_rd_atomic = 4 };
 	if (ibv_modify_qp(x.qp, &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
 					       IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC))
@@ -375,10 +377,10 @@ int main(int argc, char **argv)
 	const char *device = "", *port = "18515";
 	uint32_t sizes[16];
 	unsigned most = 0;
-	int gid_index = 0, option;
+	int gid_index = 0, timeout = 18, option;
 	uint32_t mtu = 1024, count = 0;
 
-	while ((option = getopt(argc, argv, "d:g:lm:p:")) != -1) {
+	while ((option = getopt(argc, argv, "d:g:lm:p:t:")) != -1) {
 		switch (option) {
 		case 'd': device = optarg; break;
 		case 'g': gid_index = atoi(optarg); break;
@@ -388,6 +390,7 @@ int main(int argc, char **argv)
 			break;
 		case 'm': mtu = atoi(optarg); break;
 		case 'p': port = optarg; break;
+		case 't': timeout = atoi(optarg); break;
 		default: return 2;
 		}
 	}
@@ -396,7 +399,7 @@ int main(int argc, char **argv)
 	x.in = fdopen(fd, "r");
 	x.out = fdopen(dup(fd), "w");
 	open_device(device);
-	connect_qp(gid_index, mtu);
+	connect_qp(gid_index, mtu, timeout);
 	say("go");
 	hear("go");
 	if (!argv[optind]) {

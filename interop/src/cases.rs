@@ -61,6 +61,7 @@ pub struct Cases<'a> {
     guest: Guest,
     cases: Vec<Case>,
     own: Vec<&'a Path>,
+    faults: Option<&'a Path>,
     patience: Duration,
 }
 
@@ -137,13 +138,21 @@ impl Case {
 impl<'a> Cases<'a> {
     /// These cases, in this order.
     pub fn new(guest: Guest, cases: impl IntoIterator<Item = Case>) -> Self {
-        Self { guest, cases: cases.into_iter().collect(), own: Vec::new(), patience: PATIENCE }
+        let cases = cases.into_iter().collect();
+        Self { guest, cases, own: Vec::new(), faults: None, patience: PATIENCE }
     }
 
     /// Copies a program of ours to the machine; a case names it by its path.
     #[must_use]
     pub fn own(mut self, program: &'a Path) -> Self {
         self.own.push(program);
+        self
+    }
+
+    /// Our side follows this fault plan (docs/FAULT_PLANS.md).
+    #[must_use]
+    pub fn faults(mut self, plan: &'a Path) -> Self {
+        self.faults = Some(plan);
         self
     }
 
@@ -241,11 +250,14 @@ impl<'a> Cases<'a> {
         began: Instant,
         is_over: &dyn Fn() -> bool,
     ) -> Output {
-        let ours = Program::new(&case.program)
+        let mut ours = Program::new(&case.program)
             .args(case.args(number, Side::Here, self.guest))
             .env("PEERDMA_LOG", "warn,peerdma::counters=info,peerdma::udp=debug")
             .limit(self.patience)
             .in_netns(&tap.host);
+        if let Some(plan) = self.faults {
+            ours = ours.env("PEERDMA_FAULT", plan);
+        }
         let deadline = began + 2 * self.patience;
         loop {
             let out = ours.output();

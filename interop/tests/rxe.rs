@@ -72,6 +72,27 @@ fn every_operation_and_every_byte() {
     Cases::new(Guest::Rxe, cases).own(&xfer).patience(patience()).run("every exchange was right");
 }
 
+/// One packet in a hundred is lost on its way to us, and another one on its way from us. Both sides
+/// send again what is missing, or all from there on, and every byte is right.
+#[test]
+fn every_byte_where_packets_are_lost() {
+    needs!(Need::Vm, Need::Namespaces, Need::Program("rdma"), Need::Header("infiniband/verbs.h"));
+    let scratch = Scratch::new();
+    let xfer = compile("xfer", &scratch);
+    let program = xfer.to_str().expect("our own path");
+    let plan = scratch.file("lossy.toml");
+    let rules = ["in", "out"].map(|way| {
+        format!("[[fault]]\nname = '{way}'\ndo = 'drop'\nprobability = 0.01\nway = '{way}'\n")
+    });
+    std::fs::write(&plan, rules.concat()).expect("a file of our own");
+    let cases = Case::both_ways(program, &["-m", "1024", "-t", "14"]);
+    let done =
+        Cases::new(Guest::Rxe, cases).own(&xfer).faults(&plan).run("every exchange was right");
+    for here in &done.here {
+        here.says("in: drop fired").says("out: drop fired");
+    }
+}
+
 /// Each side requests as many outstanding READs and atomics as its own device supports, without
 /// regard to the other one: rxe's 128 are more than mlx5's 16, and than ours.
 fn outstanding(program: &str) -> &'static [&'static str] {
