@@ -151,14 +151,13 @@ impl Qp {
         self.req.rnr_until = Some(now + timer.duration());
     }
 
-    /// An answer is missing, as a later one arrived that nobody keeps: everything is sent again.
-    /// This counts as a NAK (IBA 9.7.5, implied NAK), once per gap.
+    /// An answer is missing, as a later one arrived, though nothing is lost on this path: everything
+    /// is sent again. This counts as a NAK (IBA 9.7.5, implied NAK), once per gap.
     pub(crate) fn handle_gap<E: Env>(&mut self, env: &mut E, now: Time) {
         // Requests in flight when a pause began are repeated after it.
         if !self.req.gap && self.req.rnr_until.is_none() {
             self.req.gap = true;
             env.count(Counter::ImpliedNakSeqErr);
-            self.req.gaps.forget();
             self.retry(env, now, Reason::SequenceNak);
         } else {
             self.req.hear(now, &self.attr);
