@@ -134,6 +134,7 @@ impl Qp {
         if self.req.rnr_until.is_some() {
             return;
         }
+        self.req.rnr_psn = Some(psn);
         // IBA 9.7.5, RNR NAK: seven means without limit.
         if self.attr.rnr_retry != 7 {
             let Some(retries) = self.req.rnr_retries.checked_sub(1) else {
@@ -151,8 +152,8 @@ impl Qp {
         self.req.rnr_until = Some(now + timer.duration());
     }
 
-    /// An answer is missing, as a later one arrived, though nothing is lost on this path: everything
-    /// is sent again. This counts as a NAK (IBA 9.7.5, implied NAK), once per gap.
+    /// An answer is missing, as a later one arrived, though this path loses nothing: everything is
+    /// sent again. This counts as a NAK (IBA 9.7.5, implied NAK), once per gap.
     pub(crate) fn handle_gap<E: Env>(&mut self, env: &mut E, now: Time) {
         // Requests in flight when a pause began are repeated after it.
         if !self.req.gap && self.req.rnr_until.is_none() {

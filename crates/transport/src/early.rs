@@ -126,7 +126,8 @@ impl<P> Early<P> {
     /// absent. Its turn comes again after [`Qp::poll_transmit`].
     pub fn put_back(&mut self, qp: &mut Qp, packet: EarlyPacket<P>) {
         let psn = packet.headers.bth.psn;
-        if qp.req.place_missing && psn == qp.req.una {
+        let is_answer = packet.headers.bth.opcode.operation().is_response();
+        if is_answer && qp.req.place_missing && psn == qp.req.una {
             self.answers.push_front(packet);
             qp.req.gaps.kept.insert(psn, 1);
         }

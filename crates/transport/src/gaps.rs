@@ -51,6 +51,13 @@ impl Qp {
         self.req.gaps.executed.unwrap_or(self.req.una)
     }
 
+    /// Whether answers are kept for it. After [`Qp::poll_transmit`], the turn of one whose memory
+    /// was absent may have come ([`Early::next`](crate::Early::next)).
+    #[inline]
+    pub fn keeps_answers(&self) -> bool {
+        !self.req.gaps.kept.is_empty()
+    }
+
     /// Whether this is an answer of a wire that came before its turn, and is worth keeping.
     pub(crate) fn is_early_answer(&self, headers: &Headers, length: u32) -> bool {
         let (opcode, psn) = (headers.bth.opcode, headers.bth.psn);
@@ -91,6 +98,7 @@ impl Qp {
     /// counts as a NAK (IBA 9.7.5, implied NAK), once per gap.
     pub(crate) fn has_executed<E: Env>(&mut self, env: &mut E, now: Time, to: Psn) {
         let is_new = !self.req.gap && self.req.rnr_until.is_none();
+        self.req.hear(now, &self.attr);
         self.note_executed(now, to);
         if is_new {
             self.req.gap = true;
@@ -105,11 +113,11 @@ impl Qp {
 
     /// The same, where something else counts as the NAK.
     pub(crate) fn note_executed(&mut self, now: Time, to: Psn) {
-        self.req.hear(now, &self.attr);
         let (una, base) = (self.req.una, self.base());
         let offset = |psn: Psn| psn.sub(una.value()).value();
         let req = &mut self.req;
         if offset(base) < offset(to) {
+            req.hear(now, &self.attr);
             if req.gaps.note_executed(to) {
                 // The peer is alive, and gets ahead.
                 req.is_met = true;
@@ -190,7 +198,7 @@ impl Qp {
         match env.transmit(To::Peer, &headers, source, Skipped::default()) {
             Ok(()) => {}
             Err(TransmitError::Blocked) => {
-                self.wait_for_room(now);
+                self.req.watch(now, &self.attr);
                 return Sent::Blocked;
             }
             // Only an ATOMIC WRITE has memory to send from.
@@ -203,7 +211,6 @@ impl Qp {
         }
         self.pace.spend(now, bytes);
         let req = &mut self.req;
-        req.blocked = false;
         req.gaps.note_asked(Asked { first, end, until: req.max });
         req.watch(now, &self.attr);
         Sent::Packets(1)
@@ -215,8 +222,9 @@ impl Qp {
         let executed = req.gaps.executed?;
         let offset = |psn: Psn| psn.sub(req.una.value()).value();
         let until = offset(executed);
-        // The cursor went back, and requests all of it.
-        if offset(req.psn) < until {
+        // The cursor went back, and requests all of it, unless it stands at what failed.
+        let is_failed = self.sq.get(req.index).is_some_and(|wqe| wqe.failure.is_some());
+        if offset(req.psn) < until && !is_failed {
             return None;
         }
         let begun = self.sq.iter().take_while(|wqe| wqe.begun && wqe.failure.is_none());

@@ -58,10 +58,10 @@ impl Qp {
                 return sent;
             }
         }
-        if self.req.repair.is_some() {
+        if self.req.repair.is_some() || self.req.gaps.executed.is_some() {
             self.pass_over();
             if !self.req.is_quiet() {
-                // If the peer said that it has all, and something got lost there.
+                // Even if the peer has all, or its answers are kept: something may get lost there.
                 self.req.watch(now, &self.attr);
             }
         }
@@ -188,8 +188,10 @@ impl Qp {
         let in_flight = self.in_flight();
         let has_room = if wqe.is_answered() {
             // The peer sends responses as fast as it can: only the number of requests slows it
-            // down.
-            req.read_psns == 0 || req.read_psns + packets <= window.saturating_mul(READ_AHEAD)
+            // down. What it carried out once had its place.
+            req.read_psns == 0
+                || req.gaps.executed.is_some_and(|executed| req.psn.is_before(executed))
+                || req.read_psns + packets <= window.saturating_mul(READ_AHEAD)
         } else {
             in_flight == 0 || req.psn == self.base() || in_flight + packets <= window
         } && !self.is_too_far(packets);

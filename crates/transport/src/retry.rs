@@ -89,7 +89,11 @@ impl Qp {
         self.window.arrived(req.una.sub(before.value()).value());
         let sent = req.max.sub(req.una.value()).value();
         // Otherwise a request after `una` still waits for what the peer asked for.
-        let is_past = req.gaps.executed.is_none_or(|executed| req.una.is_after(executed));
+        let is_past = req.gaps.executed.is_none_or(|executed| req.una.is_after(executed))
+            || req.rnr_psn.is_none_or(|psn| req.una.is_after(psn));
+        if is_past {
+            req.rnr_psn = None;
+        }
         req.gaps.follow(req.una);
         if req.outstanding() > sent {
             // The peer already has what was going to be sent again.

@@ -90,16 +90,16 @@ impl Engine {
     pub(super) fn give_again(&mut self, id: QpId) -> bool {
         let Self { common, qps, .. } = self;
         let entry = qps.get_mut(id).filter(|entry| !entry.context.early.is_empty());
-        let Some(entry) = entry else { return false };
         let now = common.now;
-        give_early(common, entry, now);
-        true
+        entry.is_some_and(|entry| give_early(common, entry, now))
     }
 }
 
-/// Gives a QP the packets that overtook a lost one, as far as their turn has come.
+/// Gives a QP the packets that overtook a lost one, as far as their turn has come. Returns whether
+/// that of any has.
 #[cold]
-fn give_early(common: &mut Common, entry: &mut QpEntry, now: Time) {
+fn give_early(common: &mut Common, entry: &mut QpEntry, now: Time) -> bool {
+    let mut given = false;
     while let Some(packet) = entry.context.early.next(&mut entry.qp) {
         if !common.select_srq(&mut entry.context, &packet.headers) {
             continue;
@@ -108,7 +108,9 @@ fn give_early(common: &mut Common, entry: &mut QpEntry, now: Time) {
         let rx = packet.rx(&payload);
         entry.qp.handle_packet(&mut QpEnv::new(common, &mut entry.context), now, &rx);
         entry.context.early.put_back(&mut entry.qp, packet);
+        given = true;
     }
+    given
 }
 
 /// Gives a packet for a group to one of its members.

@@ -252,6 +252,10 @@ impl Engine {
         if entry.qp.holds_ack() {
             schedule.unasked_acks.note(entry);
         }
+        let keeps_answers = entry.qp.keeps_answers();
+        if keeps_answers && self.give_again(id) {
+            self.make_ready(id);
+        }
         self.note_deadline(id);
         match poll {
             Poll::Idle => {}
@@ -455,9 +459,6 @@ impl Engine {
                 }
             }
             self.transmit(id);
-            if self.give_again(id) {
-                self.transmit(id);
-            }
         }
         fired |= self.common.report_overdue();
         fired |= self.end_qps_of_overruns();

@@ -34,6 +34,8 @@ pub(crate) struct Requester {
     pub(crate) retries: u8,
     /// Retries left after a receiver-not-ready NAK.
     pub(crate) rnr_retries: u8,
+    /// The number that the last such NAK was about.
+    pub(crate) rnr_psn: Option<Psn>,
     /// Timeouts in a row, on a wire.
     pub(crate) timeouts: u32,
     /// When the oldest packet counts as lost.

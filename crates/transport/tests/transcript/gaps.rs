@@ -440,3 +440,128 @@ fn a_kept_answer_whose_memory_is_absent_is_stored_when_it_is_back() {
     part(&mut s, 1210, 2, 1);
     all_is_right(&mut s, 1);
 }
+
+/// The numbers of both directions are the same here.
+#[test]
+fn a_kept_request_is_no_answer_that_finds_no_place() {
+    let mut s = Station::new(&Options { timeout: 8, sq_psn: rq(0), ..Options::rc() });
+    s.early = Some(Default::default());
+    for wr_id in 8..10 {
+        s.post_recv(build::recv(wr_id, BASE + 4096, 256));
+    }
+    let read =
+        |number| packet(Opcode::RcReadRequest, rq(number)).with_reth(remote(number), 256).ackreq();
+    for number in 0..2 {
+        s.post(build::read(number.into(), place(number), 256, remote(number)));
+        recv!(s, 0, read(number));
+    }
+    let only = |n| packet(Opcode::RcReadResponseOnly, rq(n)).with_aeth(Syndrome::ACK, 1);
+    send!(s, 1, only(0), &[0; 256]);
+    s.sent(0, WcStatus::Success);
+    send!(s, 2, packet(Opcode::RcSendOnly, rq(1)));
+    s.at(3);
+    s.host.out.clear();
+    s.host.no_place = Some(LocalError::NotPresent);
+    send!(s, 4, only(1), &[1; 256]);
+    send!(s, 5, packet(Opcode::RcSendOnly, rq(0)));
+    s.at(6);
+    s.host.out.clear();
+    s.host.no_place = None;
+    recv!(s, 300, read(1));
+}
+
+#[test]
+fn an_answer_that_gets_ahead_has_its_retries_again() {
+    let mut s = Station::new(&Options { timeout: 12, rnr_retry: 1, ..Options::rc() });
+    s.early = Some(Default::default());
+    s.post(build::read(0, BASE, 1024, remote(0)));
+    recv!(s, 0, request(0, 4));
+    answers(&mut s, 1, [1, 3]);
+    recv!(s, 1, request(0, 1));
+    // Its memory is absent there, page by page.
+    send!(s, 2, rnr_nak(sq(0), 1, 1));
+    recv!(s, 100, request(0, 1));
+    part(&mut s, 101, 0, 1);
+    recv!(s, 101, request(2, 1));
+    send!(s, 102, rnr_nak(sq(2), 1, 1));
+    s.completed_nothing();
+    recv!(s, 200, request(2, 1));
+    part(&mut s, 201, 2, 1);
+    all_is_right(&mut s, 1);
+}
+
+#[test]
+fn a_smaller_window_does_not_hold_back_what_was_requested_before() {
+    let mut s = Station::new(&Options { timeout: 14, ..Options::rc() });
+    s.early = Some(Default::default());
+    for number in 0..2 {
+        s.post(build::read(number.into(), place(4 * number), 1024, remote(4 * number)));
+        recv!(s, 0, request(4 * number, 4));
+    }
+    s.host.no_place = Some(LocalError::NotPresent);
+    answers(&mut s, 10, [0]);
+    let early = s.early.take();
+    answers(&mut s, 11, [4]);
+    s.early = early;
+    s.qp.set_window(1);
+    s.host.no_place = None;
+    recv!(s, 1000, request(4, 4));
+    recv!(s, 1000, request(0, 4));
+}
+
+#[test]
+fn a_failed_request_does_not_hold_back_what_is_missing_before_it() {
+    let mut s = Station::new(&Options { timeout: 14, rnr_retry: 0, ..Options::rc() });
+    s.early = Some(Default::default());
+    for number in 0..2 {
+        s.post(build::read(number.into(), place(4 * number), 1024, remote(4 * number)));
+        recv!(s, 0, request(4 * number, 4));
+    }
+    answers(&mut s, 10, [1, 3, 5, 6, 7]);
+    recv!(s, 10, request(0, 1));
+    recv!(s, 10, request(4, 1));
+    send!(s, 11, rnr_nak(sq(4), 1, 1));
+    part(&mut s, 20, 0, 1);
+    recv!(s, 20, request(2, 1));
+    part(&mut s, 21, 2, 1);
+    s.sent(0, WcStatus::Success);
+    s.sent(1, WcStatus::RnrRetryExcErr);
+}
+
+/// Everything is acknowledged or kept, and nobody gives what is kept.
+#[test]
+fn while_anything_is_not_done_the_timer_runs() {
+    let mut s = reader(1);
+    post_send(&mut s, 1, 0, 4);
+    answers(&mut s, 10, [1, 2, 3]);
+    recv!(s, 10, request(0, 1));
+    let early = s.early.take();
+    part(&mut s, 20, 0, 1);
+    s.early = early;
+    s.host.no_place = Some(LocalError::NotPresent);
+    part(&mut s, 30, 0, 1);
+    send!(s, 31, ack(sq(4), 2));
+    s.early = None;
+    s.host.no_place = None;
+    s.at(1000);
+    assert!(s.qp.poll_timeout().is_some());
+}
+
+/// A peer that says the same again and again, and never answers, is given up.
+#[test]
+fn naks_that_say_nothing_new_do_not_keep_a_connection() {
+    let mut s = reader(1);
+    (4..7).for_each(|number| _ = post_send(&mut s, number.into(), 0, number));
+    answers(&mut s, 10, [1, 2, 3]);
+    let mut sack = wire::Sack::default();
+    sack.ranges[0] = wire::SackRange { ahead: 1, count: 1 };
+    let mut keeps = packet(Opcode::Sack, sq(4));
+    keeps.set_sack(sack);
+    for round in 1..300 {
+        s.at(500 * round);
+        s.host.out.clear();
+        send!(s, 500 * round, nak(sq(4), 1, Syndrome::Nak(NakCode::PsnSequence)));
+        send!(s, 500 * round, keeps);
+    }
+    s.sent(0, WcStatus::RetryExcErr);
+}
