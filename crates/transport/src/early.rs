@@ -25,6 +25,10 @@ use crate::resp::Responder;
 /// How far ahead of the packet that is missing one is kept: the largest window of a wire, and some
 /// more.
 pub(crate) const FARTHEST: u32 = 1024;
+/// The most packets in a row that may be missing before one that is kept: the first window of a
+/// wire. Whoever guesses sequence numbers must come that near: a packet that the peer never sent
+/// would be taken for one that overtook others, and be used in place of the true one.
+const WIDEST: u32 = 128;
 
 /// A packet that came early.
 #[derive(Debug)]
@@ -169,6 +173,12 @@ fn take<P>(
     None
 }
 
+/// Whether a packet is near enough to what came before it: `kept`, or all before `expected`.
+pub(crate) fn is_near(kept: &Ranges, expected: Psn, psn: Psn) -> bool {
+    let end = kept.end().unwrap_or(expected);
+    psn.distance(end) <= WIDEST.cast_signed()
+}
+
 impl Qp {
     /// Whether a packet came before its turn and is worth keeping ([`Early`]): one of a wire, of a
     /// SEND or a WRITE, or an answer to a READ or an atomic, while the packet before it is missing.
@@ -194,6 +204,7 @@ impl Qp {
             && (1..FARTHEST.cast_signed()).contains(&ahead)
             && !self.resp.is_pausing()
             && self.resp.kept.run_at(headers.bth.psn) == 0
+            && is_near(&self.resp.kept, self.resp.psn, headers.bth.psn)
     }
 
     /// A packet that came early is kept. The peer learns of it soon if that tells it of a packet

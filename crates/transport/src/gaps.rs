@@ -23,6 +23,7 @@ mod state;
 use iba::{Psn, QpState, QpType, WrOpcode};
 use wire::{Headers, Operation, Position, Reth, Service};
 
+use crate::early::is_near;
 use crate::env::{Counter, Env, LocalError, Reason, Skipped, To, TransmitError};
 use crate::pace;
 use crate::packet::{describe, operation_of, payload};
@@ -72,6 +73,7 @@ impl Qp {
             && offset(psn) < offset(req.max)
             && self.awaited_answer().is_some_and(|awaited| {
                 (1..FARTHEST_ANSWER.cast_signed()).contains(&psn.distance(awaited))
+                    && is_near(&req.gaps.kept, awaited, psn)
             })
             && req.gaps.kept.run_at(psn) == 0
     }

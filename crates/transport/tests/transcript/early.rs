@@ -111,6 +111,19 @@ fn reads_and_what_is_far_ahead_are_not_kept() {
     recv!(s, 12, ack(rq(0), 1));
 }
 
+/// Nobody sent it, perhaps.
+#[test]
+fn what_is_behind_many_missing_packets_is_not_kept() {
+    let mut s = keeper(2);
+    send!(s, 10, message(129), b"far");
+    recv!(s, 10, nak(rq(0), 0, Syndrome::Nak(NakCode::PsnSequence)));
+    send!(s, 11, message(128), b"near");
+    recv!(s, 11, sack(rq(0), &[(128, 1)]));
+    // Counted from what is kept.
+    send!(s, 12, message(129 + 128), b"next");
+    recv!(s, 12, sack(rq(0), &[(128, 1), (257, 1)]));
+}
+
 /// A requester that sent this many SENDs, the peer of which has answered nothing.
 fn sender(count: u32) -> Station {
     let mut s = Station::new(&Options { timeout: 8, ..Options::rc() });
