@@ -30,6 +30,28 @@ fn the_machine_returns_the_output_of_the_script() {
     assert_eq!(out.all.status.code(), Some(202), "{}", out.all);
 }
 
+/// An assertion in QEMU itself says nothing about what runs in the machine.
+#[test]
+fn an_emulator_that_fails_is_tried_again() {
+    let scratch = Scratch::new();
+    let (dir, fake) = (scratch.file("machine"), scratch.file("fake.sh"));
+    std::fs::create_dir_all(dir.join("qemu")).expect("a directory of our own");
+    std::fs::write(dir.join("qemu/command"), format!("bash {}\n", fake.display())).expect("a file");
+    let fails = r#"echo VM-START; echo '=== a'
+if mkdir "$0.tried" 2>/dev/null; then
+    echo "qemu-system-x86_64: system/physmem.c:1: f: Assertion \`x' failed."
+    kill -ABRT $$
+fi
+echo VM-EXIT 0
+exit 1
+"#;
+    std::fs::write(&fake, fails).expect("a file of our own");
+    let run = concat!(env!("CARGO_MANIFEST_DIR"), "/vm/run.sh");
+    let out = Program::new(run).args([&dir, &fake]).mode(Mode::Plain).output();
+    out.success().says("QEMU failed, and not the machine").says("Assertion `x' failed");
+    assert_eq!(out.stdout, "=== a\n", "{out}");
+}
+
 /// ptrace_scope 0: a process may access the memory of any other process of its user.
 #[test]
 fn without_yama_one_sided_operations_go_directly() {

@@ -7,6 +7,8 @@
 #   201  the test did not end in time
 #   202  the machine died while the test ran: never tried again, never a pass
 #
+# Where an assertion in QEMU itself ends the machine, it is tried again, too, and that is said.
+#
 # VARIABLE=VALUE among the kernel's arguments is in the test's environment.
 set -euo pipefail
 
@@ -46,6 +48,10 @@ for _ in 1 2 3; do
         -append "console=$console quiet panic=-1 $append" "$@" </dev/null >"$log" 2>&1 || status=$?
     # The serial line ends lines as terminals do.
     sed -i 's/\r$//' "$log"
+    if [ "$status" = 134 ] && grep -a '^qemu-system-[^ :]*: .*: Assertion .* failed\.$' "$log" >&2; then
+        echo "QEMU failed, and not the machine: once more" >&2
+        continue
+    fi
     if grep -aq '^VM-START$' "$log"; then
         sed '0,/^VM-START$/d; /^VM-EXIT [0-9]*$/d' "$log"
         [ "$status" != 124 ] || exit 201
