@@ -1,5 +1,6 @@
 //! Completion counters.
 
+use std::ffi::c_int;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -11,6 +12,9 @@ use crate::error::{Error, Result, check};
 /// `IBV_COMP_CNTR_TYPE_WRS` and `IBV_COMP_CNTR_TYPE_BYTES`.
 const WRS: u32 = 0;
 const BYTES: u32 = 1;
+
+/// A function of the library that changes a value.
+type Change = unsafe extern "C" fn(*mut c::CompCntr, u64) -> c_int;
 
 /// A completion counter. Clones are the same one.
 #[derive(Clone, Debug)]
@@ -98,13 +102,12 @@ impl CompCntr {
     #[doc(alias = "ibv_set_err_comp_cntr")]
     pub fn set(&self, is_err: bool, value: u64) -> Result<()> {
         let of = self.0.context.functions();
-        let (call, set) = if is_err {
+        let set = if is_err {
             ("ibv_set_err_comp_cntr", of.ibv_set_err_comp_cntr)
         } else {
             ("ibv_set_comp_cntr", of.ibv_set_comp_cntr)
         };
-        // SAFETY: the counter exists.
-        check(call, unsafe { set.ok_or(Error::absent(call))?(self.raw(), value) })
+        self.change(set, value)
     }
 
     /// Adds to a value.
@@ -116,13 +119,17 @@ impl CompCntr {
     #[doc(alias = "ibv_inc_err_comp_cntr")]
     pub fn inc(&self, is_err: bool, amount: u64) -> Result<()> {
         let of = self.0.context.functions();
-        let (call, inc) = if is_err {
+        let inc = if is_err {
             ("ibv_inc_err_comp_cntr", of.ibv_inc_err_comp_cntr)
         } else {
             ("ibv_inc_comp_cntr", of.ibv_inc_comp_cntr)
         };
+        self.change(inc, amount)
+    }
+
+    fn change(&self, (call, change): (&'static str, Option<Change>), by: u64) -> Result<()> {
         // SAFETY: the counter exists.
-        check(call, unsafe { inc.ok_or(Error::absent(call))?(self.raw(), amount) })
+        check(call, unsafe { change.ok_or(Error::absent(call))?(self.raw(), by) })
     }
 
     pub(crate) fn context(&self) -> &Context {

@@ -80,11 +80,18 @@ impl Qp {
 
     /// The number of the answer that must come next.
     fn awaited_answer(&self) -> Option<Psn> {
+        let (begin, _) = self.begun().find(|(_, wqe)| wqe.is_answered())?;
+        Some(self.req.una.add(begin))
+    }
+
+    /// The requests that were begun, each with how far after `una` the rest of its numbers begins:
+    /// the first one may be done in part.
+    fn begun(&self) -> impl Iterator<Item = (u32, &Wqe)> {
         let una = self.req.una;
-        let mut begun = self.sq.iter().take_while(|wqe| wqe.begun).enumerate();
-        let (index, wqe) = begun.find(|(_, wqe)| wqe.is_answered())?;
-        // The first request may have been answered in part.
-        Some(if index == 0 { una } else { wqe.first })
+        let begun = self.sq.iter().take_while(|wqe| wqe.begun).enumerate();
+        begun.map(move |(index, wqe)| {
+            (if index == 0 { 0 } else { wqe.first.sub(una.value()).value() }, wqe)
+        })
     }
 
     /// An answer came, and one before it is missing. If it is not kept, it is missing, too.
@@ -148,11 +155,8 @@ impl Qp {
         let una = self.req.una;
         let offset = |psn: Psn| psn.sub(una.value()).value();
         let is_within = |wqe: &Wqe| wqe.is_answered() && wqe.first != psn && wqe.holds(psn);
-        let begun = self.sq.iter().take_while(|wqe| wqe.begun).enumerate();
-        let first = begun
-            .filter(|(_, wqe)| is_within(wqe))
-            .map(|(index, wqe)| if index == 0 { una } else { wqe.first });
-        let to = first.last().unwrap_or(psn);
+        let read = self.begun().find(|(_, wqe)| is_within(wqe));
+        let to = read.map_or(psn, |(begin, _)| una.add(begin));
         if offset(self.req.psn) < offset(to) {
             self.go_to(to);
         }
@@ -229,17 +233,12 @@ impl Qp {
         if offset(req.psn) < until && !is_failed {
             return None;
         }
-        let begun = self.sq.iter().take_while(|wqe| wqe.begun && wqe.failure.is_none());
-        for (index, wqe) in begun.enumerate() {
-            let begin = if index == 0 { 0 } else { offset(wqe.first) };
-            if begin >= until {
-                return None;
-            }
-            if let Some((first, packets)) = self.gap_of(wqe, begin, until) {
-                return Some(Gap { index, first, packets });
-            }
-        }
-        None
+        let executed =
+            self.begun().take_while(|(begin, wqe)| wqe.failure.is_none() && *begin < until);
+        executed.enumerate().find_map(|(index, (begin, wqe))| {
+            let (first, packets) = self.gap_of(wqe, begin, until)?;
+            Some(Gap { index, first, packets })
+        })
     }
 
     /// The same of one request, the rest of whose numbers begin `begin` after `una`.
@@ -264,16 +263,8 @@ impl Qp {
         let una = self.req.una;
         let offset = |psn: Psn| psn.sub(una.value()).value();
         let until = offset(executed).min(offset(self.req.psn));
-        let mut packets = 0;
-        for (index, wqe) in self.sq.iter().take_while(|wqe| wqe.begun).enumerate() {
-            let begin = if index == 0 { 0 } else { offset(wqe.first) };
-            if begin >= until {
-                break;
-            }
-            if !wqe.is_answered() {
-                packets += offset(wqe.end()).min(until) - begin;
-            }
-        }
-        packets
+        let executed = self.begun().take_while(|(begin, _)| *begin < until);
+        let requests = executed.filter(|(_, wqe)| !wqe.is_answered());
+        requests.map(|(begin, wqe)| offset(wqe.end()).min(until) - begin).sum()
     }
 }

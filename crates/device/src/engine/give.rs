@@ -89,9 +89,8 @@ impl Engine {
     /// Returns whether there was anything.
     pub(super) fn give_again(&mut self, id: QpId) -> bool {
         let Self { common, qps, .. } = self;
-        let entry = qps.get_mut(id).filter(|entry| !entry.context.early.is_empty());
         let now = common.now;
-        entry.is_some_and(|entry| give_early(common, entry, now))
+        qps.get_mut(id).is_some_and(|entry| give_early(common, entry, now))
     }
 }
 
